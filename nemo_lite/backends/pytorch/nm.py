@@ -1,0 +1,286 @@
+"""The bases of modules that run on PyTorch: trainable, not trainable, data layers and losses. No execution of DAGs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
+from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.errors import UnknownNameError, UsageError
+
+
+class WeightShareTransform(Enum):
+    """How a weight is shared: as it is, or transposed."""
+
+    SAME = 0
+    TRANSPOSE = 1
+
+
+class PretrainedModelInfo:
+    """What is known of a pretrained model: where its weights are and for which constructor arguments they were made."""
+
+    def __init__(self, pretrained_model_name: str, description: str, parameters: str, location: str) -> None:
+        self.pretrained_model_name, self.description = pretrained_model_name, description
+        self.parameters, self.location = parameters, location
+
+
+class _TorchModule(NeuralModule, nn.Module):
+    """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
+
+    def __init__(self, name: str | None = None) -> None:
+        nn.Module.__init__(self)
+        NeuralModule.__init__(self, name)
+
+    def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
+        # NeMo's force_pt asked for running; what the arguments are says so already.
+        if not force_pt and _is_connecting(args, kwargs):
+            return self.connect(*args, **kwargs)
+        if self.keep_float32:
+            return self._run_in_float32(args, kwargs)
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run outside autocast, half-precision inputs widened: log-mel features and the CTC loss lose too much in halves."""
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        device = tensors[0].device.type if tensors else "cpu"
+        if not torch.is_autocast_enabled(device):
+            return nn.Module.__call__(self, *args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            widened = {key: _widened(value) for key, value in kwargs.items()}
+            return nn.Module.__call__(self, *(_widened(value) for value in args), **widened)
+
+    @property
+    def num_weights(self) -> int:
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def freeze(self, weights: Iterable[str] | None = None) -> None:
+        """Exclude weights from training; with none named, all, and the module stays in evaluation mode while training.
+
+        Raises:
+            UnknownNameError: a name that is no parameter of this module.
+        """
+        self._set_trainable(weights, False)
+        if weights is None:
+            self.eval()
+
+    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
+        """Include weights in training again; with none named, all, and the module goes to training mode."""
+        self._set_trainable(weights, True)
+        if weights is None:
+            self.train()
+
+    def is_frozen(self) -> bool:
+        """Whether it has weights and none of them is trained."""
+        parameters = list(self.parameters())
+        return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+    def _set_trainable(self, weights: Iterable[str] | None, trainable: bool) -> None:
+        parameters = dict(self.named_parameters())
+        for name in parameters if weights is None else weights:
+            if name not in parameters:
+                raise UnknownNameError("weight", name, parameters, place=self.name)
+            parameters[name].requires_grad_(trainable)
+
+
+class TrainableNM(_TorchModule):
+    """A module with weights. Subclasses implement ``forward`` with the input ports as parameters.
+
+    Args:
+        pretrained_model_name: kept for scripts of NeMo 0.x that pass it on; no weights are downloaded.
+        name: its name, see :class:`NeuralModule`.
+    """
+
+    def __init__(self, pretrained_model_name: str | None = None, name: str | None = None) -> None:
+        super().__init__(name)
+        if pretrained_model_name is not None:
+            raise UsageError(
+                f'there is no pretrained model "{pretrained_model_name}"',
+                place=type(self).__name__,
+                remedy="build the module from its configuration and restore its weights with restore_from(path)",
+            )
+
+    def is_trainable(self) -> bool:
+        """True: it has weights to train."""
+        return True
+
+    def get_weights(self) -> dict[str, tuple[torch.Tensor, bool]]:
+        """Every parameter by name, each with whether it is trained."""
+        return {name: (p, p.requires_grad) for name, p in self.named_parameters()}
+
+    def set_weights(self, name2weight: Mapping[str, tuple[torch.Tensor, bool]]) -> None:
+        """Copy values into parameters and say whether each is trained.
+
+        Raises:
+            UnknownNameError: a name that is no parameter of this module.
+            UsageError: a value of another shape.
+        """
+        parameters = dict(self.named_parameters())
+        for name, (value, trainable) in name2weight.items():
+            if name not in parameters:
+                raise UnknownNameError("weight", name, parameters, place=self.name)
+            if parameters[name].shape != value.shape:
+                _refuse_shape(f"{self.name}.{name}", value, parameters[name])
+            with torch.no_grad():
+                parameters[name].copy_(value)
+            parameters[name].requires_grad_(trainable)
+
+    def tie_weights_with(
+        self,
+        module: TrainableNM,
+        weight_names: Iterable[str],
+        name2name_and_transform: Mapping[str, tuple[str, WeightShareTransform]] | None = None,
+    ) -> None:
+        """Use another module's parameters as our own: one Parameter, trained once.
+
+        Args:
+            module: the module whose parameters are used.
+            weight_names: names of our parameters.
+            name2name_and_transform: our name -> (its name, SAME or TRANSPOSE); by default the same name, SAME.
+
+        Raises:
+            UnknownNameError: a name that is no parameter.
+            UsageError: shapes that differ.
+        """
+        for name in weight_names:
+            other_name, transform = (name2name_and_transform or {}).get(name, (name, WeightShareTransform.SAME))
+            mine, theirs = dict(self.named_parameters()), dict(module.named_parameters())
+            for known, asked, owner in ((mine, name, self), (theirs, other_name, module)):
+                if asked not in known:
+                    raise UnknownNameError("weight", asked, known, place=owner.name)
+            shared = theirs[other_name]
+            transposed = transform is WeightShareTransform.TRANSPOSE
+            if mine[name].shape != (shared.t().shape if transposed else shared.shape):
+                _refuse_shape(f"{self.name}.{name}", shared, mine[name])
+            owner_path, _, leaf = name.rpartition(".")
+            owner_module = self.get_submodule(owner_path)
+            delattr(owner_module, leaf)
+            if transposed:
+                _install_transposed(owner_module, leaf, shared)
+            else:
+                setattr(owner_module, leaf, shared)
+
+    def save_to(self, path: str | Path) -> None:
+        """Write the weights (safetensors), so that a crash in between leaves the old file."""
+        save_module(self, path)
+
+    def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
+        """Read weights: a safetensors file, or a state dictionary that NeMo 0.x wrote.
+
+        Raises:
+            CheckpointError: the file is missing or damaged, or its keys or shapes differ from the module's.
+        """
+        load_module(self, path)
+
+
+class NonTrainableNM(_TorchModule):
+    """A module without weights, e.g. a preprocessor. Subclasses implement ``forward``."""
+
+    def is_trainable(self) -> bool:
+        """False: there is nothing to train."""
+        return False
+
+
+class LossNM(_TorchModule):
+    """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar."""
+
+    port_function = "_loss_function"
+    keep_float32 = True
+
+    def _loss_function(self, **kwargs: Any) -> torch.Tensor:
+        raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
+
+    def forward(self, **kwargs: Any) -> torch.Tensor:
+        """The loss of these values, by input port."""
+        return self._loss_function(**kwargs)
+
+
+class DataLayerNM(_TorchModule):
+    """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
+
+    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the attribute of
+    that name, or of that name with an underscore.
+    """
+
+    amount_unit: ClassVar[str] = "items"
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} does not say how many items it has")
+
+    def __bool__(self) -> bool:
+        return True  # an empty data layer is still a module
+
+    @property
+    def dataset(self) -> Dataset[Any] | None:
+        """A map-style data set whose items are tuples in port order."""
+        return None
+
+    @property
+    def data_iterator(self) -> Iterable[Any] | None:
+        """An iterable over batches, where there is no ``dataset``; it is read anew for each epoch."""
+        return None
+
+    def setting(self, name: str, default: Any) -> Any:
+        """The value of the attribute ``name`` or ``_name``."""
+        return getattr(self, name, getattr(self, f"_{name}", default))
+
+    def loader(self, *, training: bool, shard: Shard) -> BatchLoader:
+        """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
+
+        Raises:
+            UsageError: both or neither of ``dataset`` and ``data_iterator`` are there.
+        """
+        dataset, iterator = self.dataset, self.data_iterator
+        if (dataset is None) == (iterator is None):
+            got = "neither" if dataset is None else "both"
+            raise UsageError("a data layer has a dataset or a data_iterator", place=self.name, got=got)
+        batch_size = self.setting("batch_size", 1)
+        ports = list(self.output_ports)
+        if dataset is None:
+            return IteratorLoader(self._batches, ports, None)
+        shuffle = training and self.setting("shuffle", True)
+        drop_last = training and self.setting("drop_last", False)
+        order = EpochOrder(len(self), batch_size, shard, shuffle=shuffle, drop_last=drop_last)
+        settings = {
+            "num_workers": self.setting("num_workers", 0),
+            "pin_memory": self.setting("pin_memory", False),
+            "collate_fn": self.setting("collate_fn", None),
+        }
+        return DatasetLoader(dataset, order, ports, settings)
+
+    def _batches(self) -> Iterable[Any]:
+        iterator = self.data_iterator
+        assert iterator is not None
+        return iterator
+
+
+def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return not (args or kwargs) or any(type(value) is NmTensor for value in (*args, *kwargs.values()))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
+
+
+def _refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    raise UsageError("the shapes differ", place=place, got=str(tuple(got.shape)), wanted=str(tuple(wanted.shape)))
+
+
+def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> None:
+    """Make ``owner.<leaf>`` the transpose of a shared parameter, computed when it is read, with its gradient flowing there."""
+    cls = type(owner)
+    transposed: Callable[[nn.Module], torch.Tensor] = lambda self: shared.t()  # noqa: E731
+    owner.__class__ = type(cls.__name__, (cls,), {leaf: property(transposed), "__module__": cls.__module__})

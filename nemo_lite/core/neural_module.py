@@ -1,0 +1,234 @@
+"""NeuralModule: ports, connecting calls and recorded constructor arguments. No torch, and no execution, in this file."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from nemo_lite.core import module_config
+from nemo_lite.core.neural_types import ElementType
+from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.ports import Ports, check_ports, refuse_unless_connectable
+from nemo_lite.core.shapes import Shape, shape_of
+from nemo_lite.errors import NeuralPortNameMismatchError
+
+M = TypeVar("M", bound="NeuralModule")
+
+# Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
+_FIRST_GENERATION_KEYWORDS = ("factory", "placement")
+
+
+def _ports_of_class(cls: type, attribute: str) -> Ports | None:
+    """The ports a class declares, if they can be read without an object; those that depend on one are checked with it."""
+    declared = inspect.getattr_static(cls, attribute, None)
+    if not isinstance(declared, property):
+        return declared
+    try:
+        ports: Ports = declared.__get__(object.__new__(cls), cls)
+    except Exception:  # the property needs attributes that the constructor sets
+        return None
+    return ports
+
+
+class NeuralModuleMeta(type):
+    """Checks ports when a class is made, and records the constructor's arguments when an object is."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(name, bases, namespace, **kwargs)
+        for attribute in ("input_ports", "output_ports"):
+            ports = _ports_of_class(cls, attribute)
+            if ports is not None:
+                check_ports(name, ports, cls._port_function() if attribute == "input_ports" else None)
+
+    def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
+        signature = inspect.signature(cls.__init__)
+        if not {p for p in signature.parameters if p in _FIRST_GENERATION_KEYWORDS}:
+            kwargs = {key: value for key, value in kwargs.items() if key not in _FIRST_GENERATION_KEYWORDS}
+        module: M = type.__call__(cls, *args, **kwargs)
+        object.__setattr__(module, "_init_params", _bound(signature, module, args, kwargs))
+        if _ports_of_class(cls, "input_ports") is None:
+            check_ports(cls.__name__, module.input_ports, cls._port_function())
+        return module
+
+    def _port_function(cls) -> Callable[..., Any] | None:
+        """The function whose parameters the input ports must name."""
+        function: Callable[..., Any] | None = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]
+        return function
+
+
+class NeuralModule(metaclass=NeuralModuleMeta):
+    """A typed module. Called on wires it connects; called on tensors it runs.
+
+    Subclasses declare ``input_ports`` and ``output_ports`` as a property or a plain class attribute: a dictionary of
+    :class:`NeuralType` in the order of the values. The names of the input ports are the parameters of ``forward``.
+
+    Args:
+        name: its name in DAGs, messages and checkpoints; without one, the class name in snake case.
+    """
+
+    input_ports: Ports | property = {}
+    output_ports: Ports | property = {}
+
+    converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
+    """``(from, to)`` of a module that turns one element type into another; type errors then suggest it."""
+    keep_float32: ClassVar[bool] = False
+    """The call runs in float32, outside autocast and compiled regions: features and losses."""
+    training_only: ClassVar[bool] = False
+    """Augmentation: the identity in evaluation."""
+
+    port_function: ClassVar[str] = "forward"
+    """The method whose parameters are the input ports."""
+
+    _init_params: dict[str, Any]
+    _name: str | None = None
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Its name: the given one, or the class name in snake case."""
+        return self._name or _snake_case(type(self).__name__)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def has_own_name(self) -> bool:
+        """Whether a name was given; given names are unique in a DAG, others are numbered."""
+        return self._name is not None
+
+    @property
+    def init_params(self) -> dict[str, Any]:
+        """The constructor's arguments, defaults included."""
+        return dict(self._init_params)
+
+    @property
+    def num_weights(self) -> int:
+        """How many trainable numbers it holds."""
+        return 0
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Symbolic shapes of the outputs, from those of the inputs. Sizes of time axes are valid lengths, without padding.
+
+        The default knows what the port types say.
+        """
+        return {port: shape_of(ntype) for port, ntype in _ports(self, "output_ports").items()}
+
+    def connect(self, *args: NmTensor, **wires: NmTensor) -> Any:
+        """Connect to wires, by port name or in port order.
+
+        Returns:
+            The output wire, or a named tuple ``<Class>Output`` of them in port order.
+
+        Raises:
+            NeuralPortNameMismatchError: a missing, superfluous or doubled input, or a tensor beside wires.
+            NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
+        """
+        ports = _ports(self, "input_ports")
+        inputs = self._by_port(ports, args, wires)
+        refuse_unless_connectable(self.name, ports, inputs, lambda wire: str(wire.place), _converters)
+        outputs = ModuleCall(self, inputs, _ports(self, "output_ports")).outputs
+        if len(outputs) == 1:
+            return next(iter(outputs.values()))
+        return namedtuple(f"{type(self).__name__}Output", outputs)(**outputs)  # type: ignore[misc]  # the fields are the ports
+
+    def _by_port(self, ports: Ports, args: Iterable[Any], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
+        args = tuple(args)
+        if len(args) > len(ports):
+            raise NeuralPortNameMismatchError(
+                f"{len(args)} inputs are given", place=self.name, wanted=f"at most {len(ports)} ({', '.join(ports)})"
+            )
+        inputs = dict(zip(ports, args, strict=False))
+        for port in inputs.keys() & wires.keys():
+            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.name)
+        inputs.update(wires)
+        for port, value in inputs.items():
+            if not isinstance(value, NmTensor):
+                raise NeuralPortNameMismatchError(
+                    f'input port "{port}" must be connected to a wire',
+                    place=self.name,
+                    got=type(value).__name__,
+                    remedy="give wires only (to connect) or tensors only (to run)",
+                )
+        return {port: inputs[port] for port in [*ports, *(inputs.keys() - ports.keys())] if port in inputs}
+
+    def serialize(self) -> dict[str, Any]:
+        """Its configuration: ``{"header": {...}, "init_params": {...}}``. See :mod:`nemo_lite.core.module_config`."""
+        return module_config.serialize(self)
+
+    def export_to_config(self, config_file: str | Path) -> None:
+        """Write its configuration as YAML.
+
+        Raises:
+            ConfigError: a constructor argument that YAML cannot hold.
+        """
+        module_config.write(self.serialize(), config_file)
+
+    @classmethod
+    def deserialize(
+        cls: type[M],
+        configuration: Mapping[str, Any],
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module of this class, or of a subclass, made from a configuration.
+
+        Raises:
+            ConfigError: a missing section, a class that is not known or not one of these, unknown constructor arguments.
+        """
+        return module_config.deserialize(subclasses(cls), configuration, name, overwrite_params or {})
+
+    @classmethod
+    def import_from_config(
+        cls: type[M],
+        config_file: str | Path,
+        section_name: str | None = None,
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
+        return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+
+
+def subclasses(cls: type[M]) -> Iterator[type[M]]:
+    """The class and everything that derives from it."""
+    pending = [cls]
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += found.__subclasses__()
+
+
+def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
+    for cls in subclasses(NeuralModule):
+        if cls.converts and isinstance(source, cls.converts[0]) and issubclass(cls.converts[1], type(target)):
+            yield cls.__name__
+
+
+def _ports(module: NeuralModule, attribute: str) -> Ports:
+    ports: Ports = getattr(module, attribute)
+    return ports
+
+
+def _bound(
+    signature: inspect.Signature, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    bound = signature.bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    values = dict(list(bound.arguments.items())[1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values.update(values.pop(parameter.name, {}))
+    return values
+
+
+def _snake_case(name: str) -> str:
+    """``AudioToTextDataLayer`` -> ``audio_to_text_data_layer``; ``CTCLossNM`` -> ``ctc_loss``."""
+    name = name.removesuffix("NM") or name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,110 @@
+"""The errors of nemo_lite: each says place, got, wanted and what to do, in one line. Nothing else lives here."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class NemoLiteError(Exception):
+    """Base of all errors that a user can cause and mend.
+
+    Args:
+        problem: what is wrong, without a full stop.
+        place: where: ``file:line``, a module's port, a flag.
+        got: what was found.
+        wanted: what would have been right.
+        remedy: what the user can do.
+    """
+
+    exit_code = 2
+
+    def __init__(self, problem: str, *, place: str = "", got: str = "", wanted: str = "", remedy: str = "") -> None:
+        self.problem, self.place, self.got, self.wanted, self.remedy = problem, place, got, wanted, remedy
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        text = f"{self.place}: {self.problem}" if self.place else self.problem
+        details = [f"{label} {value}" for label, value in (("got", self.got), ("wanted", self.wanted)) if value]
+        if details:
+            text += ": " + ", ".join(details)
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class UsageError(NemoLiteError, ValueError):
+    """Arguments that contradict each other, are missing or out of range."""
+
+
+class ConfigError(NemoLiteError, ValueError):
+    """A configuration file that cannot be used. ``problems`` holds one line for each thing found."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class UnknownNameError(NemoLiteError, ValueError):
+    """A name that is not among the known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, place: str = "") -> None:
+        known = sorted(known)
+        super().__init__(
+            f'{kind} "{name}" is not known', place=place, remedy=f"known: {', '.join(known)}{did_you_mean(name, known)}"
+        )
+
+
+class DataError(NemoLiteError, ValueError):
+    """A datum (a manifest line, an audio file) that cannot be used."""
+
+
+class DeviceError(NemoLiteError, ValueError):
+    """A device that was asked for and is not there."""
+
+
+class CheckpointError(NemoLiteError, ValueError):
+    """A checkpoint that is missing, damaged, or does not fit the modules."""
+
+
+class NonFiniteLossError(NemoLiteError, ValueError):
+    """The loss became NaN or infinite and the run was told to stop then."""
+
+
+class DagError(NemoLiteError, ValueError):
+    """Wires that do not form one DAG with one data layer."""
+
+
+class NeuralTypeError(NemoLiteError, ValueError):
+    """A neural type, or a use of one, that is wrong."""
+
+
+class NeuralPortNameMismatchError(NeuralTypeError):
+    """A port name that the module does not have, or a needed port left unconnected."""
+
+
+class NeuralPortNmTensorMismatchError(NeuralTypeError):
+    """A wire whose type does not fit the port it was given to.
+
+    Its text has several lines: both ends, both types and the remedy.
+    """
+
+    def _text(self) -> str:
+        lines = [f"{self.problem}:", f"  got    {self.got}", f"  wanted {self.wanted}"]
+        return "\n".join([*lines, f"  {self.remedy}"] if self.remedy else lines)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean x?)`` for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+@contextmanager
+def reported_to_user() -> Iterator[None]:
+    """Turn a user's mistake into its text on stderr and its exit code: no traceback. For the ``main`` of a script."""
+    try:
+        yield
+    except NemoLiteError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
