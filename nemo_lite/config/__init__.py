@@ -1,0 +1,15 @@
+"""YAML files into checked values: where each key stands, and everything that is wrong with it, said at once.
+
+What the keys mean is known by the callables that they are for (``check_call`` reads their signatures); no schema of any
+collection, and no torch, lives here.
+"""
+
+from nemo_lite.config.checking import build as build
+from nemo_lite.config.checking import check_call as check_call
+from nemo_lite.config.checking import raise_if as raise_if
+from nemo_lite.config.checking import unknown_key as unknown_key
+from nemo_lite.config.loading import MAX_BYTES as MAX_BYTES
+from nemo_lite.config.loading import MAX_DEPTH as MAX_DEPTH
+from nemo_lite.config.loading import MAX_VALUES as MAX_VALUES
+from nemo_lite.config.loading import load_config as load_config
+from nemo_lite.config.values import Config as Config

@@ -1,0 +1,251 @@
+"""load_config: a YAML 1.2 file into a Config, within stated bounds. What the values ought to be is not known here.
+
+The file is composed into nodes, which have positions, and the nodes are turned into values by this module: merge keys,
+duplicate keys and the cost of aliases are then ours to watch. Only plain scalars are made, so that no tag runs code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from nemo_lite.config.values import Config, Keys, Source, dotted, shown
+from nemo_lite.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+
+_TAG = "tag:yaml.org,2002:"
+_COLLECTIONS = {f"{_TAG}map", f"{_TAG}seq"}
+_NUMBERS = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}
+_TEXTS = {f"{_TAG}{kind}" for kind in ("str", "timestamp")}
+_MERGE = f"{_TAG}merge"
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read a YAML file whose top level is a mapping.
+
+    Numbers and words are those of YAML 1.2: ``1e-3`` is a number, ``no`` is text. Dates stay text.
+
+    Raises:
+        ConfigError: the file is missing (with near names in its folder), larger than MAX_BYTES, nested deeper than
+            MAX_DEPTH, grows beyond MAX_VALUES through aliases, is not UTF-8 or not YAML, or has a key twice.
+    """
+    name = os.fspath(path)
+    text = _text(Path(path), name)
+    _check_version(text, name)
+    _check_brackets(text, name)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _BoundedComposer
+    node = _compose(yaml, text, name)
+    values = _Values(name, yaml.constructor)
+    config = values.value(node, ())
+    if values.problems():
+        raise ConfigError(*values.problems())
+    if not isinstance(config, Config):
+        raise ConfigError(f"{values.source.place(())}: {shown(config)} where a mapping of sections was expected")
+    return config
+
+
+def _compose(yaml: YAML, text: str, name: str) -> Node:
+    try:
+        node = yaml.compose(text)
+    except MarkedYAMLError as error:
+        raise ConfigError(_yaml_problem(error, name)) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{name}:{line}: character {error.character:#04x} has no place in YAML") from None
+    if not isinstance(node, Node):
+        raise ConfigError(f"{name}: the file is empty, a mapping of sections was expected")
+    return node
+
+
+class _BoundedComposer(Composer):
+    """Stops at MAX_DEPTH, long before the interpreter's recursion limit would."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader=loader)
+        self.nesting = 0
+        self.warn_double_anchors = False
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nesting += 1
+        if self.nesting > MAX_DEPTH:
+            mark = self.parser.peek_event().start_mark
+            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+        node = super().compose_node(parent, index)
+        self.nesting -= 1
+        return node
+
+
+class _Values:
+    """Turns nodes into values and collects what is wrong with them."""
+
+    def __init__(self, name: str, constructor: Any) -> None:
+        self.source = Source(name)
+        self._problems: dict[tuple[int, int], str] = {}  # by place: what is merged twice is still told once
+        self._constructor = constructor
+        self._seen: set[int] = set()
+        self._count = 0
+
+    def problems(self) -> list[str]:
+        """One line each, from the top of the file to its end."""
+        return [text for _, text in sorted(self._problems.items())]
+
+    def value(self, node: Node, keys: Keys) -> Any:
+        self._spend(node, keys)
+        self.source.marks.setdefault(keys, _mark(node))
+        # An alias is the anchored node itself, met again.
+        if node.anchor and id(node) not in self._seen:
+            self.source.anchored.add(keys)
+        self._seen.add(id(node))
+        if not isinstance(node, ScalarNode) and node.tag not in _COLLECTIONS:
+            self._problem(node, f"{dotted(keys)} has the tag {_short(node.tag)}, which is not read here")
+        if isinstance(node, MappingNode):
+            return self._mapping(node, keys)
+        if isinstance(node, SequenceNode):
+            return [self.value(item, (*keys, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, keys)
+
+    def _spend(self, node: Node, keys: Keys) -> None:
+        self._count += 1
+        if self._count > MAX_VALUES:
+            self._stop(node, f"more than {MAX_VALUES} values once aliases are filled in")
+        if len(keys) > MAX_DEPTH:
+            self._stop(node, f"nested deeper than {MAX_DEPTH} levels once aliases are filled in")
+
+    def _mapping(self, node: MappingNode, keys: Keys) -> Config:
+        values = {}
+        for key, (key_node, value_node) in self._entries(node, keys).items():
+            self.source.marks[(*keys, key)] = _mark(key_node)
+            values[key] = self.value(value_node, (*keys, key))
+        return Config(values, self.source, keys)
+
+    def _entries(self, node: MappingNode, keys: Keys, merges: int = 0) -> dict[str, tuple[Node, Node]]:
+        """The pairs of a mapping, its own before those it merges, of which the first named wins."""
+        if merges > MAX_DEPTH:
+            self._stop(node, f"merges more than {MAX_DEPTH} mappings within each other")
+        own: dict[str, tuple[Node, Node]] = {}
+        merged: dict[str, tuple[Node, Node]] = {}
+        for key_node, value_node in node.value:
+            self._spend(key_node, keys)
+            key = self._key(key_node)
+            if key_node.tag == _MERGE:
+                for source in self._merge_sources(value_node):
+                    merged = self._entries(source, keys, merges + 1) | merged
+            elif key in own:
+                first = own[key][0].start_mark.line + 1
+                self._problem(key_node, f"{dotted((*keys, key))} is given twice (first on line {first})")
+            elif key is not None:
+                own[key] = (key_node, value_node)
+        return own | {key: pair for key, pair in merged.items() if key not in own}
+
+    def _key(self, node: Node) -> str | None:
+        if isinstance(node, ScalarNode) and node.tag in _TEXTS:
+            return str(node.value)
+        if node.tag != _MERGE:
+            what = f"key {node.value}" if isinstance(node, ScalarNode) else "a list or a mapping as a key"
+            self._problem(node, f"{what} is not text; write it in quotes")
+        return None
+
+    def _merge_sources(self, node: Node) -> list[MappingNode]:
+        sources = node.value if isinstance(node, SequenceNode) else [node]
+        if all(isinstance(source, MappingNode) for source in sources):
+            return list(sources)
+        self._problem(node, "<< can merge a mapping or a list of mappings only")
+        return []
+
+    def _scalar(self, node: Node, keys: Keys) -> Any:
+        if node.tag in _TEXTS:
+            return str(node.value)
+        if node.tag not in _NUMBERS:
+            self._problem(node, f"{dotted(keys)} has the tag {_short(node.tag)}, which is not read here")
+            return None
+        try:
+            return self._constructor.construct_object(node)
+        except (ValueError, LookupError, YAMLError):
+            self._problem(node, f"{dotted(keys)} is {shown(node.value)}, which does not fit its tag {_short(node.tag)}")
+            return None
+
+    def _problem(self, node: Node, text: str) -> None:
+        line, column = _mark(node)
+        self._problems.setdefault((line, column), f"{self.source.name}:{line}:{column}: {text}")
+
+    def _stop(self, node: Node, text: str) -> NoReturn:
+        self._problem(node, text)
+        raise ConfigError(*self.problems())
+
+
+def _short(tag: str | None) -> str:
+    return str(tag).replace(_TAG, "!!")
+
+
+def _mark(node: Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(_missing(path, name)) from None
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{name}: larger than {MAX_BYTES} bytes, which no configuration needs to be")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{name}:{line}: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _missing(path: Path, name: str) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"{name}: no such file, there is no folder {folder}"
+    found = sorted(entry.name for entry in folder.iterdir() if entry.suffix in {".yaml", ".yml"})
+    near = difflib.get_close_matches(path.name, found, n=3)
+    if near:
+        return f"{name}: no such file (did you mean {' or '.join(near)}?)"
+    listing = f"has {', '.join(found)}" if found else "has no YAML file"
+    return f"{name}: no such file; {folder} {listing}"
+
+
+def _check_version(text: str, name: str) -> None:
+    """Refuse a directive for another YAML than 1.1 and 1.2, which ruamel.yaml answers with an AssertionError."""
+    match = re.search(r"^%YAML\b(?!\s+1\.[12]\s).*", text, re.MULTILINE)
+    if match:
+        line = text.count("\n", 0, match.start()) + 1
+        raise ConfigError(f"{name}:{line}: {shown(match[0])} asks for a version that is not read here; take it out")
+
+
+def _check_brackets(text: str, name: str) -> None:
+    """Refuse deep flow collections before the scanner sees them: its time grows with the square of their depth."""
+    depth = 0
+    for match in re.finditer(r"[\[{]|[\]}]", text):
+        depth = depth + 1 if match[0] in "[{" else max(depth - 1, 0)
+        if depth > MAX_DEPTH:
+            before = text[: match.start()]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            raise ConfigError(f"{name}:{line}:{column}: nested deeper than {MAX_DEPTH} levels")
+
+
+def _yaml_problem(error: MarkedYAMLError, name: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+    context = f"{error.context} (line {error.context_mark.line + 1}): " if error.context and error.context_mark else ""
+    return f"{place}: cannot be parsed: {' '.join(f'{context}{error.problem}'.split())}"

@@ -1,0 +1,112 @@
+"""Config: a read-only mapping that knows where in its file each key stands. No reading of files and no checks here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Key = str | int
+Keys = tuple[Key, ...]
+
+_SHOWN_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its name, where each value stands (line and column from 1), and which values carry an anchor."""
+
+    name: str
+    marks: dict[Keys, tuple[int, int]] = field(default_factory=dict)
+    anchored: set[Keys] = field(default_factory=set)
+
+    def place(self, keys: Keys) -> str:
+        """``file:line:col`` of the value at ``keys``, or of the nearest enclosing one that the file has."""
+        while keys not in self.marks and keys:
+            keys = keys[:-1]
+        line, column = self.marks.get(keys, (1, 1))
+        return f"{self.name}:{line}:{column}"
+
+    def line(self, keys: Keys) -> int:
+        return int(self.place(keys).rsplit(":", 2)[1])
+
+
+class Config(Mapping[str, Any]):
+    """A mapping of a YAML file, read-only. Mappings inside are Config too, lists are lists.
+
+    Two are equal when their values are, wherever they stand.
+    """
+
+    __slots__ = ("_keys", "_source", "_values")
+
+    def __init__(self, values: Mapping[str, Any], source: Source, keys: Keys = ()) -> None:
+        self._values = dict(values)
+        self._source = source
+        self._keys = keys
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Config({self.place()}, {self.plain()})"
+
+    @property
+    def path(self) -> str:
+        """The dotted place inside the file, such as ``JasperEncoder.jasper[2]``; empty for the whole file."""
+        return self.path_of()
+
+    def path_of(self, *keys: Key) -> str:
+        """The dotted place of a value below this one."""
+        return dotted(self._keys + keys)
+
+    def place(self, *keys: Key) -> str:
+        """``file:line:col`` of this mapping, or of the value that ``keys`` lead to.
+
+        A value in a mapping stands where its key stands; one that came through a merge key, where it was written.
+        """
+        return self._source.place(self._keys + keys)
+
+    def line(self, *keys: Key) -> int:
+        """The line of ``place(*keys)``."""
+        return self._source.line(self._keys + keys)
+
+    def anchored(self, key: str) -> bool:
+        """Whether the value of ``key`` carries an anchor: it is there to be named elsewhere in the file."""
+        return (*self._keys, key) in self._source.anchored
+
+    def plain(self) -> dict[str, Any]:
+        """A deep copy in dicts, lists and scalars."""
+        return {key: _plain(value) for key, value in self._values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.plain()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def dotted(keys: Keys) -> str:
+    """``("JasperEncoder", "jasper", 2)`` as ``JasperEncoder.jasper[2]``."""
+    text = ""
+    for key in keys:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += ("." if text else "") + (key if re.fullmatch(r"[\w<>-]+", key) else json.dumps(key))
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would have it, on one short line."""
+    text = json.dumps(_plain(value), ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."
