@@ -1,0 +1,124 @@
+"""NemoArgParser: the command-line options that NeMo's scripts share. What they mean is decided where they are used."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from nemo_lite.errors import did_you_mean
+from nemo_lite.utils.lr_policies import get_all_lr_classes
+
+N = TypeVar("N", int, float)
+
+OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
+
+
+class NemoArgParser(argparse.ArgumentParser):
+    """An ``argparse.ArgumentParser`` with NeMo's common options; also of use in ``parents=[NemoArgParser()]``.
+
+    A value that cannot be used ends the script with one line on stderr and exit code 2.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._add_run_options()
+        self._add_data_options()
+        self._add_optimization_options()
+        self._add_output_options()
+
+    def _add_run_options(self) -> None:
+        # torchrun sets LOCAL_RANK; torch.distributed.launch passes --local-rank, its older versions --local_rank.
+        self.add_argument(
+            "--local_rank",
+            "--local-rank",
+            type=_local_rank,
+            default=os.environ.get("LOCAL_RANK"),
+            help="index of this process on its machine, given by the launcher (default: LOCAL_RANK)",
+        )
+        self.add_argument(
+            "--amp_opt_level",
+            choices=("O0", "O1", "O2", "O3"),
+            default="O0",
+            help="precision, from float32 (O0) and mixed (O1, O2) to half (O3)",
+        )
+        self.add_argument(
+            "--cudnn_benchmark", action="store_true", help="let cuDNN time its kernels; for inputs of constant shapes"
+        )
+
+    def _add_data_options(self) -> None:
+        self.add_argument("--model_config", help="YAML file of the model")
+        self.add_argument("--train_dataset", help="training data")
+        self.add_argument("--eval_datasets", nargs="*", help="evaluation data, any number of sets")
+        self.add_argument("--batch_size", type=positive_int, help="items per training batch and process")
+        self.add_argument("--eval_batch_size", type=positive_int, help="items per evaluation batch and process")
+        self.add_argument("--eval_freq", type=positive_int, default=1000, help="optimizer steps between evaluations")
+
+    def _add_optimization_options(self) -> None:
+        self.add_argument("--optimizer", choices=OPTIMIZERS, help="optimizer")
+        self.add_argument("--weight_decay", type=not_negative_float, default=0.0, help="weight decay")
+        self.add_argument("--num_epochs", type=positive_int, help="epochs to train")
+        self.add_argument("--max_steps", type=positive_int, help="optimizer steps to train")
+        self.add_argument("--lr", type=not_negative_float, default=1e-3, help="initial learning rate")
+        self.add_argument(
+            "--lr_policy", choices=tuple(get_all_lr_classes()), default="WarmupAnnealing", help="learning-rate policy"
+        )
+        self.add_argument(
+            "--iter_per_step", type=positive_int, default=1, help="batches whose gradients make one optimizer step"
+        )
+
+    def _add_output_options(self) -> None:
+        self.add_argument("--work_dir", help="folder for logs, curves and checkpoints")
+        self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/checkpoints)")
+        self.add_argument("--create_tb_writer", action="store_true", help="write TensorBoard events")
+        self.add_argument("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
+        self.add_argument(
+            "--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints"
+        )
+
+    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; an option that does not exist is answered with the nearest one."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = did_you_mean(unknown[0].partition("=")[0], known)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def positive_int(text: str) -> int:
+    """An argparse type: a whole number from 1."""
+    value = _parsed(int, text)
+    if value is None or value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return value
+
+
+def not_negative_float(text: str) -> float:
+    """An argparse type: a finite number from 0."""
+    value = _parsed(float, text)
+    if value is None or not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return value
+
+
+def _local_rank(text: str) -> int:
+    value = _parsed(int, text)
+    if value is None or value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} (from the option, or from LOCAL_RANK) is not a whole number from 0")
+    return value
+
+
+def _parsed(number: Callable[[str], N], text: str) -> N | None:
+    try:
+        return number(text)
+    except ValueError:
+        return None

@@ -1,0 +1,76 @@
+"""``deprecated`` and ``add_port_docs``: decorators that only speak to people. Nothing that changes what a call does."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from nemo_lite.utils.nemo_logging import logging
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def deprecated(version: str | float | None = None, explanation: str | None = None) -> Callable[[F], F]:
+    """Warn at the first call of the decorated function or class, naming the caller's line.
+
+    Args:
+        version: the version in which it will be gone.
+        explanation: what to use instead.
+    """
+
+    def decorate(target: F) -> F:
+        if inspect.isclass(target):
+            constructor = _warning_once(target.__init__, "Class", target.__name__, version, explanation)
+            target.__init__ = constructor  # type: ignore[method-assign]
+            return target
+        return _warning_once(target, "Function", target.__name__, version, explanation)
+
+    return decorate
+
+
+def _warning_once(call: F, kind: str, name: str, version: str | float | None, explanation: str | None) -> F:
+    text = f"{kind} ``{name}`` is deprecated."
+    if version is not None:
+        text += f" It is going to be removed in the {version} version."
+    if explanation:
+        text += f" {explanation}"
+    warned = False
+
+    @functools.wraps(call)
+    def warning_once(*args: Any, **kwargs: Any) -> Any:
+        nonlocal warned
+        if not warned:
+            warned = True
+            logging.warning("%s", text, stacklevel=2)
+        return call(*args, **kwargs)
+
+    return warning_once  # type: ignore[return-value]  # functools.wraps keeps the signature, not the type variable
+
+
+def add_port_docs(value: str = "") -> Callable[[F], F]:
+    """List the ports of an ``input_ports`` or ``output_ports`` property in its docstring.
+
+    Goes below ``@property``. Ports that depend on the instance are not known when the class is made; their docstring
+    keeps its own text alone.
+
+    Args:
+        value: a line to put before the list.
+    """
+
+    def decorate(ports_of: F) -> F:
+        try:
+            ports = ports_of(None)
+        except Exception:  # the body may do anything with the missing instance
+            ports = None
+        entries = _entries(ports) if isinstance(ports, Mapping) else []
+        parts = [inspect.getdoc(ports_of) or "", value, "\n".join(entries)]
+        ports_of.__doc__ = "\n\n".join(part for part in parts if part) or None
+        return ports_of
+
+    return decorate
+
+
+def _entries(ports: Mapping[str, object]) -> list[str]:
+    return [f"* *{name}* : {neural_type}" for name, neural_type in ports.items()]

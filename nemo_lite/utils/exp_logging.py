@@ -1,0 +1,141 @@
+"""ExpManager: the folder of one experiment and what lies in it. Checkpoints and curves are written by others."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_lite.errors import UsageError
+from nemo_lite.utils.files import make_writable_folder
+from nemo_lite.utils.nemo_logging import logging
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class ExpManager:
+    """Creates ``work_dir[/time]`` with ``checkpoints/``, ``tensorboard/``, a log file a rank and copies of some files.
+
+    Args:
+        work_dir: the folder; None creates nothing but what ``ckpt_dir`` and ``tb_dir`` name.
+        local_rank: index of this process on its machine; None for a single process.
+        global_rank: index of this process among all; None for a single process.
+        use_tb: offer a TensorBoard writer (on rank 0).
+        exist_ok: accept a ``work_dir`` that exists.
+        ckpt_dir: where checkpoints go, instead of ``work_dir/checkpoints``.
+        tb_dir: where events go, instead of ``work_dir/tensorboard``.
+        files_to_copy: files to keep beside the results, such as the configuration; the time is put into their names.
+        add_time: make a sub-folder named after the current time.
+        broadcast_func: takes a text, returns rank 0's: lets all ranks use the same time.
+
+    Attributes:
+        work_dir, ckpt_dir, tb_dir, log_file: what was created, or None.
+
+    Raises:
+        UsageError: a folder that is not writable, exists already, or is missing in the arguments; a file that is
+            missing. Nothing has been copied or logged then.
+    """
+
+    def __init__(
+        self,
+        work_dir: str | Path | None = None,
+        local_rank: int | None = None,
+        global_rank: int | None = None,
+        use_tb: bool = True,
+        exist_ok: bool = True,
+        ckpt_dir: str | Path | None = None,
+        tb_dir: str | Path | None = None,
+        files_to_copy: Iterable[str | Path] | None = None,
+        add_time: bool = True,
+        broadcast_func: Callable[[str], str] | None = None,
+    ) -> None:
+        self.local_rank, self.global_rank = local_rank or 0, global_rank or 0
+        self._use_tb = use_tb and self.global_rank == 0
+        self._tb_writer: SummaryWriter | None = None
+        copied = [Path(file) for file in files_to_copy or ()]
+        self._check(work_dir, tb_dir, use_tb, copied)
+
+        self._time = _common_time(global_rank is not None and add_time, broadcast_func)
+        self.work_dir = Path(work_dir) / (self._time if add_time else "") if work_dir else None
+        if self.work_dir:
+            # Only rank 0 can tell a folder of an earlier run from the one that another rank has just made.
+            self.work_dir = make_writable_folder(self.work_dir, exist_ok=exist_ok or self.global_rank > 0)
+        self.ckpt_dir = self._folder(ckpt_dir, "checkpoints")
+        self.tb_dir = self._folder(tb_dir, "tensorboard") if use_tb or tb_dir else None
+        self.log_file = self._start_log_file()
+        if self.work_dir and self.global_rank == 0:
+            self._keep(self.work_dir, copied)
+
+    @staticmethod
+    def _check(work_dir: object, tb_dir: object, use_tb: bool, files: Iterable[Path]) -> None:
+        if use_tb and not work_dir and not tb_dir:
+            raise UsageError("use_tb needs a place for the events", remedy="give work_dir or tb_dir, or use_tb=False")
+        for file in files:
+            if not file.is_file():
+                raise UsageError("no such file", place=str(file), remedy="correct files_to_copy")
+
+    def _folder(self, given: str | Path | None, default: str) -> Path | None:
+        folder = given or (self.work_dir / default if self.work_dir else None)
+        return make_writable_folder(folder) if folder else None
+
+    def _start_log_file(self) -> Path | None:
+        if self.work_dir is None:
+            return None
+        log_file = self.work_dir / f"log_globalrank-{self.global_rank}_localrank-{self.local_rank}.txt"
+        logging.add_file_handler(log_file)
+        return log_file
+
+    def _keep(self, folder: Path, files: Iterable[Path]) -> None:
+        for file in files:
+            shutil.copyfile(file, folder / f"{file.stem}_{self._time}{file.suffix}")
+        (folder / f"cmd-args_{self._time}.log").write_text(shlex.join(sys.argv) + "\n", encoding="utf-8")
+
+    @property
+    def tb_writer(self) -> SummaryWriter | None:
+        """The TensorBoard writer: made when first asked for; None without ``use_tb`` and on ranks above 0."""
+        return self.get_tb_writer() if self._use_tb else None
+
+    def get_tb_writer(self, tb_dir: str | Path | None = None) -> SummaryWriter | None:
+        """The TensorBoard writer into ``tb_dir`` (default: this experiment's); None on ranks above 0."""
+        if self.global_rank > 0:
+            return None
+        folder = make_writable_folder(tb_dir) if tb_dir else self.tb_dir
+        if folder is None:
+            raise UsageError("there is no place for the events", remedy="give tb_dir, or make ExpManager with use_tb")
+        if self._tb_writer is None or folder != self.tb_dir:
+            # Here and not above: this import is slow, and most commands never write an event.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._tb_writer, self.tb_dir = SummaryWriter(str(folder)), folder
+        return self._tb_writer
+
+    def log_exp_info(self, params: Mapping[str, object], print_everywhere: bool = False) -> None:
+        """Log one line for each parameter, and where the results lie; on rank 0 only unless ``print_everywhere``."""
+        if print_everywhere or self.global_rank == 0:
+            logging.info("parameters of the experiment:")
+            for name, value in params.items():
+                logging.info("%s\t%s", name, value)
+            logging.info("results are stored in %s", self.work_dir)
+
+    def reset_loggers(self) -> None:
+        """Write to the log file no longer."""
+        if self.log_file is not None:
+            logging.remove_file_handler(self.log_file)
+
+
+def _common_time(is_shared: bool, broadcast: Callable[[str], str] | None) -> str:
+    """The current time as ``2026-01-01_12-00-00``: rank 0's, where several ranks name a folder after it."""
+    now = time.strftime("%Y-%m-%d_%H-%M-%S")
+    if not is_shared:
+        return now
+    if broadcast is None:
+        raise UsageError(
+            "several ranks cannot agree on the time in the folder's name",
+            remedy="give broadcast_func, or add_time=False",
+        )
+    return broadcast(now)

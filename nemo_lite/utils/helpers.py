@@ -1,0 +1,111 @@
+"""Attribute paths and checkpoint names, as under ``nemo.utils.helpers``. Nothing is opened and no torch is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_lite.errors import CheckpointError, did_you_mean
+
+
+def rgetattr(obj: object, attr: str, *default: object) -> object:
+    """``getattr`` along a dotted path; ``default`` is given back when a part of it is missing."""
+    return reduce(lambda at, name: getattr(at, name, *default), attr.split("."), obj)
+
+
+def rsetattr(obj: object, attr: str, value: object) -> None:
+    """``setattr`` along a dotted path."""
+    parents, _, last = attr.rpartition(".")
+    setattr(rgetattr(obj, parents) if parents else obj, last, value)
+
+
+class CheckpointName(NamedTuple):
+    """``JasperEncoder-STEP-1000.safetensors`` taken apart."""
+
+    module: str
+    kind: str
+    number: int
+    suffix: str
+
+    @property
+    def tag(self) -> str:
+        """``STEP-1000``."""
+        return f"{self.kind}-{self.number}"
+
+    @property
+    def file_name(self) -> str:
+        """The whole name."""
+        return f"{self.module}-{self.tag}{self.suffix}"
+
+
+_CHECKPOINT_NAME = re.compile(r"(?P<module>.+)-(?P<kind>STEP|EPOCH)-(?P<number>[0-9]+)(?P<suffix>\.[A-Za-z0-9]+)")
+
+
+def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
+    """The parts of a checkpoint's file name, or None when it is not one."""
+    match = _CHECKPOINT_NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    return CheckpointName(match["module"], match["kind"], int(match["number"]), match["suffix"])
+
+
+def find_checkpoint_files(
+    module_names: Iterable[str], folder: str | Path, pattern: str = ""
+) -> tuple[CheckpointName, list[Path]]:
+    """The files of the highest step at which every one of the modules was saved, in the order of the names.
+
+    A name must match exactly: ``JasperEncoder`` does not find ``JasperEncoder2-STEP-10.pt``. Epochs are looked at
+    when no step is common to all modules.
+
+    Args:
+        module_names: the names to find.
+        folder: where to look.
+        pattern: a part that the rest of the file name must contain, such as ``STEP-1000``.
+
+    Raises:
+        CheckpointError: no such folder, or no step at which all modules were saved.
+    """
+    names, folder = list(module_names), Path(folder)
+    if not folder.is_dir():
+        raise CheckpointError("no such folder", place=str(folder), remedy="give the folder that holds the checkpoints")
+    found = _by_tag(folder, pattern)
+    common = [files for files in found.values() if names and all(name in files for name in names)]
+    if not common:
+        raise _nothing_common(folder, names, pattern)
+    newest = max(common, key=lambda files: (files[names[0]].kind == "STEP", files[names[0]].number))
+    return newest[names[0]], [folder / newest[name].file_name for name in names]
+
+
+def get_checkpoint_from_dir(
+    module_names: str | Iterable[str], cpkt_dir: str | Path, ckpt_pattern: str = "", return_steps: bool = False
+) -> list[str] | tuple[list[str], list[int]]:
+    """:func:`find_checkpoint_files` with NeMo's signature: paths, and the step of each when ``return_steps``."""
+    names = [module_names] if isinstance(module_names, str) else list(module_names)
+    name, paths = find_checkpoint_files(names, cpkt_dir, ckpt_pattern)
+    files = [str(path) for path in paths]
+    return (files, [name.number] * len(files)) if return_steps else files
+
+
+def _by_tag(folder: Path, pattern: str) -> dict[str, dict[str, CheckpointName]]:
+    found: dict[str, dict[str, CheckpointName]] = {}
+    # In the order of the alphabet, so that of one module and step ".safetensors" comes after ".pt" and wins.
+    for file_name in sorted(path.name for path in folder.iterdir()):
+        name = parse_checkpoint_name(file_name)
+        if name is not None and name.suffix in (".pt", ".safetensors") and pattern in f"{name.tag}{name.suffix}":
+            found.setdefault(name.tag, {})[name.module] = name
+    return found
+
+
+def _nothing_common(folder: Path, names: list[str], pattern: str) -> CheckpointError:
+    present = sorted({module for files in _by_tag(folder, "").values() for module in files} - {"trainer"})
+    near = "".join(did_you_mean(name, present) for name in names if name not in present)
+    matching = f' that contain "{pattern}"' if pattern else ""
+    return CheckpointError(
+        f"no checkpoint files{matching} for {', '.join(names)} of the same step",
+        place=str(folder),
+        got=f"checkpoints of {', '.join(present) or 'no module'}{near}",
+        remedy="check the folder and the modules' names",
+    )

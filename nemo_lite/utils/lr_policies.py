@@ -1,0 +1,348 @@
+"""Learning-rate policies: pure functions ``policy(initial_lr, step, epoch) -> lr``.
+
+No torch and no optimizer in here: the training loop writes the result into the parameter groups.
+
+In all formulas L is the initial rate, s the step (0 at the first), T ``total_steps``, w the warm-up steps and
+m ``min_lr``. While s < w every policy gives ``L * (s + 1) / (w + 1)``; once s > T it gives 0 (the hold policies: m).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+
+from nemo_lite.errors import UnknownNameError, UsageError
+
+
+class LRPolicy(ABC):
+    """Base of all policies; subclass it, or :class:`WarmupPolicy`, for a policy of your own."""
+
+    @abstractmethod
+    def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
+        """The learning rate at one optimizer step.
+
+        Args:
+            initial_lr: the rate that the user gave, L.
+            step: optimizer steps taken so far, s.
+            epoch: epochs completed so far.
+        """
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
+
+
+class WarmupPolicy(LRPolicy):
+    """Linear warm-up, then L.
+
+    Args:
+        total_steps: T; None for a training without an end (``self.total_steps`` is then infinite).
+        warmup_steps: w.
+        warmup_ratio: w as a share of T, instead of ``warmup_steps``.
+
+    Raises:
+        UsageError: both spellings of w, a share without T, or a value out of range.
+    """
+
+    def __init__(
+        self, total_steps: float | None = None, *, warmup_steps: float | None = None, warmup_ratio: float | None = None
+    ) -> None:
+        self.total_steps = math.inf if total_steps is None else _positive("total_steps", total_steps)
+        self.warmup_steps = _steps_of("warmup", warmup_steps, warmup_ratio, self.total_steps)
+
+    def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
+        if step < self.warmup_steps:
+            return initial_lr * (step + 1) / (self.warmup_steps + 1)
+        if step > self.total_steps:
+            return self._lr_after_the_end()
+        return self._get_lr(initial_lr, step, epoch)
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        """The rate for w <= s <= T: what a subclass replaces."""
+        return initial_lr
+
+    def _lr_after_the_end(self) -> float:
+        return 0.0
+
+
+class WarmupHoldPolicy(WarmupPolicy):
+    """Linear warm-up, then L; m after T. A base for policies that hold L for a while before they decay.
+
+    Args:
+        total_steps: T; None for a training without an end.
+        min_lr: m.
+        warmup_steps: w.
+        warmup_ratio: w as a share of T.
+        hold_steps: steps to hold L after the warm-up.
+        hold_ratio: the same as a share of T.
+
+    ``self.hold_steps`` is the step at which holding ends: w + hold, or 0 when neither argument is given.
+    """
+
+    def __init__(
+        self,
+        total_steps: float | None = None,
+        min_lr: float = 0.0,
+        *,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+        hold_steps: float | None = None,
+        hold_ratio: float | None = None,
+    ) -> None:
+        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+        self.min_lr = _not_negative("min_lr", min_lr)
+        held = _steps_of("hold", hold_steps, hold_ratio, self.total_steps)
+        self.hold_steps = 0.0 if hold_steps is None and hold_ratio is None else self.warmup_steps + held
+
+    def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
+        if self.warmup_steps <= step < self.hold_steps:
+            return initial_lr
+        return super().__call__(initial_lr, step, epoch)
+
+    def _lr_after_the_end(self) -> float:
+        return self.min_lr
+
+
+class _Annealing(WarmupPolicy):
+    """A policy that cannot do without T."""
+
+    def __init__(
+        self, total_steps: float, *, warmup_steps: float | None = None, warmup_ratio: float | None = None
+    ) -> None:
+        _positive("total_steps", total_steps)
+        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+
+    def _progress(self, step: int) -> float:
+        """``(s - w) / (T - w)``."""
+        return _share(step - self.warmup_steps, self.total_steps - self.warmup_steps)
+
+
+class _AnnealingToFloor(_Annealing):
+    """A policy that needs T and takes m."""
+
+    def __init__(
+        self,
+        total_steps: float,
+        min_lr: float = 0.0,
+        *,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+    ) -> None:
+        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+        self.min_lr = _not_negative("min_lr", min_lr)
+
+
+class SquareAnnealing(_AnnealingToFloor):
+    """``max(m, L * ((T - s) / (T - w))^2)``; m is 1e-5 unless given."""
+
+    def __init__(
+        self,
+        total_steps: float,
+        min_lr: float = 1e-5,
+        *,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+    ) -> None:
+        super().__init__(total_steps, min_lr, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        return max(self.min_lr, initial_lr * (1.0 - self._progress(step)) ** 2)
+
+
+class SquareRootAnnealing(_AnnealingToFloor):
+    """``max(m, L * ((T - s) / T)^0.5)``: the warm-up does not shift the curve."""
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        return max(self.min_lr, initial_lr * math.sqrt(1.0 - step / self.total_steps))
+
+
+class CosineAnnealing(_AnnealingToFloor):
+    """``m + (L - m) * (1 + cos(pi * (s - w) / (T - w))) / 2``.
+
+    Raises:
+        UsageError: when called with an L below m.
+    """
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        if initial_lr < self.min_lr:
+            raise UsageError(
+                "the initial learning rate is below min_lr",
+                place="CosineAnnealing",
+                got=f"lr {initial_lr}",
+                wanted=f"at least {self.min_lr}",
+                remedy="raise lr, or lower min_lr",
+            )
+        half_wave = 0.5 * (1.0 + math.cos(math.pi * self._progress(step)))
+        return self.min_lr + (initial_lr - self.min_lr) * half_wave
+
+
+class WarmupAnnealing(_Annealing):
+    """``L * max(0, (T - s) / (T - w))``: a straight line to 0."""
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        return initial_lr * max(0.0, 1.0 - self._progress(step))
+
+
+class InverseSquareRootAnnealing(_Annealing):
+    """``L / ((s + 1) / (w + 1))^0.5``."""
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        return initial_lr / math.sqrt((step + 1) / (self.warmup_steps + 1))
+
+
+class PolynomialDecayAnnealing(_AnnealingToFloor):
+    """``m + (L - m) * (1 - s' / d)^power`` with s' = s - w and d = T - w.
+
+    Args:
+        total_steps: T.
+        min_lr: m.
+        power: the exponent.
+        cycle: stretch d to its next multiple that reaches s', instead of staying at m once s' has passed d.
+        warmup_steps: w.
+        warmup_ratio: w as a share of T.
+    """
+
+    def __init__(
+        self,
+        total_steps: float,
+        min_lr: float = 0.0,
+        power: float = 1.0,
+        cycle: bool = False,
+        *,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+    ) -> None:
+        super().__init__(total_steps, min_lr, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+        self.power = _not_negative("power", power)
+        self.cycle = cycle
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        left = _polynomial(step - self.warmup_steps, self.total_steps - self.warmup_steps, self.power, self.cycle)
+        return self.min_lr + (initial_lr - self.min_lr) * left
+
+
+class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
+    """Warm-up, hold, then ``m + (L - m) * (1 - s' / d)^power`` with s' = s - h and d = T - max(w, h).
+
+    h is the step at which holding ends. As in NeMo, h is 0 when no hold is given, whatever w: pass ``hold_steps=0``
+    to let the decay begin where the warm-up ends.
+
+    Args:
+        total_steps: T.
+        min_lr: m.
+        power: the exponent.
+        cycle: see :class:`PolynomialDecayAnnealing`.
+        warmup_steps: w.
+        warmup_ratio: w as a share of T.
+        hold_steps: steps to hold L after the warm-up.
+        hold_ratio: the same as a share of T.
+    """
+
+    def __init__(
+        self,
+        total_steps: float,
+        min_lr: float = 0.0,
+        power: float = 1.0,
+        cycle: bool = False,
+        *,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+        hold_steps: float | None = None,
+        hold_ratio: float | None = None,
+    ) -> None:
+        super().__init__(
+            _positive("total_steps", total_steps),
+            min_lr,
+            warmup_steps=warmup_steps,
+            warmup_ratio=warmup_ratio,
+            hold_steps=hold_steps,
+            hold_ratio=hold_ratio,
+        )
+        self.power = _not_negative("power", power)
+        self.cycle = cycle
+
+    def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
+        decay_steps = self.total_steps - max(self.warmup_steps, self.hold_steps)
+        left = _polynomial(step - self.hold_steps, decay_steps, self.power, self.cycle)
+        return self.min_lr + (initial_lr - self.min_lr) * left
+
+
+_POLICIES: tuple[type[LRPolicy], ...] = (
+    CosineAnnealing,
+    InverseSquareRootAnnealing,
+    PolynomialDecayAnnealing,
+    PolynomialHoldDecayAnnealing,
+    SquareAnnealing,
+    SquareRootAnnealing,
+    WarmupAnnealing,
+    WarmupHoldPolicy,
+    WarmupPolicy,
+)
+
+
+def get_all_lr_classes() -> dict[str, type[LRPolicy]]:
+    """Every policy of this file by its class name."""
+    return {policy.__name__: policy for policy in _POLICIES}
+
+
+def get_lr_policy(name: str, /, **arguments: object) -> LRPolicy:
+    """The policy called ``name``, made with ``arguments``.
+
+    Raises:
+        UnknownNameError: no such policy, or it has no such argument.
+        UsageError: a needed argument is missing, or a value is out of range.
+    """
+    policies = get_all_lr_classes()
+    if name not in policies:
+        raise UnknownNameError("lr policy", name, policies)
+    signature = inspect.signature(policies[name])
+    for argument in arguments:
+        if argument not in signature.parameters:
+            raise UnknownNameError("argument", argument, signature.parameters, place=name)
+    if "total_steps" not in arguments and signature.parameters["total_steps"].default is inspect.Parameter.empty:
+        raise UsageError("total_steps is missing", place=name, remedy="give the number of optimizer steps")
+    return policies[name](**arguments)
+
+
+def _polynomial(step: float, decay_steps: float, power: float, cycle: bool) -> float:
+    if cycle and step > 0 and decay_steps > 0:
+        decay_steps *= math.ceil(step / decay_steps)
+    return float((1.0 - min(_share(step, decay_steps), 1.0)) ** power)
+
+
+def _share(steps: float, span: float) -> float:
+    """``steps / span``; 1 (the end) when a warm-up as long as the training leaves no span."""
+    return steps / span if span > 0 else 1.0
+
+
+def _steps_of(stage: str, steps: float | None, ratio: float | None, total_steps: float) -> float:
+    if steps is not None and ratio is not None:
+        raise UsageError(f"{stage}_steps and {stage}_ratio are both given", remedy="give one of them")
+    if steps is not None:
+        return _not_negative(f"{stage}_steps", steps)
+    if ratio is None:
+        return 0
+    if math.isinf(total_steps):
+        raise UsageError(f"{stage}_ratio is a share of total_steps, which is missing", remedy="give total_steps")
+    if not 0.0 <= _number(f"{stage}_ratio", ratio) <= 1.0:
+        raise UsageError(f"{stage}_ratio is out of range", got=str(ratio), wanted="a share from 0 to 1")
+    return int(ratio * total_steps)
+
+
+def _positive(name: str, value: float) -> float:
+    if not _number(name, value) > 0:
+        raise UsageError(f"{name} is out of range", got=str(value), wanted="more than 0")
+    return value
+
+
+def _not_negative(name: str, value: float) -> float:
+    if not _number(name, value) >= 0:
+        raise UsageError(f"{name} is out of range", got=str(value), wanted="0 or more")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UsageError(f"{name} is not a number", got=repr(value), wanted="a finite number")
+    return value

@@ -1,0 +1,248 @@
+"""The ``logging`` object: NeMo's singleton, on top of the standard library's logging. No experiment folders in here.
+
+A line reads ``[NeMo I 2026-01-01 12:00:00 train:17] message`` (level, local time, module and line of the caller).
+INFO and below go to stdout, the rest to stderr. On ranks above 0 (environment variable RANK) only files are written,
+unless NEMO_TESTING is set; NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging as _logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+
+class LogMode(enum.Enum):
+    """How often one message is written: each time, or the first time only."""
+
+    EACH = 0
+    ONCE = 1
+
+
+class Logger:
+    """What a NeMo user knows as ``nemo.logging``; there is one, called ``logging``.
+
+    A message with arguments is formatted as in the standard library: ``logging.info("step %d", step)``.
+    """
+
+    CRITICAL = _logging.CRITICAL
+    ERROR = _logging.ERROR
+    WARNING = _logging.WARNING
+    INFO = _logging.INFO
+    DEBUG = _logging.DEBUG
+    NOTSET = _logging.NOTSET
+
+    def __init__(self, name: str = "nemo_lite") -> None:
+        self._logger = _logging.getLogger(name)
+        self._logger.propagate = False
+        self._once: set[str] = set()
+        self._stdout = _StandardStream("stdout")
+        self._stderr = _StandardStream("stderr")
+        self._stdout.addFilter(lambda record: not _is_for_stderr(record))
+        self._stderr.addFilter(_is_for_stderr)
+        for handler in (self._stdout, self._stderr):
+            handler.addFilter(_is_on_writing_rank)
+        self._files: dict[Path, _logging.FileHandler] = {}
+        self._show_warning = warnings.showwarning
+        self.setLevel(_logging.DEBUG if _is_set("NEMO_TESTING") else _logging.INFO)
+        self.add_stream_handlers()
+
+    def debug(
+        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    ) -> None:
+        """Write a detail that only helps to find an error."""
+        self._write(_logging.DEBUG, msg, args, mode, stacklevel, exc_info)
+
+    def info(
+        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    ) -> None:
+        """Write what a user wants to follow."""
+        self._write(_logging.INFO, msg, args, mode, stacklevel, exc_info)
+
+    def warning(
+        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    ) -> None:
+        """Write what a user should look into, while the run goes on."""
+        self._write(_logging.WARNING, msg, args, mode, stacklevel, exc_info)
+
+    def error(
+        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    ) -> None:
+        """Write what went wrong."""
+        self._write(_logging.ERROR, msg, args, mode, stacklevel, exc_info)
+
+    def critical(
+        self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
+    ) -> None:
+        """Write what ends the run."""
+        self._write(_logging.CRITICAL, msg, args, mode, stacklevel, exc_info)
+
+    def _write(
+        self, level: int, msg: object, args: tuple[object, ...], mode: LogMode, stacklevel: int, exc_info: bool
+    ) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        if mode is LogMode.ONCE:
+            text = str(msg) % args if args else str(msg)
+            if text in self._once:
+                return
+            self._once.add(text)
+        # 2: this method and the one named after the level lie between the caller and the standard library.
+        self._logger.log(level, msg, *args, stacklevel=stacklevel + 2, exc_info=exc_info)
+
+    def setLevel(self, level: int | str) -> None:  # noqa: N802 - the standard library's spelling
+        """Write only messages of this level (a number, or a name such as "INFO") and above."""
+        self._logger.setLevel(level)
+
+    def set_verbosity(self, level: int | str) -> None:
+        """The same as :meth:`setLevel`."""
+        self.setLevel(level)
+
+    def get_verbosity(self) -> int:
+        """The level below which nothing is written."""
+        return self._logger.level
+
+    def getEffectiveLevel(self) -> int:  # noqa: N802 - the standard library's spelling
+        """The same as :meth:`get_verbosity`."""
+        return self._logger.getEffectiveLevel()
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the standard library's spelling
+        """Whether a message of this level would be written."""
+        return self._logger.isEnabledFor(level)
+
+    @contextmanager
+    def temp_verbosity(self, level: int | str) -> Iterator[None]:
+        """Another level for the duration of a ``with`` block."""
+        before = self.get_verbosity()
+        self.setLevel(level)
+        try:
+            yield
+        finally:
+            self.setLevel(before)
+
+    def add_stream_handlers(self) -> None:
+        """Write to stdout and stderr (the default); doing so twice changes nothing."""
+        for handler in (self._stdout, self._stderr):
+            self._logger.addHandler(handler)
+
+    def remove_stream_handlers(self) -> None:
+        """Write to stdout and stderr no longer; files stay."""
+        for handler in (self._stdout, self._stderr):
+            self._logger.removeHandler(handler)
+
+    def reset_stream_handler(self) -> None:
+        """Undo :meth:`remove_stream_handlers` and every patched stream."""
+        self._stdout.patched = self._stderr.patched = None
+        self.add_stream_handlers()
+
+    def patch_stdout_handler(self, stream: TextIO) -> _PatchedStream:
+        """Write to ``stream`` instead of stdout: from now on, or within a ``with`` block if used as one."""
+        return _PatchedStream(self._stdout, stream)
+
+    def patch_stderr_handler(self, stream: TextIO) -> _PatchedStream:
+        """Write to ``stream`` instead of stderr: from now on, or within a ``with`` block if used as one."""
+        return _PatchedStream(self._stderr, stream)
+
+    def add_file_handler(self, log_file: str | Path) -> None:
+        """Write to this file as well, on every rank, appending; the same file twice is added once."""
+        path = Path(log_file).absolute()
+        if path not in self._files:
+            handler = _logging.FileHandler(path, encoding="utf-8")
+            handler.setFormatter(_FORMATTER)
+            self._files[path] = handler
+            self._logger.addHandler(handler)
+
+    def remove_file_handler(self, log_file: str | Path) -> None:
+        """Write to this file no longer, and close it; unknown files are passed over."""
+        handler = self._files.pop(Path(log_file).absolute(), None)
+        if handler is not None:
+            self._logger.removeHandler(handler)
+            handler.close()
+
+    def captureWarnings(self, capture: bool) -> None:  # noqa: N802 - the standard library's spelling
+        """Turn what ``warnings.warn`` shows into log lines of level WARNING, or stop doing so."""
+        if capture and warnings.showwarning != self._log_warning:
+            self._show_warning, warnings.showwarning = warnings.showwarning, self._log_warning
+        elif not capture and warnings.showwarning == self._log_warning:
+            warnings.showwarning = self._show_warning
+
+    def _log_warning(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        record = self._logger.makeRecord(
+            self._logger.name, _logging.WARNING, filename, lineno, f"{category.__name__}: {message}", (), None
+        )
+        self._logger.handle(record)
+
+
+class _StandardStream(_logging.StreamHandler[TextIO]):
+    """Writes to whatever ``sys.stdout`` or ``sys.stderr`` is at that moment, so that redirections are seen."""
+
+    def __init__(self, name: str) -> None:
+        self.patched: TextIO | None = None
+        self._name_in_sys = name
+        super().__init__()
+        self.setFormatter(_FORMATTER)
+
+    @property
+    def stream(self) -> TextIO:
+        return self.patched or getattr(sys, self._name_in_sys)
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        """The base class sets what it was given when it was made; that is not kept."""
+
+
+class _PatchedStream:
+    """A replaced stream; leaving it as a context restores the one before."""
+
+    def __init__(self, handler: _StandardStream, stream: TextIO) -> None:
+        self._handler, self._before = handler, handler.patched
+        handler.patched = stream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        self._handler.patched = self._before
+
+
+class _Formatter(_logging.Formatter):
+    """``[NeMo I 2026-01-01 12:00:00 train:17] message``; ranks are named where they all write."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "[NeMo %(levelname).1s %(asctime)s %(module)s:%(lineno)d%(rank)s] %(message)s", "%Y-%m-%d %H:%M:%S"
+        )
+
+    def formatMessage(self, record: _logging.LogRecord) -> str:  # noqa: N802 - the standard library's spelling
+        record.rank = f" rank:{os.environ.get('RANK', 0)}" if _is_set("NEMO_TESTING") else ""
+        return super().formatMessage(record)
+
+
+def _is_on_writing_rank(record: _logging.LogRecord) -> bool:
+    return os.environ.get("RANK", "0") == "0" or _is_set("NEMO_TESTING")
+
+
+def _is_for_stderr(record: _logging.LogRecord) -> bool:
+    return record.levelno > _logging.INFO or _is_set("NEMO_REDIRECT_LOGS_TO_STDERR")
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no")
+
+
+_FORMATTER = _Formatter()
+logging = Logger()

@@ -1,0 +1,105 @@
+"""The experiment's folder: what is made, on which rank, and that a bad argument leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+from nemo_lite.utils.exp_logging import ExpManager
+
+
+def made(*args, **kwargs):
+    manager = ExpManager(*args, **kwargs)
+    manager.reset_loggers()
+    return manager
+
+
+def test_a_work_dir_holds_checkpoints_curves_log_and_copies(tmp_path, capsys):
+    config = tmp_path / "jasper.yaml"
+    config.write_text("model: Jasper\n", encoding="utf-8")
+    manager = ExpManager(tmp_path / "exp", files_to_copy=[config], add_time=False)
+    logging.info("a line")
+    manager.reset_loggers()
+    logging.info("not in the file")
+    assert (manager.work_dir, manager.ckpt_dir) == (tmp_path / "exp", tmp_path / "exp" / "checkpoints")
+    assert manager.tb_dir == tmp_path / "exp" / "tensorboard"
+    assert manager.ckpt_dir.is_dir()
+    assert manager.log_file == tmp_path / "exp" / "log_globalrank-0_localrank-0.txt"
+    assert re.fullmatch(r"\[NeMo I .*\] a line\n", manager.log_file.read_text(encoding="utf-8"))
+    copies = [path.name for path in manager.work_dir.iterdir() if path.suffix == ".yaml"]
+    assert re.fullmatch(r"jasper_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.yaml", copies[0])
+    assert len(list(manager.work_dir.glob("cmd-args_*.log"))) == 1
+
+
+def test_the_time_is_put_below_the_work_dir(tmp_path):
+    manager = made(tmp_path, use_tb=False)
+    assert manager.work_dir.parent == tmp_path
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", manager.work_dir.name)
+
+
+def test_all_ranks_use_the_time_of_rank_0(tmp_path):
+    manager = made(tmp_path, local_rank=0, global_rank=4, broadcast_func=lambda now: "2026-01-01_00-00-00")
+    assert manager.work_dir == tmp_path / "2026-01-01_00-00-00"
+    assert manager.log_file.name == "log_globalrank-4_localrank-0.txt"
+    assert manager.tb_writer is None
+    assert list(manager.work_dir.glob("cmd-args*")) == []
+    with pytest.raises(UsageError, match=r"cannot agree on the time.*give broadcast_func, or add_time=False"):
+        ExpManager(tmp_path, global_rank=0)
+
+
+def test_other_folders_can_be_given(tmp_path):
+    manager = made(tmp_path / "w", ckpt_dir=tmp_path / "c", tb_dir=tmp_path / "t", add_time=False)
+    assert (manager.ckpt_dir, manager.tb_dir) == (tmp_path / "c", tmp_path / "t")
+    assert not (tmp_path / "w" / "checkpoints").exists()
+    alone = made(use_tb=False, ckpt_dir=tmp_path / "only")
+    assert (alone.work_dir, alone.ckpt_dir, alone.tb_dir, alone.log_file) == (None, tmp_path / "only", None, None)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r'file/exp: the folder is not writable: got "Not a directory"'):
+        ExpManager(tmp_path / "file" / "exp", add_time=False)
+
+
+def test_an_existing_folder_is_refused_by_rank_0_when_asked(tmp_path):
+    with pytest.raises(UsageError, match="the folder exists already"):
+        ExpManager(tmp_path, exist_ok=False, add_time=False, use_tb=False)
+    made(tmp_path, global_rank=1, exist_ok=False, add_time=False, use_tb=False)
+
+
+def test_a_file_to_copy_that_is_missing_is_named_and_nothing_is_made(tmp_path):
+    with pytest.raises(UsageError, match=r"no\.yaml: no such file; correct files_to_copy"):
+        ExpManager(tmp_path / "exp", files_to_copy=[tmp_path / "no.yaml"])
+    assert not (tmp_path / "exp").exists()
+
+
+def test_curves_without_a_place_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="use_tb needs a place for the events; give work_dir or tb_dir"):
+        ExpManager()
+    with pytest.raises(UsageError, match="there is no place for the events"):
+        made(use_tb=False).get_tb_writer()
+
+
+def test_the_writer_is_made_when_first_asked_for_and_once(tmp_path):
+    code = f"""
+import sys
+from nemo_lite.utils.exp_logging import ExpManager
+manager = ExpManager({str(tmp_path)!r}, add_time=False)
+assert "tensorboard" not in sys.modules
+writer = manager.tb_writer
+writer.add_scalar("loss", 1.0, 0)
+writer.close()
+assert manager.tb_writer is writer and manager.get_tb_writer() is writer
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert len(list((tmp_path / "tensorboard").glob("events.*"))) == 1
+
+
+def test_parameters_are_logged_line_by_line(tmp_path, capsys):
+    made(tmp_path, use_tb=False, add_time=False).log_exp_info({"lr": 0.02})
+    assert "lr\t0.02" in capsys.readouterr().out

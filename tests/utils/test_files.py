@@ -1,0 +1,129 @@
+"""Atomic writing, sweeping and folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import files
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failing(error):
+    def write(path):
+        path.write_text("half", encoding="utf-8")
+        raise error
+
+    return write
+
+
+def test_a_write_replaces_the_file_and_leaves_nothing_else(tmp_path):
+    for text in ("old", "new"):
+        write_atomically(tmp_path / "x.json", lambda path, text=text: path.write_text(text, encoding="utf-8"))
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == "new"
+    assert names_in(tmp_path) == ["x.json"]
+
+
+def test_the_temporary_lies_in_the_same_folder(tmp_path):
+    seen = []
+    write_atomically(tmp_path / "x", lambda path: (seen.append(path), path.touch()))
+    assert seen[0].parent == tmp_path
+
+
+def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_return(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def recording_fsync(descriptor):
+        events.append("fsync " + ("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"))
+        fsync(descriptor)
+
+    def recording_replace(source, target):
+        events.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "replace", recording_replace)
+    write_atomically(tmp_path / "x", lambda path: path.touch())
+    assert events == ["fsync file", "replace", "fsync folder"]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_an_error_of_the_writer_passes_and_keeps_the_old_file(tmp_path, error):
+    (tmp_path / "x").write_text("old", encoding="utf-8")
+    with pytest.raises(type(error)):
+        write_atomically(tmp_path / "x", failing(error))
+    assert (tmp_path / "x").read_text(encoding="utf-8") == "old"
+    assert names_in(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 704 vs 598"),
+        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, error):
+    with pytest.raises(
+        UsageError, match=r"x: the disk is full; free some space; what the file held before is untouched"
+    ):
+        write_atomically(tmp_path / "x", failing(error))
+    assert names_in(tmp_path) == []
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r'gone/x: the file cannot be written: got "No such file or directory"'):
+        write_atomically(tmp_path / "gone" / "x", lambda path: path.touch())
+
+
+def test_temporaries_of_ended_processes_are_swept_and_others_kept(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    kept = [f".a.{files._HOST}.{os.getpid()}.00000000.tmp", ".b.elsewhere.1.00000000.tmp", ".mine.tmp", "x.tmp"]
+    swept = [f".a.b.{files._HOST}.{ended.pid}.00000000.tmp", ".c.elsewhere.1.00000000.tmp"]
+    for name in (*kept, *swept):
+        (tmp_path / name).touch()
+    os.utime(tmp_path / swept[1], (0, 0))
+    write_atomically(tmp_path / "x", lambda path: path.touch())
+    assert names_in(tmp_path) == sorted([*kept, "x"])
+
+
+def test_a_writable_folder_is_made_with_its_parents_and_left_empty(tmp_path):
+    assert make_writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert names_in(tmp_path / "a" / "b") == []
+
+
+def test_a_folder_below_a_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        UsageError, match=r'file/sub: the folder is not writable: got "Not a directory"; choose another'
+    ):
+        make_writable_folder(tmp_path / "file" / "sub")
+    with pytest.raises(UsageError, match="file: there is a file where a folder is wanted"):
+        make_writable_folder(tmp_path / "file")
+
+
+def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.touch", refuse)
+    with pytest.raises(UsageError, match='the folder is not writable: got "Permission denied"'):
+        make_writable_folder(tmp_path)
+
+
+def test_an_existing_folder_is_refused_when_asked(tmp_path):
+    with pytest.raises(UsageError, match="the folder exists already; choose another folder"):
+        make_writable_folder(tmp_path, exist_ok=False)

@@ -1,0 +1,164 @@
+"""The logging singleton: where a line goes, what it looks like, whose line number it bears."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from nemo_lite.utils import logging as exported
+from nemo_lite.utils.nemo_logging import Logger, LogMode
+
+
+@pytest.fixture
+def logger(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("NEMO_TESTING", raising=False)
+    monkeypatch.delenv("NEMO_REDIRECT_LOGS_TO_STDERR", raising=False)
+    logger = Logger("nemo_lite.test_nemo_logging")
+    yield logger
+    logger.captureWarnings(False)
+    logger.remove_stream_handlers()
+
+
+def test_the_exported_logging_is_one_object():
+    assert isinstance(exported, Logger)
+
+
+def test_a_line_shows_level_time_module_line_and_message(logger, capsys):
+    line_number = sys._getframe().f_lineno + 1
+    logger.info("step %d of %s", 3, "ten")
+    pattern = rf"\[NeMo I \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d test_nemo_logging:{line_number}\] step 3 of ten\n"
+    assert re.fullmatch(pattern, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["debug", "info", "warning", "error", "critical"])
+def test_every_method_reports_its_caller(logger, capsys, name):
+    logger.setLevel(logger.DEBUG)
+    line_number = sys._getframe().f_lineno + 1
+    getattr(logger, name)("x")
+    captured = capsys.readouterr()
+    assert f"test_nemo_logging:{line_number}] x" in captured.out + captured.err
+
+
+def test_a_wrapper_can_report_its_own_caller(logger, capsys):
+    def wrapper():
+        logger.info("x", stacklevel=2)
+
+    line_number = sys._getframe().f_lineno + 1
+    wrapper()
+    assert f":{line_number}]" in capsys.readouterr().out
+
+
+def test_info_goes_to_stdout_and_warnings_to_stderr(logger, capsys):
+    logger.info("low")
+    logger.warning("high")
+    captured = capsys.readouterr()
+    assert "low" in captured.out
+    assert "high" not in captured.out
+    assert "high" in captured.err
+    assert "low" not in captured.err
+
+
+def test_everything_goes_to_stderr_when_asked(logger, capsys, monkeypatch):
+    monkeypatch.setenv("NEMO_REDIRECT_LOGS_TO_STDERR", "1")
+    logger.info("low")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "low" in captured.err
+
+
+def test_other_ranks_are_silent_but_for_their_files(logger, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANK", "1")
+    logger.add_file_handler(tmp_path / "log.txt")
+    logger.error("x")
+    logger.remove_file_handler(tmp_path / "log.txt")
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+    assert "] x" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+
+
+def test_other_ranks_write_with_their_number_while_testing(logger, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("NEMO_TESTING", "1")
+    logger.info("x")
+    assert "rank:1] x" in capsys.readouterr().out
+
+
+def test_verbosity_filters_and_is_restored_after_a_block(logger, capsys):
+    with logger.temp_verbosity("ERROR"):
+        logger.warning("hidden")
+    logger.warning("shown")
+    assert logger.get_verbosity() == logger.INFO
+    assert re.search(r"^\[NeMo W .*\] shown\n$", capsys.readouterr().err)
+
+
+def test_once_writes_a_message_once(logger, capsys):
+    for number in (1, 1, 2):
+        logger.info("number %d", number, mode=LogMode.ONCE)
+    assert [line[-8:] for line in capsys.readouterr().out.splitlines()] == ["number 1", "number 2"]
+
+
+def test_patched_streams_come_back_after_the_block(logger, capsys):
+    stream = io.StringIO()
+    with logger.patch_stderr_handler(stream):
+        logger.error("inside")
+    logger.error("outside")
+    assert "inside" in stream.getvalue()
+    assert "outside" in capsys.readouterr().err
+    logger.patch_stdout_handler(stream)
+    logger.info("for ever")
+    logger.reset_stream_handler()
+    logger.info("no longer")
+    assert "for ever" in stream.getvalue()
+    assert "no longer" not in stream.getvalue()
+
+
+def test_removed_stream_handlers_write_nothing_and_come_back_once(logger, capsys):
+    logger.remove_stream_handlers()
+    logger.info("hidden")
+    logger.add_stream_handlers()
+    logger.add_stream_handlers()
+    logger.info("shown")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_file_is_added_once(logger, tmp_path):
+    for _ in range(2):
+        logger.add_file_handler(tmp_path / "log.txt")
+    logger.info("x")
+    logger.remove_file_handler(tmp_path / "log.txt")
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_an_exception_is_written_with_its_trace(logger, capsys):
+    try:
+        raise KeyError("k")
+    except KeyError:
+        logger.error("failed", exc_info=True)
+    assert "KeyError: 'k'" in capsys.readouterr().err
+
+
+def test_captured_warnings_become_log_lines_with_their_own_place(logger, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logger.captureWarnings(True)
+        warnings.warn("old spelling", FutureWarning, stacklevel=1)
+        logger.captureWarnings(False)
+        shown = warnings.showwarning
+    assert re.search(r"\[NeMo W .* test_nemo_logging:\d+\] FutureWarning: old spelling", capsys.readouterr().err)
+    assert shown != logger._log_warning
+
+
+def test_the_file_needs_nothing_but_the_standard_library():
+    code = (
+        "import sys, importlib.util as u; s = u.spec_from_file_location('x', sys.argv[1]);"
+        "m = u.module_from_spec(s); s.loader.exec_module(m); assert 'torch' not in sys.modules; m.logging.info('fine')"
+    )
+    path = sys.modules["nemo_lite.utils.nemo_logging"].__file__
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert "fine" in done.stdout

@@ -1,0 +1,75 @@
+"""Dotted attributes, padding, checkpoint names."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.utils.helpers import get_checkpoint_from_dir, parse_checkpoint_name, rgetattr, rsetattr
+from nemo_lite.utils.misc import pad_to
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).touch()
+
+
+def test_dotted_attributes_are_read_and_written():
+    obj = types.SimpleNamespace(a=types.SimpleNamespace(b=1))
+    rsetattr(obj, "a.b", 2)
+    rsetattr(obj, "c", 3)
+    assert (rgetattr(obj, "a.b"), rgetattr(obj, "c"), rgetattr(obj, "a.x.y", None)) == (2, 3, None)
+    with pytest.raises(AttributeError):
+        rgetattr(obj, "a.x")
+
+
+def test_pad_to_gives_the_next_multiple():
+    assert [pad_to(x, 8) for x in (0, 1, 8, 9)] == [0, 8, 8, 16]
+    with pytest.raises(UsageError, match="pad_to: k is out of range: got 0"):
+        pad_to(3, 0)
+
+
+def test_checkpoint_names_are_taken_apart_from_the_right():
+    assert parse_checkpoint_name("My-STEP-1-x-EPOCH-12.pt") == ("My-STEP-1-x", "EPOCH", 12, ".pt")
+    assert parse_checkpoint_name("JasperEncoder-STEP-.pt") is None
+    assert parse_checkpoint_name("notes.txt") is None
+
+
+def test_the_highest_common_step_is_taken(tmp_path):
+    touch(
+        tmp_path, "E-STEP-9.pt", "D-STEP-9.pt", "E-STEP-10.pt", "D-STEP-10.pt", "E-STEP-100.pt", "E-STEP-x.pt", "a.md"
+    )
+    touch(tmp_path, "E-EPOCH-500.pt", "D-EPOCH-500.pt")
+    files, steps = get_checkpoint_from_dir(["E", "D"], tmp_path, return_steps=True)
+    assert files == [str(tmp_path / "E-STEP-10.pt"), str(tmp_path / "D-STEP-10.pt")]
+    assert steps == [10, 10]
+    assert get_checkpoint_from_dir("E", tmp_path) == [str(tmp_path / "E-STEP-100.pt")]
+
+
+def test_epochs_are_taken_when_there_are_no_steps(tmp_path):
+    touch(tmp_path, "E-EPOCH-2.pt", "E-EPOCH-11.pt")
+    assert get_checkpoint_from_dir("E", str(tmp_path)) == [str(tmp_path / "E-EPOCH-11.pt")]
+
+
+def test_a_pattern_narrows_the_choice(tmp_path):
+    touch(tmp_path, "E-STEP-9.pt", "E-STEP-10.pt")
+    assert get_checkpoint_from_dir(["E"], tmp_path, "STEP-9") == [str(tmp_path / "E-STEP-9.pt")]
+
+
+def test_safetensors_win_over_pt_of_the_same_step(tmp_path):
+    touch(tmp_path, "E-STEP-9.pt", "E-STEP-9.safetensors")
+    assert get_checkpoint_from_dir(["E"], tmp_path) == [str(tmp_path / "E-STEP-9.safetensors")]
+
+
+def test_a_longer_name_with_the_same_beginning_does_not_match(tmp_path):
+    touch(tmp_path, "JasperEncoder2-STEP-9.pt")
+    message = r"no checkpoint files for JasperEncoder of the same step: got .*did you mean JasperEncoder2"
+    with pytest.raises(CheckpointError, match=message):
+        get_checkpoint_from_dir("JasperEncoder", tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere: no such folder"):
+        get_checkpoint_from_dir("E", tmp_path / "nowhere")
