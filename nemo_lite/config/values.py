@@ -39,12 +39,13 @@ class Config(Mapping[str, Any]):
     Two are equal when their values are, wherever they stand.
     """
 
-    __slots__ = ("_keys", "_source", "_values")
+    __slots__ = ("_homes", "_keys", "_source", "_values")
 
     def __init__(self, values: Mapping[str, Any], source: Source, keys: Keys = ()) -> None:
         self._values = dict(values)
         self._source = source
         self._keys = keys
+        self._homes: dict[str, Keys] = {}  # where a key stands that came from another mapping
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -65,22 +66,38 @@ class Config(Mapping[str, Any]):
 
     def path_of(self, *keys: Key) -> str:
         """The dotted place of a value below this one."""
-        return dotted(self._keys + keys)
+        return dotted(self._full(keys))
 
     def place(self, *keys: Key) -> str:
         """``file:line:col`` of this mapping, or of the value that ``keys`` lead to.
 
         A value in a mapping stands where its key stands; one that came through a merge key, where it was written.
         """
-        return self._source.place(self._keys + keys)
+        return self._source.place(self._full(keys))
 
     def line(self, *keys: Key) -> int:
         """The line of ``place(*keys)``."""
-        return self._source.line(self._keys + keys)
+        return self._source.line(self._full(keys))
+
+    def _full(self, keys: Keys) -> Keys:
+        home = self._homes.get(keys[0], self._keys) if keys and isinstance(keys[0], str) else self._keys
+        return home + keys
 
     def anchored(self, key: str) -> bool:
         """Whether the value of ``key`` carries an anchor: it is there to be named elsewhere in the file."""
         return (*self._keys, key) in self._source.anchored
+
+    def without(self, *keys: str) -> Config:
+        """This mapping but for some keys."""
+        rest = Config({key: value for key, value in self.items() if key not in keys}, self._source, self._keys)
+        rest._homes = self._homes
+        return rest
+
+    def overlaid(self, other: Config) -> Config:
+        """Both mappings of one file; where they share a key, the other one's value. Each key keeps its own place."""
+        both = Config({**self, **other}, self._source, self._keys)
+        both._homes = {key: owner._full((key,))[:-1] for owner in (self, other) for key in owner}
+        return both
 
     def plain(self) -> dict[str, Any]:
         """A deep copy in dicts, lists and scalars."""

@@ -101,6 +101,17 @@ def test_a_config_is_read_only_and_equal_by_value(write: Write) -> None:
         config["a"] = 1  # type: ignore[index]
 
 
+def test_keys_keep_their_places_when_one_mapping_is_laid_over_another(write: Write) -> None:
+    layer = load_config(write("layer:\n  a: 1\n  b: {c: 2}\n  train: {a: 3, d: [4]}\n"))["layer"]
+    both = layer.without("train").overlaid(layer["train"])
+    assert both.plain() == {"a": 3, "b": {"c": 2}, "d": [4]}
+    assert (both.path_of("a"), both.place("a")) == ("layer.train.a", "a.yaml:4:11")
+    assert (both.path_of("d", 0), both.place("d", 0)) == ("layer.train.d[0]", "a.yaml:4:21")
+    assert (both.path_of("b", "c"), both.place("b", "c")) == ("layer.b.c", "a.yaml:3:7")
+    assert both.without("b").path_of("a") == "layer.train.a"
+    assert both.path_of("new") == "layer.new"
+
+
 # ---- refusals, each with its place ----
 
 
