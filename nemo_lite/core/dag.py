@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nemo_lite.core.neural_module import NeuralModule
@@ -92,16 +92,15 @@ class Dag:
         return wire.call in self._calls
 
     def slice(self, outputs: Sequence[NmTensor] | None = None) -> Slice:
-        """From the data layer's wires to ``outputs`` (by default, those the DAG was made for; others may be added).
+        """From the data layer's wires to ``outputs``: wires of this DAG, by default those it was made for.
 
         Raises:
-            DagError: a wire of another DAG.
+            DagError: a wire that this DAG does not produce.
         """
         wanted = self.outputs if outputs is None else tuple(outputs)
-        self._refuse_foreign(wanted)
-        needed = set(_in_order(wanted, before=self.data_step.call))
-        known = [step for step in self.steps if step.call in needed]
-        return Slice(self.inputs, tuple(known), wanted)
+        self._refuse_foreign(wire for wire in wanted if wire not in self)
+        needed = set(_in_order(wanted, known=lambda wire: wire.call is self.data_step.call))
+        return Slice(self.inputs, tuple(step for step in self.steps if step.call in needed), wanted)
 
     def continuation(self, wires: Sequence[NmTensor]) -> Slice:
         """The steps that lead from this DAG's wires to ``wires``, without those of the DAG itself.
@@ -112,10 +111,7 @@ class Dag:
             DagError: a wire of another DAG.
         """
         self._refuse_foreign(wires)
-        calls = [call for call in _in_order(wires, before=self.data_step.call) if call not in self._calls]
-        taken = [wire for call in calls for wire in call.inputs.values()] + list(wires)
-        inputs = dict.fromkeys(wire for wire in taken if wire.call in self._calls)
-        return Slice(tuple(inputs), tuple(_named_steps(calls).values()), tuple(wires))
+        return _slice_from(self.__contains__, wires)
 
     def wires_by_name(self) -> dict[str, NmTensor]:
         """Renamed wires that this DAG's data layer leads to, those that continue beyond the DAG among them.
@@ -145,22 +141,48 @@ class Dag:
                 )
 
 
-def _in_order(wires: Iterable[NmTensor], before: ModuleCall | None = None) -> list[ModuleCall]:
-    """The calls that ``wires`` need, each after those it takes wires from; none of ``before`` and behind it.
+def slice_between(inputs: Iterable[NmTensor], outputs: Sequence[NmTensor]) -> Slice:
+    """The steps that lead from ``inputs`` to ``outputs``.
+
+    Raises:
+        DagError: ``outputs`` need more than ``inputs``.
+    """
+    known = set(inputs)
+    part = _slice_from(known.__contains__, outputs)
+    for step in part.steps:
+        if not step.inputs:
+            places = ", ".join(wire.place for wire in known)
+            raise DagError(
+                f"{', '.join(wire.place for wire in outputs)} needs more than the wires that are there",
+                got=places or "nothing",
+                wanted=f"also what {step.name} gives",
+            )
+    return part
+
+
+def _slice_from(known: Callable[[NmTensor], bool], outputs: Sequence[NmTensor]) -> Slice:
+    calls = _in_order(outputs, known)
+    taken = [wire for call in calls for wire in call.inputs.values()] + list(outputs)
+    inputs = dict.fromkeys(wire for wire in taken if known(wire))
+    return Slice(tuple(inputs), tuple(_named_steps(calls).values()), tuple(outputs))
+
+
+def _in_order(wires: Iterable[NmTensor], known: Callable[[NmTensor], bool] = lambda wire: False) -> list[ModuleCall]:
+    """The calls that ``wires`` need, each after those it takes wires from; nothing behind wires that are ``known``.
 
     An explicit stack, so that a long chain does not exhaust Python's own.
     """
     ordered: dict[ModuleCall, None] = {}
-    stack = [(wire.call, False) for wire in reversed(list(wires))]
+    stack = [(wire.call, False) for wire in reversed(list(wires)) if not known(wire)]
     while stack:
         call, inputs_done = stack.pop()
-        if call in ordered or call is before:
+        if call in ordered:
             continue
         if inputs_done:
             ordered[call] = None
             continue
         stack.append((call, True))
-        stack += [(wire.call, False) for wire in reversed(call.inputs.values())]
+        stack += [(wire.call, False) for wire in reversed(call.inputs.values()) if not known(wire)]
     return list(ordered)
 
 

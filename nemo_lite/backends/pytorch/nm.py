@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
 from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 
 class WeightShareTransform(Enum):
@@ -36,6 +36,8 @@ class PretrainedModelInfo:
 class _TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
 
+    _num_outputs: int | None = None
+
     def __init__(self, name: str | None = None) -> None:
         nn.Module.__init__(self)
         NeuralModule.__init__(self, name)
@@ -44,19 +46,31 @@ class _TorchModule(NeuralModule, nn.Module):
         # NeMo's force_pt asked for running; what the arguments are says so already.
         if not force_pt and _is_connecting(args, kwargs):
             return self.connect(*args, **kwargs)
-        if self.keep_float32:
-            return self._run_in_float32(args, kwargs)
-        return nn.Module.__call__(self, *args, **kwargs)
+        run = self._run_in_float32 if self.keep_float32 else self._run
+        return run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``forward`` and hold the number of its outputs against the ports."""
+        outputs = nn.Module.__call__(self, *args, **kwargs)
+        if self._num_outputs is None:
+            self._num_outputs = len(self.output_ports)  # type: ignore[arg-type]  # a property or a dictionary
+        if type(outputs) is tuple and len(outputs) == self._num_outputs:
+            return outputs if len(outputs) > 1 else outputs[0]
+        if self._num_outputs == 1 and type(outputs) is not tuple:
+            return outputs
+        got = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"one {type(outputs).__name__}"
+        ports = f"{self._num_outputs} ({', '.join(self.output_ports)})"  # type: ignore[arg-type]
+        raise NeuralPortNameMismatchError("forward does not return its output ports", place=self.name, got=got, wanted=ports)
 
     def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run outside autocast, half-precision inputs widened: log-mel features and the CTC loss lose too much in halves."""
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         device = tensors[0].device.type if tensors else "cpu"
         if not torch.is_autocast_enabled(device):
-            return nn.Module.__call__(self, *args, **kwargs)
+            return self._run(args, kwargs)
         with torch.autocast(device, enabled=False):
             widened = {key: _widened(value) for key, value in kwargs.items()}
-            return nn.Module.__call__(self, *(_widened(value) for value in args), **widened)
+            return self._run(tuple(_widened(value) for value in args), widened)
 
     @property
     def num_weights(self) -> int:
@@ -234,6 +248,10 @@ class DataLayerNM(_TorchModule):
     def setting(self, name: str, default: Any) -> Any:
         """The value of the attribute ``name`` or ``_name``."""
         return getattr(self, name, getattr(self, f"_{name}", default))
+
+    def place_of(self, item: int) -> str:
+        """Where an item comes from, for messages."""
+        return f"{self.name}[{item}]"
 
     def loader(self, *, training: bool, shard: Shard) -> BatchLoader:
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.

@@ -1,0 +1,339 @@
+"""PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. Short: the work is elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
+from nemo_lite.backends.pytorch.evaluation import Evaluation, torch_data_layer
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.modes import evaluating, set_training
+from nemo_lite.backends.pytorch.optimizers import create_optimizer
+from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
+from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
+from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.dag import Dag, slice_between
+from nemo_lite.core.factory import Optimization
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.progress import ProgressBar
+from nemo_lite.errors import CheckpointError, UsageError
+
+
+class PtActions:
+    """Trains, evaluates and infers on PyTorch.
+
+    Args:
+        local_rank: number of this process on its machine, or ``None``.
+        global_rank: number of this process; the group knows it, so it is only checked.
+        tb_writer: TensorBoard writer that callbacks without their own use.
+        optimization_level: O0 or O1.
+        device: where to run; by default the GPU if there is one.
+        comm: the group of processes; by default this one alone.
+        amp_dtype: dtype of O1.
+        seed: base of the order of the data.
+    """
+
+    def __init__(
+        self,
+        local_rank: int | None = None,
+        global_rank: int | None = None,
+        tb_writer: Any = None,
+        optimization_level: Optimization | str = Optimization.mxprO0,
+        *,
+        device: torch.device | None = None,
+        comm: Comm | None = None,
+        amp_dtype: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._comm: Comm = comm or SingleProcess()
+        if global_rank not in (None, self._comm.rank):
+            raise UsageError("global_rank differs from the process group", got=str(global_rank), wanted=str(self._comm.rank))
+        self._device = device or choose_device(None, local_rank)
+        self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
+        self._tb_writer, self._seed = tb_writer, seed
+        self._state = self._new_state(self._precision())
+        self._cache: dict[NmTensor, list[Any]] = {}
+
+    @property
+    def step(self) -> int:
+        """Index of the step made last."""
+        return self._state.step
+
+    @property
+    def epoch(self) -> int:
+        """Index of the epoch."""
+        return self._state.epoch
+
+    epoch_num = epoch
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers of the run."""
+        return self._state.optimizers
+
+    def save_state_to(self, path: str | Path) -> None:
+        """Write step, epoch and optimizers to one file."""
+        self._state.save_state_to(path)
+
+    def restore_state_from(self, path: str | Path) -> None:
+        """Read what :meth:`save_state_to` wrote."""
+        self._state.restore_state_from(path)
+
+    def lower(self, tensors: Sequence[NmTensor]) -> fx.GraphModule:
+        """The module that computes these wires from a batch of their data layer."""
+        return lower(Dag(tensors).slice())
+
+    def create_optimizer(
+        self, optimizer: str | torch.optim.Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        """An optimizer over modules, or over the modules behind wires. An optimizer instance is given back as it is.
+
+        Raises:
+            UnknownNameError: an optimizer of that name is not known.
+            UsageError: nothing to optimize, or an option that the optimizer does not have.
+        """
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return optimizer
+        wires = [thing for thing in things_to_optimize if isinstance(thing, NmTensor)]
+        modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
+        if wires:
+            modules += Dag(wires).modules.values()
+        parameters = _parameters(modules)
+        if not parameters:
+            raise UsageError("there is nothing to optimize", place="create_optimizer", got="modules without parameters")
+        for module in modules:
+            module.to(self._device)
+        return create_optimizer(optimizer, parameters, dict(optimizer_params))
+
+    def train(
+        self,
+        tensors_to_optimize: Sequence[Any] | None = None,
+        optimizer: str | torch.optim.Optimizer | None = None,
+        optimization_params: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        lr_policy: LrPolicy | None = None,
+        batches_per_step: int | None = None,
+        stop_on_nan_loss: bool = False,
+        synced_batchnorm: bool = False,
+        synced_batchnorm_groupsize: int = 0,
+        gradient_predivide: bool = False,
+        amp_max_loss_scale: float = 2.0**24,
+    ) -> None:
+        """Train.
+
+        Args:
+            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn, one a step.
+                With ``None`` nothing is trained: only ``on_action_end`` of the callbacks runs.
+            optimizer: a name, or an instance (not with tuples).
+            optimization_params: ``lr`` and the optimizer's options, ``num_epochs`` or ``max_steps``, ``grad_norm_clip``,
+                ``amp_min_loss_scale``.
+            callbacks: NeMoCallbacks and ActionCallbacks, in any mix.
+            lr_policy: learning rate from (initial rate, step, epoch).
+            batches_per_step: batches whose gradients make one step; the last step of an epoch takes what is left.
+            stop_on_nan_loss: stop at the first loss that is not finite; otherwise its step is skipped.
+            synced_batchnorm: share batch statistics between processes; with one process there is nothing to share.
+            synced_batchnorm_groupsize: how many processes share; must divide their number.
+            gradient_predivide: refused: it was an option of apex' data parallelism.
+            amp_max_loss_scale: upper bound of the loss scale (float16).
+
+        Raises:
+            UsageError: both or neither of ``num_epochs`` and ``max_steps``, or arguments that contradict each other.
+            DagError: wires that do not form one DAG with one data layer.
+            NonFiniteLossError: with ``stop_on_nan_loss``.
+        """
+        params = dict(optimization_params or {})
+        called = CallbackList([*(callbacks or ()), ProgressBar()])
+        if tensors_to_optimize is None:
+            self._only_end(called)
+            return
+        limits = _limits(params, batches_per_step or 1, stop_on_nan_loss)
+        _refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
+        pairs = _pairs(tensors_to_optimize, optimizer, limits)
+        dag = Dag([loss for _, losses in pairs for loss in losses])
+        precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
+        values = StepValues(dag, precision)
+        kept = values.kept([*called.wires, *(values.wire(name) for name in called.names)])
+        set_training(module for module in dag.modules.values() if isinstance(module, nn.Module))
+        objectives = [self._objective(dag, chosen, losses, kept, params) for chosen, losses in pairs]
+        self._state = state = self._new_state(precision, objectives, dag.modules, values)
+        data_layer = torch_data_layer(dag)
+        loader = data_layer.loader(training=True, shard=Shard(self._comm.rank, self._comm.world_size, self._seed))
+        state.total_steps = _total_steps(loader, limits)
+        state.clock.total.amount_unit = data_layer.amount_unit
+        for wires in called.eval_wires:
+            state.prepare_evaluation(wires)
+        Training(objectives, loader, dag.inputs, data_layer.place_of, state, values, called, lr_policy, limits).run()
+
+    def eval(self, callbacks: Sequence[Any]) -> None:
+        """Run each EvaluatorCallback once.
+
+        Raises:
+            UsageError: no callback, or one that does not evaluate.
+        """
+        if not callbacks:
+            raise UsageError("eval needs at least one EvaluatorCallback")
+        called = CallbackList(callbacks)
+        if len(called.eval_wires) != len(callbacks):
+            raise UsageError("eval takes EvaluatorCallbacks only", got=", ".join(type(c).__name__ for c in callbacks))
+        self._only_end(called)
+
+    def infer(
+        self,
+        tensors: Sequence[NmTensor],
+        checkpoint_dir: str | Path | None = None,
+        ckpt_pattern: str = "",
+        verbose: bool = True,
+        cache: bool = False,
+        use_cache: bool = False,
+        offload_to_cpu: bool = True,
+        modules_to_restore: Sequence[Any] | None = None,
+    ) -> list[list[Any]]:
+        """The values of wires over their whole data layer: for each wire a list with one entry a batch, in data order.
+
+        Args:
+            tensors: the wires.
+            checkpoint_dir: restore the modules' weights from here first.
+            ckpt_pattern: take the newest set whose name contains this.
+            verbose: show progress on a terminal.
+            cache: keep the values for later calls.
+            use_cache: continue from values that were kept, instead of running the DAG from its data layer.
+            offload_to_cpu: move each batch's values to host memory as soon as they are there.
+            modules_to_restore: restore only these; by default all of the DAG that have weights.
+
+        Raises:
+            UsageError: both ``cache`` and ``use_cache``.
+            CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
+            DagError: wires that do not form one DAG, or need more than what was kept.
+        """
+        if cache and use_cache:
+            raise UsageError("cache and use_cache exclude each other")
+        modules = modules_to_restore or list(Dag(tensors).modules.values())
+        if checkpoint_dir is not None:
+            self._restore(modules, checkpoint_dir, ckpt_pattern)
+        precision = self._precision()
+        rows = self._from_cache(tensors, precision) if use_cache else Evaluation(tensors, self._device, precision).batches(self._comm)
+        keep = to_cpu if offload_to_cpu else list
+        with ProgressBar.over(rows, verbose, "infer") as shown:
+            columns = list(zip(*(keep(row) for row in shown), strict=True)) or [() for _ in tensors]
+        results = [list(column) for column in columns]
+        if cache:
+            self._cache.update(zip(tensors, results, strict=True))
+        return results
+
+    def clear_cache(self) -> None:
+        """Forget what ``infer(cache=True)`` kept."""
+        self._cache.clear()
+
+    def _from_cache(self, tensors: Sequence[NmTensor], precision: Precision) -> Iterable[tuple[Any, ...]]:
+        part = slice_between(self._cache, tensors)
+        module = lower(part, "FromCache").to(self._device)
+        with evaluating([module]), torch.no_grad():
+            for values in zip(*(self._cache[wire] for wire in part.inputs), strict=True):
+                moved = (v.to(self._device) if isinstance(v, torch.Tensor) else v for v in values)
+                with precision.forward():
+                    row: tuple[Any, ...] = module(*moved)
+                yield row
+
+    def _restore(self, modules: Iterable[Any], folder: str | Path, pattern: str) -> None:
+        named = named_weighted_modules(modules)
+        if not named:
+            raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
+        CheckpointFolder(folder).restore(named, pattern=pattern)
+
+    def _only_end(self, called: CallbackList) -> None:
+        state = self._new_state(self._precision())
+        for wires in called.eval_wires:
+            state.prepare_evaluation(wires)
+        called.on_action_end(state)
+
+    def _objective(
+        self,
+        dag: Dag,
+        optimizer: str | torch.optim.Optimizer,
+        losses: Sequence[NmTensor],
+        kept: Sequence[NmTensor],
+        params: Mapping[str, Any],
+    ) -> Objective:
+        own = [wire for wire in kept if wire in Dag(losses) and wire not in dag.inputs]
+        part = dag.slice([*losses, *own])
+        module = self._comm.wrap(lower(part, "TrainingDag").to(self._device))
+        chosen = self.create_optimizer(optimizer, losses, params)
+        parameters = [p for group in chosen.param_groups for p in group["params"]]
+        rates = [group["lr"] for group in chosen.param_groups]
+        return Objective(module, len(losses), own, chosen, parameters, rates)
+
+    def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
+        return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)
+
+    def _new_state(
+        self,
+        precision: Precision,
+        objectives: Sequence[Objective] = (),
+        modules: Mapping[str, Any] | None = None,
+        values: StepValues | None = None,
+    ) -> RunState:
+        optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
+        return RunState(self._comm, self._device, precision, optimizers, modules, self._tb_writer, values)
+
+
+def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
+    """Every parameter once, also those that are shared or frozen (a frozen one gets no gradient, so it stays)."""
+    return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))
+
+
+def _limits(params: Mapping[str, Any], batches_per_step: int, stop_on_nan_loss: bool) -> Limits:
+    num_epochs, max_steps = params.get("num_epochs"), params.get("max_steps")
+    if (num_epochs is None) == (max_steps is None):
+        got = "neither" if num_epochs is None else f"num_epochs={num_epochs} and max_steps={max_steps}"
+        raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
+    for name, value in (("num_epochs", num_epochs), ("max_steps", max_steps), ("batches_per_step", batches_per_step)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1", got=str(value))
+    return Limits(num_epochs, max_steps, batches_per_step, params.get("grad_norm_clip"), stop_on_nan_loss)
+
+
+def _refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, gradient_predivide: bool) -> None:
+    if gradient_predivide:
+        raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
+    if synced_batchnorm and group_size and comm.world_size % group_size:
+        raise UsageError("synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}")
+
+
+def _pairs(
+    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, limits: Limits
+) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
+    """``(optimizer, losses)`` for each objective."""
+    if not tensors:
+        raise UsageError("tensors_to_optimize is empty", wanted="losses, or (optimizer, [losses]) tuples")
+    if all(isinstance(item, NmTensor) for item in tensors):
+        if optimizer is None:
+            raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
+        return [(optimizer, tensors)]
+    for item in tensors:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
+            got = ", ".join(type(item).__name__ for item in tensors)
+            raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
+    if optimizer is not None or limits.batches_per_step > 1:
+        raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
+    return list(tensors)
+
+
+def _total_steps(loader: Any, limits: Limits) -> int | None:
+    if limits.max_steps is not None:
+        return limits.max_steps
+    try:
+        num_batches = len(loader)
+    except TypeError:
+        return None
+    assert limits.num_epochs is not None
+    return math.ceil(num_batches / limits.batches_per_step) * limits.num_epochs

@@ -1,0 +1,49 @@
+"""Lowering: a slice of a DAG becomes an ordinary ``torch.fx.GraphModule`` whose submodules are the user's own objects.
+
+Everything else (devices, precision, data parallelism) is applied to that module from outside.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+
+from torch import fx, nn
+
+from nemo_lite.core.dag import Slice
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.errors import DagError
+
+
+def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
+    """The slice as a module: its parameters are the slice's input wires, it returns a tuple of the output wires.
+
+    ``print(lowered.code)`` reads as a script. Each intermediate is let go as soon as its last reader has run.
+
+    Raises:
+        DagError: a step whose module does not run on torch, or a wire that the slice does not produce.
+    """
+    graph = fx.Graph()
+    values: dict[NmTensor, fx.Node] = {}
+    for wire in part.inputs:
+        values[wire] = graph.placeholder(_identifier(wire.name))
+    targets: dict[nn.Module, str] = {}
+    for step in part.steps:
+        if not isinstance(step.module, nn.Module):
+            raise DagError(f"{step.name} ({type(step.module).__name__}) does not run on torch", remedy="derive it from TrainableNM")
+        target = targets.setdefault(step.module, _identifier(step.name))
+        node = graph.call_module(target, kwargs={port: values[wire] for port, wire in step.inputs.items()})
+        several = len(step.outputs) > 1
+        for position, wire in enumerate(step.outputs.values()):
+            values[wire] = graph.call_function(operator.getitem, (node, position)) if several else node
+    missing = [wire.place for wire in part.outputs if wire not in values]
+    if missing:
+        raise DagError(f"{', '.join(missing)} cannot be computed from what the slice takes")
+    graph.output(tuple(values[wire] for wire in part.outputs))
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output", "call_module"))
+    return fx.GraphModule({target: module for module, target in targets.items()}, graph, name)
+
+
+def _identifier(name: str) -> str:
+    identifier = re.sub(r"\W", "_", name)
+    return identifier if identifier.isidentifier() else f"_{identifier}"

@@ -1,0 +1,251 @@
+"""What callbacks see while an action runs: counters, times, the step's tensors, and verbs to evaluate, save and stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.evaluation import Evaluation
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.actions import StepTiming
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.errors import CheckpointError, DagError, did_you_mean
+from nemo_lite.utils import logging
+
+
+class StepValues:
+    """The tensors of the step that just ran; what continues beyond the training DAG is computed when it is first asked for."""
+
+    def __init__(self, dag: Dag, precision: Precision) -> None:
+        self._dag, self._precision = dag, precision
+        self._names = dag.wires_by_name()
+        self._values: dict[NmTensor, Any] = {}
+        self._loss: torch.Tensor | None = None
+        self._continuations: dict[NmTensor, tuple[tuple[NmTensor, ...], nn.Module]] = {}
+
+    def wire(self, name: str) -> NmTensor:
+        """The wire of that name.
+
+        Raises:
+            DagError: no wire was renamed so.
+        """
+        if name not in self._names:
+            known = ["loss", *self._names]
+            raise DagError(
+                f'no wire of this DAG is named "{name}"',
+                remedy=f'known: {", ".join(known)}{did_you_mean(name, known)}; name one with wire.rename("{name}")',
+            )
+        return self._names[name]
+
+    def kept(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
+        """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
+        wanted = list(dict.fromkeys([*wires, *self._names.values()]))
+        return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
+
+    def set(self, loss: torch.Tensor, values: Mapping[NmTensor, Any]) -> None:
+        """Take the values of a step."""
+        self._loss, self._values = loss, dict(values)
+
+    def clear(self) -> None:
+        """Let the step's tensors go."""
+        self._loss = None
+        self._values = {}
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """See :class:`nemo_lite.core.actions.StepTensors`."""
+        if isinstance(wire, str):
+            if wire == "loss" and wire not in self._names:
+                return self._loss
+            wire = self.wire(wire)
+        if wire not in self._values and compute:
+            self._values[wire] = self._continue_to(wire)
+        return self._values.get(wire)
+
+    def _continue_to(self, wire: NmTensor) -> Any:
+        if wire not in self._continuations:
+            part = self._dag.continuation([wire])
+            self._continuations[wire] = (part.inputs, lower(part, "Continuation"))
+        inputs, module = self._continuations[wire]
+        if any(taken not in self._values for taken in inputs):
+            raise DagError(
+                f"{wire.place} was not kept in this step",
+                remedy='name it before training starts: wire.rename("...") keeps it',
+            )
+        with torch.no_grad(), self._precision.forward():
+            return module(*(self._values[taken] for taken in inputs))[0]
+
+
+@dataclass
+class _Clock:
+    """Sums of what the steps took, and what each reader had seen of them."""
+
+    total: StepTiming = field(default_factory=StepTiming)
+    seen: dict[int, StepTiming] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, data_wait_seconds: float, amount: float) -> None:
+        self.total.num_steps += 1
+        self.total.data_wait_seconds += data_wait_seconds
+        self.total.amount += amount
+
+    def read(self, reader: object) -> StepTiming:
+        self.total.seconds = time.perf_counter() - self.started
+        now, before = self.total, self.seen.get(id(reader), StepTiming())
+        self.seen[id(reader)] = StepTiming(now.num_steps, now.seconds, now.data_wait_seconds, now.amount)
+        return StepTiming(
+            now.num_steps - before.num_steps,
+            now.seconds - before.seconds,
+            now.data_wait_seconds - before.data_wait_seconds,
+            now.amount - before.amount,
+            now.amount_unit,
+        )
+
+
+class RunState:
+    """State of a running action; see :class:`nemo_lite.core.actions.ActionState` for what callbacks may use."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        device: torch.device,
+        precision: Precision,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        modules: Mapping[str, nn.Module] | None = None,
+        tb_writer: Any = None,
+        tensors: StepValues | None = None,
+    ) -> None:
+        self.comm, self.device, self.precision = comm, device, precision
+        self.optimizers = list(optimizers)
+        self.modules = dict(modules or {})
+        self.tb_writer = tb_writer
+        self.tensors = tensors
+        self.step = 0
+        self.epoch = 0
+        self.steps_done = 0
+        self.epochs_done = 0
+        self.total_steps: int | None = None
+        self.learning_rate = 0.0
+        self.stop_reason = ""
+        self.clock = _Clock()
+        self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
+
+    @property
+    def local_rank(self) -> int | None:
+        """Number of this process on its machine; ``None`` for a single process."""
+        return self.comm.local_rank
+
+    @property
+    def global_rank(self) -> int | None:
+        """Number of this process; ``None`` for a single process."""
+        return None if self.comm.local_rank is None else self.comm.rank
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def timing(self, reader: object) -> StepTiming:
+        """The times of the steps since this reader last asked."""
+        return self.clock.read(reader)
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step."""
+        self.stop_reason = reason
+
+    def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
+        """Check and lower an evaluation DAG; the second time for the same wires, give the first one's."""
+        key = tuple(wires)
+        if key not in self._evaluations:
+            self._evaluations[key] = Evaluation(key, self.device, self.precision)
+        return self._evaluations[key]
+
+    def evaluate(self, wires: Sequence[NmTensor]) -> Iterator[list[Any]]:
+        """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
+        for values in self.prepare_evaluation(wires).batches(self.comm):
+            yield list(values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the modules' weights."""
+        return {
+            "step": self.steps_done,
+            "epoch": self.epochs_done,
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "precision": self.precision.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore counters, optimizers and the loss scale.
+
+        Raises:
+            CheckpointError: the state is of another set of optimizers or parameters.
+        """
+        saved = state.get("optimizers", [])
+        if len(saved) != len(self.optimizers):
+            raise CheckpointError("the optimizers differ", got=f"{len(saved)} saved", wanted=f"{len(self.optimizers)} of this run")
+        try:
+            for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
+                optimizer.load_state_dict(optimizer_state)
+        except (ValueError, KeyError) as error:
+            raise CheckpointError("the optimizer's state does not fit the parameters", got=str(error)) from error
+        self.precision.load_state_dict(state.get("precision", {}))
+        self.step = self.steps_done = int(state["step"])
+        self.epoch = self.epochs_done = int(state["epoch"])
+
+    def save_state_to(self, path: str | Path) -> None:
+        """Write step, epoch, optimizers and the loss scale to one file."""
+        self.comm.on_first(lambda: save_training_state(path, self.state_dict()))
+        self.comm.barrier()
+
+    def restore_state_from(self, path: str | Path) -> None:
+        """Read what :meth:`save_state_to` wrote."""
+        self.load_state_dict(load_training_state(path))
+
+    def save_checkpoint(self, folder: str | Path, kind: str, keep: int) -> None:
+        """Write a set named after the steps or epochs done. See ``ActionState``."""
+        number = self.steps_done if kind == "STEP" else self.epochs_done
+        modules = named_weighted_modules(self.modules.values())
+
+        def write() -> None:
+            CheckpointFolder(folder).save(modules, self.state_dict(), kind=kind, number=number, keep=keep)
+
+        self.comm.on_first(write)
+        self.comm.barrier()
+
+    def load_checkpoint(self, folder: str | Path) -> str | None:
+        """Restore the newest complete set. See ``ActionState``."""
+        checkpoints = CheckpointFolder(folder)
+        latest = checkpoints.latest()
+        if latest is None:
+            return None
+        state = checkpoints.restore(named_weighted_modules(self.modules.values()))
+        if state:
+            self.load_state_dict(state)
+        logging.info("Restored %s: going on at step %d, at the start of epoch %d", latest, self.step, self.epoch)
+        return str(latest)
+
+
+def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
+    """The modules with something to save, by given name or class name.
+
+    Raises:
+        CheckpointError: two of one name.
+    """
+    found: dict[str, nn.Module] = {}
+    for module in modules:
+        if not isinstance(module, nn.Module) or not module.state_dict():
+            continue
+        name = module.name if module.has_own_name else type(module).__name__  # type: ignore[union-attr,operator]
+        if name in found:
+            raise CheckpointError(f'two modules would be saved as "{name}"', remedy="give each its own name=")
+        found[str(name)] = module
+    return found
+
+

@@ -1,0 +1,191 @@
+"""The training loop: it reads as the algorithm. Policy (precision, ranks, callbacks, checkpoints) lives in the objects it calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.backends.pytorch.state import RunState, StepValues
+from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.errors import NonFiniteLossError
+from nemo_lite.utils import logging
+
+LrPolicy = Callable[[float, int, int], float]
+
+
+@dataclass
+class Objective:
+    """What one optimizer minimises.
+
+    Attributes:
+        module: computes the losses, then the kept wires, from a batch.
+        num_losses: how many of its outputs are losses; they are summed.
+        kept: the wires of its other outputs.
+        optimizer: updates ``parameters``.
+        parameters: what is clipped and updated.
+        initial_lrs: learning rate of each parameter group before any policy.
+    """
+
+    module: nn.Module
+    num_losses: int
+    kept: Sequence[NmTensor]
+    optimizer: torch.optim.Optimizer
+    parameters: Sequence[nn.Parameter]
+    initial_lrs: Sequence[float]
+
+
+@dataclass
+class Limits:
+    """When a run ends, and what it does on the way."""
+
+    num_epochs: int | None
+    max_steps: int | None
+    batches_per_step: int = 1
+    max_grad_norm: float | None = None
+    stop_on_nan_loss: bool = False
+
+
+class Training:
+    """One run of training.
+
+    Args:
+        objectives: taken in turn, one a step.
+        loader: the batches.
+        inputs: the data layer's wires, in the order of a batch.
+        place_of: where item ``i`` of the data layer comes from, for messages.
+        state: what callbacks see.
+        values: the step's tensors, part of ``state``.
+        callbacks: told what happens.
+        lr_policy: learning rate from (initial rate, step, epoch).
+        limits: when to end.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        loader: BatchLoader,
+        inputs: Sequence[NmTensor],
+        place_of: Callable[[int], str],
+        state: RunState,
+        values: StepValues,
+        callbacks: CallbackList,
+        lr_policy: LrPolicy | None,
+        limits: Limits,
+    ) -> None:
+        self._objectives, self._loader, self._inputs, self._place_of = objectives, loader, inputs, place_of
+        self._state, self._values, self._callbacks = state, values, callbacks
+        self._lr_policy, self._limits = lr_policy, limits
+        self._num_skipped = 0
+        self._wait_seconds = 0.0
+
+    def run(self) -> None:
+        """Train until a limit is reached or a callback asks to stop."""
+        state, callbacks = self._state, self._callbacks
+        callbacks.on_action_start(state)
+        while not self._is_done():
+            state.epoch = state.epochs_done
+            callbacks.on_epoch_start(state)
+            for batches in self._steps(self._loader.epoch(state.epoch)):
+                self._step(batches)
+                if self._is_done():
+                    break
+            else:
+                state.epochs_done += 1
+            callbacks.on_epoch_end(state)
+        if self._num_skipped:
+            logging.warning("%d of %d steps were skipped: their loss was not finite", self._num_skipped, state.steps_done)
+        if state.stop_reason:
+            logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
+        callbacks.on_action_end(state)
+        self._values.clear()
+
+    def _is_done(self) -> bool:
+        state, limits = self._state, self._limits
+        if limits.max_steps is not None and state.steps_done >= limits.max_steps:
+            return True
+        return bool(state.stop_reason) or (limits.num_epochs is not None and state.epochs_done >= limits.num_epochs)
+
+    def _steps(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+        """The batches of each step; the last step of an epoch takes what is left. The wait for data is timed."""
+        batches = iter(batches)
+        while True:
+            started = time.perf_counter()
+            group = list(islice(batches, self._limits.batches_per_step))
+            self._wait_seconds = time.perf_counter() - started
+            if not group:
+                return
+            yield group
+
+    def _step(self, batches: list[Batch]) -> None:
+        state, callbacks = self._state, self._callbacks
+        state.step = state.steps_done
+        objective = self._objectives[state.step % len(self._objectives)]
+        callbacks.on_step_start(state)
+        self._set_learning_rate(objective)
+        objective.optimizer.zero_grad(set_to_none=True)
+        losses = [self._accumulate(objective, batch, len(batches), is_last=n == 1) for n, batch in _countdown(batches)]
+        if state.comm.all_agree(_all_finite(losses)):
+            state.precision.update(objective.optimizer, objective.parameters, self._limits.max_grad_norm)
+        else:
+            self._skip(batches, losses)
+        state.steps_done += 1
+        state.clock.add(self._wait_seconds, sum(batch.amount for batch in batches))
+        callbacks.on_step_end(state)
+
+    def _accumulate(self, objective: Objective, batch: Batch, num_batches: int, is_last: bool) -> torch.Tensor:
+        """Forward and backward of one batch, weighted by the real number of batches of its step; its loss, still on the device."""
+        state = self._state
+        self._callbacks.on_batch_start(state)
+        self._values.clear()
+        values = to_device(batch.values, state.device)
+        with state.comm.sync_only_if(is_last):
+            with state.precision.forward():
+                outputs = objective.module(*values)
+            loss = outputs[0] if objective.num_losses == 1 else torch.stack(outputs[: objective.num_losses]).sum()
+            state.precision.backward(loss if num_batches == 1 else loss / num_batches)
+        detached = loss.detach()
+        kept = dict(zip(self._inputs, values, strict=True))
+        kept.update(zip(objective.kept, outputs[objective.num_losses :], strict=True))
+        self._values.set(detached, kept)
+        self._callbacks.on_batch_end(state)
+        return detached
+
+    def _set_learning_rate(self, objective: Objective) -> None:
+        state = self._state
+        if self._lr_policy is not None:
+            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
+                group["lr"] = self._lr_policy(initial, state.step, state.epoch)
+        state.learning_rate = objective.optimizer.param_groups[0]["lr"]
+
+    def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
+        """Leave the weights as they are and say which items were in the batch.
+
+        Raises:
+            NonFiniteLossError: the run was told to stop then.
+        """
+        self._num_skipped += 1
+        bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
+        places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
+        items = f"; in the batch: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}" if places else ""
+        problem = f"the loss of step {self._state.step} is not finite{items}"
+        if self._limits.stop_on_nan_loss:
+            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
+        logging.warning("%s; the step is skipped", problem)
+
+
+def _countdown(batches: list[Batch]) -> Iterator[tuple[int, Batch]]:
+    return zip(range(len(batches), 0, -1), batches, strict=True)
+
+
+def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
+    """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    return bool(torch.isfinite(total))

@@ -1,0 +1,322 @@
+"""NeuralModuleFactory: one place that decides devices, precision, seeds and folders, and hands work to a backend's actions.
+
+The backends register themselves here; this file imports none of them, and no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
+from nemo_lite.utils.exp_logging import ExpManager
+
+
+class Backend(Enum):
+    """What executes DAGs."""
+
+    PyTorch = 1
+
+
+class DeviceType(Enum):
+    """Where modules run."""
+
+    GPU = 1
+    CPU = 2
+    AllGpu = 3
+
+
+class Optimization(Enum):
+    """Precision, in the levels of apex amp: O0 is float32, O1 mixed; ``nothing`` is another name of O0."""
+
+    mxprO0 = 0  # noqa: N815  # NeMo's name
+    mxprO1 = 1  # noqa: N815
+    mxprO2 = 2  # noqa: N815
+    mxprO3 = 3  # noqa: N815
+    nothing = 0
+
+    @property
+    def short(self) -> str:
+        """``O0`` to ``O3``."""
+        return f"O{self.value}"
+
+    @staticmethod
+    def parse(level: Optimization | str) -> Optimization:
+        """A level, or one of the strings ``"O0"`` to ``"O3"``.
+
+        Raises:
+            UnknownNameError: another string.
+        """
+        if isinstance(level, Optimization):
+            return level
+        known = {optimization.short: optimization for optimization in Optimization}
+        if level not in known:
+            raise UnknownNameError("optimization level", str(level), known)
+        return known[level]
+
+
+class BackendAdapter(Protocol):
+    """What the factory asks of a backend."""
+
+    def choose_device(self, placement: DeviceType | None, local_rank: int | None) -> tuple[Any, str]:
+        """The device, and in words what it is. Raises DeviceError when the placement cannot be had."""
+
+    def seed(self, seed: int) -> None:
+        """Seed every generator and ask for repeatable algorithms."""
+
+    def set_benchmark(self, benchmark: bool) -> None:
+        """Let the device library time its algorithms and keep the fastest."""
+
+    def make_comm(self, local_rank: int | None) -> Any:
+        """The group of processes this one belongs to."""
+
+    def make_actions(
+        self, *, device: Any, comm: Any, level: Optimization, amp_dtype: str | None, seed: int, tb_writer: Any
+    ) -> Any:
+        """A new actions object."""
+
+
+class NeuralModuleFactory:
+    """Decides where and how DAGs run, and runs them.
+
+    Args:
+        local_rank: number of this process on its machine, as the launcher gives it.
+        optimization_level: ``Optimization`` or ``"O0"``, ``"O1"``.
+        placement: where to run; by default on the GPU if there is one, else on the CPU.
+        cudnn_benchmark: let cuDNN time its algorithms; it makes runs differ in the last bits.
+        random_seed: seed of every random draw.
+        set_default: become the factory that :meth:`get_default_factory` gives.
+        log_dir: the work directory: logs, checkpoints, TensorBoard events.
+        checkpoint_dir: where checkpoints go, relative to ``log_dir``; by default ``checkpoints``.
+        tensorboard_dir: where events go, relative to ``log_dir``; by default ``tensorboard``.
+        create_tb_writer: make a TensorBoard writer: :attr:`tb_writer`.
+        files_to_copy: files to copy into the work directory.
+        add_time_to_log_dir: put a folder named after the time between ``log_dir`` and the rest.
+        backend: what executes the DAGs.
+        amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default what the device does best.
+
+    Raises:
+        UsageError: a seed together with ``cudnn_benchmark``, or a work directory that cannot be written.
+        DeviceError: a GPU is asked for where there is none.
+    """
+
+    _default: ClassVar[NeuralModuleFactory | None] = None
+    _backends: ClassVar[dict[Backend, BackendAdapter]] = {}
+
+    def __init__(
+        self,
+        local_rank: int | None = None,
+        optimization_level: Optimization | str = Optimization.mxprO0,
+        placement: DeviceType | None = None,
+        cudnn_benchmark: bool = False,
+        random_seed: int | None = None,
+        set_default: bool = True,
+        log_dir: str | Path | None = None,
+        checkpoint_dir: str | Path | None = None,
+        tensorboard_dir: str | Path | None = None,
+        create_tb_writer: bool = False,
+        files_to_copy: Sequence[str] | None = None,
+        add_time_to_log_dir: bool = False,
+        backend: Backend = Backend.PyTorch,
+        amp_dtype: str | None = None,
+    ) -> None:
+        if random_seed is not None and cudnn_benchmark:
+            raise UsageError(
+                "random_seed and cudnn_benchmark contradict each other",
+                remedy="leave one out: timed algorithms differ from run to run",
+            )
+        self._adapter = self._backends[backend]
+        self._comm = self._adapter.make_comm(local_rank)
+        self._level = Optimization.parse(optimization_level)
+        self._device, words = self._adapter.choose_device(placement, local_rank)
+        self._placement = placement or (DeviceType.CPU if str(self._device) == "cpu" else DeviceType.GPU)
+        if placement is None:
+            logging.info("Running on %s (no placement was asked for)", words)
+        self._adapter.set_benchmark(cudnn_benchmark)
+        self._seed = random_seed
+        if random_seed is not None:
+            self._adapter.seed(random_seed)
+        self._experiment = ExpManager(
+            work_dir=log_dir,
+            local_rank=local_rank,
+            global_rank=self.global_rank,
+            use_tb=create_tb_writer,
+            ckpt_dir=checkpoint_dir,
+            tb_dir=tensorboard_dir,
+            files_to_copy=files_to_copy,
+            add_time=add_time_to_log_dir,
+        )
+        self._amp_dtype = amp_dtype
+        self._actions: Any = None
+        if set_default:
+            NeuralModuleFactory.set_default_factory(self)
+
+    @classmethod
+    def register_backend(cls, backend: Backend, adapter: BackendAdapter) -> None:
+        """Make a backend known; a backend does it when it is imported."""
+        cls._backends[backend] = adapter
+
+    @classmethod
+    def get_default_factory(cls) -> NeuralModuleFactory | None:
+        """The factory made last with ``set_default``."""
+        return cls._default
+
+    @classmethod
+    def set_default_factory(cls, factory: NeuralModuleFactory) -> None:
+        """Make this the default factory."""
+        cls._default = factory
+
+    @classmethod
+    def reset_default_factory(cls) -> None:
+        """Forget the default factory."""
+        cls._default = None
+
+    @property
+    def placement(self) -> DeviceType:
+        """Where modules run."""
+        return self._placement
+
+    @property
+    def device(self) -> Any:
+        """The backend's device."""
+        return self._device
+
+    @property
+    def optim_level(self) -> Optimization:
+        """The precision level."""
+        return self._level
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return int(self._comm.world_size)
+
+    @property
+    def global_rank(self) -> int | None:
+        """Number of this process among all; ``None`` for a single process."""
+        return None if self._comm.local_rank is None else int(self._comm.rank)
+
+    @property
+    def local_rank(self) -> int | None:
+        """Number of this process on its machine; ``None`` for a single process."""
+        rank: int | None = self._comm.local_rank
+        return rank
+
+    @property
+    def tb_writer(self) -> Any:
+        """The TensorBoard writer, or ``None``."""
+        return self._experiment.tb_writer
+
+    @property
+    def work_dir(self) -> Any:
+        """The work directory, or ``None``."""
+        return self._experiment.work_dir
+
+    @property
+    def checkpoint_dir(self) -> Any:
+        """Where checkpoints go, or ``None``."""
+        return self._experiment.ckpt_dir
+
+    @property
+    def logger(self) -> Any:
+        """The logger (``nemo_lite.logging``)."""
+        return logging
+
+    def get_trainer(self, tb_writer: Any = None) -> Any:
+        """The actions object; the same one until :meth:`reset_trainer`."""
+        if self._actions is None:
+            self._actions = self._adapter.make_actions(
+                device=self._device,
+                comm=self._comm,
+                level=self._level,
+                amp_dtype=self._amp_dtype,
+                seed=self._seed or 0,
+                tb_writer=tb_writer or self.tb_writer,
+            )
+        return self._actions
+
+    def reset_trainer(self) -> None:
+        """Forget the actions object: optimizers, step and epoch."""
+        self._actions = None
+
+    def create_optimizer(
+        self, optimizer: str | Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+    ) -> Any:
+        """An optimizer over the parameters of modules, or of the modules behind wires. See ``PtActions.create_optimizer``."""
+        return self.get_trainer().create_optimizer(optimizer, things_to_optimize, optimizer_params)
+
+    def train(
+        self,
+        tensors_to_optimize: Sequence[Any] | None = None,
+        optimizer: str | Any | None = None,
+        optimization_params: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        lr_policy: Callable[[float, int, int], float] | None = None,
+        batches_per_step: int | None = None,
+        stop_on_nan_loss: bool = False,
+        synced_batchnorm: bool = False,
+        synced_batchnorm_groupsize: int = 0,
+        gradient_predivide: bool = False,
+        amp_max_loss_scale: float = 2.0**24,
+        reset: bool = False,
+    ) -> None:
+        """Train. See ``PtActions.train``; ``reset`` forgets what earlier calls left."""
+        if reset:
+            self.reset_trainer()
+        self.get_trainer().train(
+            tensors_to_optimize=tensors_to_optimize,
+            optimizer=optimizer,
+            optimization_params=optimization_params,
+            callbacks=callbacks,
+            lr_policy=lr_policy,
+            batches_per_step=batches_per_step,
+            stop_on_nan_loss=stop_on_nan_loss,
+            synced_batchnorm=synced_batchnorm,
+            synced_batchnorm_groupsize=synced_batchnorm_groupsize,
+            gradient_predivide=gradient_predivide,
+            amp_max_loss_scale=amp_max_loss_scale,
+        )
+
+    def eval(self, callbacks: Sequence[Any]) -> None:
+        """Evaluate once. See ``PtActions.eval``."""
+        self.get_trainer().eval(callbacks)
+
+    def infer(
+        self,
+        tensors: Sequence[NmTensor],
+        checkpoint_dir: str | Path | None = None,
+        ckpt_pattern: str = "",
+        verbose: bool = True,
+        cache: bool = False,
+        use_cache: bool = False,
+        offload_to_cpu: bool = True,
+        modules_to_restore: Sequence[Any] | None = None,
+    ) -> list[list[Any]]:
+        """Values of wires over their whole data layer, in data order. See ``PtActions.infer``."""
+        result: list[list[Any]] = self.get_trainer().infer(
+            tensors=tensors,
+            checkpoint_dir=checkpoint_dir,
+            ckpt_pattern=ckpt_pattern,
+            verbose=verbose,
+            cache=cache,
+            use_cache=use_cache,
+            offload_to_cpu=offload_to_cpu,
+            modules_to_restore=modules_to_restore,
+        )
+        return result
+
+    def lower(self, tensors: Sequence[NmTensor]) -> Any:
+        """The module that computes these wires from a batch; ``print(factory.lower([loss]).code)`` shows it."""
+        return self.get_trainer().lower(tensors)
+
+    def clear_cache(self) -> None:
+        """Forget what ``infer(cache=True)`` kept."""
+        self.get_trainer().clear_cache()
+
+    def sync_all_processes(self, status: bool = True) -> bool:
+        """Wait for all processes; whether ``status`` is true on every one."""
+        return bool(self._comm.all_agree(status))
