@@ -1,0 +1,331 @@
+"""One manifest file: checking all of its lines in one pass, and reading one line again later.
+
+A line: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or ``text_filepath``, or
+``normalized_text``), optionally ``offset`` in seconds and ``speaker``. Relative paths are relative to the manifest's
+folder. No filter and no set of several manifests in this file: they are in `manifest`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nemo_lite.errors import DataError
+
+Seconds: TypeAlias = "npt.NDArray[np.float32]"
+Integers: TypeAlias = "npt.NDArray[np.integer[Any]]"
+
+LISTED = 5  # how many places an error or a summary names
+MAX_LINE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
+_GUESSED_LINE_BYTES = 1 << 12
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+
+
+class ManifestChangedError(DataError):
+    """A manifest that is not the file any more that was opened: what is known about its lines does not hold."""
+
+
+class Line(msgspec.Struct):
+    """The keys of a manifest line that are read; others are allowed and ignored."""
+
+    duration: float
+    audio_filepath: str | None = None
+    audio_filename: str | None = None
+    text: str | None = None
+    text_filepath: str | None = None
+    normalized_text: str | None = None
+    offset: float | None = None
+    speaker: str | int | None = None
+
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+class LineRef(NamedTuple):
+    """Where one utterance is written: all that a worker needs to read it."""
+
+    row: int
+    source: int
+    offset: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One manifest line.
+
+    Attributes:
+        place: ``manifest:line``, for messages.
+        audio_path: absolute or relative to the working directory, ready to open.
+        duration: seconds.
+        offset: seconds into the file, or None where the line has none (then the utterance is the whole file).
+        text: the words as written.
+        speaker: as written, or None.
+    """
+
+    place: str
+    audio_path: str
+    duration: float
+    offset: float | None
+    text: str
+    speaker: str | int | None
+
+
+def listed(problems: Sequence[str], total: int) -> str:
+    """The first few problems, one a line, and how many more there are."""
+    shown = problems[:LISTED]
+    more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
+    return "\n".join([*shown, *more])
+
+
+class Source:
+    """One manifest file, and what it was when it was opened. Can be sent to another process, which opens it anew."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.dirname(path)
+        self._descriptor: int | None = None
+        self._identity: tuple[int, int] | None = None
+        self._identity = self._seen(self._open())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_descriptor": None}
+
+    def _open(self) -> int:
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"the manifest cannot be opened ({error.strerror})", place=self.path) from None
+        weakref.finalize(self, os.close, self._descriptor)
+        return self._descriptor
+
+    def _seen(self, descriptor: int) -> tuple[int, int]:
+        status = os.fstat(descriptor)
+        return status.st_size, status.st_mtime_ns
+
+    def descriptor(self) -> int:
+        """An open descriptor of the file as it was at first.
+
+        Raises:
+            ManifestChangedError: its size or time of change is another one now.
+        """
+        descriptor = self._open() if self._descriptor is None else self._descriptor
+        if self._seen(descriptor) != self._identity:
+            raise ManifestChangedError(
+                "the manifest changed while it was in use", place=self.path, remedy="start the run again"
+            )
+        return descriptor
+
+    def line_at(self, offset: int) -> bytes:
+        """The bytes from ``offset`` to the end of the line."""
+        descriptor, size = self.descriptor(), _GUESSED_LINE_BYTES
+        while True:
+            data = os.pread(descriptor, size, offset)
+            end = data.find(b"\n")
+            if end >= 0 or len(data) < size:
+                return data[:end] if end >= 0 else data
+            size *= 4
+
+    def resolve(self, path: str) -> str:
+        """A path written in this manifest, ready to open."""
+        return os.path.join(self.folder, os.path.expanduser(path))
+
+
+class Reader:
+    """Reads utterances of some manifests by reference. Small: this is what a worker process gets."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+
+    def place(self, ref: LineRef) -> str:
+        """``manifest:line``."""
+        return f"{self.sources[ref.source].path}:{ref.line}"
+
+    def utterance(self, ref: LineRef) -> Utterance:
+        """Read one line again.
+
+        Raises:
+            ManifestChangedError: the manifest is not the file any more that was opened.
+            DataError: the file that ``text_filepath`` names cannot be read.
+        """
+        source, place = self.sources[ref.source], self.place(ref)
+        line = _decoder.decode(source.line_at(ref.offset))
+        return Utterance(
+            place=place,
+            audio_path=source.resolve(line.audio_filepath or line.audio_filename or ""),
+            duration=line.duration,
+            offset=line.offset,
+            text=_text_of(line, source, place),
+            speaker=line.speaker,
+        )
+
+
+@dataclass(frozen=True)
+class Scan:
+    source: Source
+    offsets: npt.NDArray[np.int64]
+    lines: npt.NDArray[np.int32]
+    durations: Seconds
+
+
+def scan(source: Source) -> Scan:
+    """Read a manifest from end to end. DataError with the first few lines that are not valid."""
+    offsets, lines, durations = [], [], []
+    problems: list[str] = []
+    num_problems = num_lines = 0
+    for block_offset, block in _blocks(source):
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        numbers = np.arange(num_lines + 1, num_lines + 1 + len(starts), dtype=np.int32)
+        seconds = _durations_if_all_valid(block, starts)
+        if seconds is None:
+            good, seconds, found = _line_by_line(block, starts, ends)
+            num_problems += len(found)
+            problems += [f"{source.path}:{numbers[index]}: {text}" for index, text in found[:LISTED]]
+            starts, numbers = starts[good], numbers[good]
+        num_lines += len(ends)
+        offsets.append(starts.astype(np.int64) + block_offset)
+        lines.append(numbers)
+        durations.append(seconds)
+    if num_problems:
+        raise DataError(listed(problems, num_problems))
+    if not sum(map(len, lines)):
+        raise DataError("the manifest is empty", place=source.path, remedy="it needs one JSON object a line")
+    return Scan(source, np.concatenate(offsets), np.concatenate(lines), np.concatenate(durations))
+
+
+def _blocks(source: Source) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, about a block of them at a time, each with the byte where it starts."""
+    descriptor, offset, pending = source.descriptor(), 0, b""
+    while chunk := os.read(descriptor, _BLOCK_BYTES):
+        if offset == 0 and not pending and chunk.startswith(_BYTE_ORDER_MARK):
+            offset, chunk = len(_BYTE_ORDER_MARK), chunk[len(_BYTE_ORDER_MARK) :]
+        data = pending + chunk
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield offset, data[:end]
+        pending, offset = data[end:], offset + end
+        if len(pending) > MAX_LINE_BYTES:
+            raise DataError(
+                f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}",
+                place=source.path,
+                remedy="a manifest has one JSON object a line",
+            )
+    if pending:
+        yield offset, pending + b"\n"
+
+
+def _durations_if_all_valid(block: bytes, starts: Integers) -> Seconds | None:
+    """Seconds of each line, or None where some line needs a closer look. Nearly every block ends here."""
+    try:
+        lines = _decoder.decode_lines(block)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    # Objects spread over several lines decode too; then the lines and the objects do not correspond.
+    if len(lines) != len(starts) or (np.frombuffer(block, np.uint8)[starts] != _BRACE).any():
+        return None
+    usable = [
+        line.duration
+        for line in lines
+        if (line.audio_filepath or line.audio_filename)
+        and (line.text or line.text_filepath or line.normalized_text or "").strip()
+        and not (line.offset and line.offset < 0.0)
+    ]
+    seconds = np.array(usable, np.float32)
+    if len(usable) != len(lines) or not (seconds > 0.0).all() or _may_repeat_keys(block, lines):
+        return None
+    return seconds
+
+
+def _may_repeat_keys(block: bytes, lines: list[Line]) -> bool:
+    """Does a key occur more often than lines have it? (A value may be spelled like a key, hence "may".)"""
+    return (
+        block.count(b'"duration"') > len(lines)
+        or block.count(b'"text"') > sum(line.text is not None for line in lines)
+        or block.count(b'"audio_filepath"') > sum(line.audio_filepath is not None for line in lines)
+    )
+
+
+def _line_by_line(
+    block: bytes, starts: Integers, ends: Integers
+) -> tuple[npt.NDArray[np.int64], Seconds, list[tuple[int, str]]]:
+    """Indices and seconds of the valid lines, and (index, problem) of the others. Blank lines are passed over."""
+    good, seconds, problems = [], [], []
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        line = block[start:end].strip()
+        if not line:
+            continue
+        problem, duration = _examine(line)
+        if problem:
+            problems.append((index, problem))
+        else:
+            good.append(index)
+            seconds.append(duration)
+    return np.array(good, np.int64), np.array(seconds, np.float32), problems
+
+
+def _examine(raw: bytes) -> tuple[str, float]:
+    """(problem, 0) of a line that is not valid, ("", seconds) of one that is."""
+    try:
+        line = _decoder.decode(raw)
+        repeated = _repeated_keys(raw)
+    except msgspec.ValidationError as error:
+        return _in_words(str(error)), 0.0
+    except (msgspec.DecodeError, ValueError) as error:
+        return f"invalid JSON ({error}); a manifest has one JSON object a line", 0.0
+    if repeated:
+        return f"the key {repeated[0]} occurs twice; keep one", 0.0
+    if not (line.audio_filepath or line.audio_filename):
+        return "no audio_filepath (or audio_filename); name the audio file", 0.0
+    if not line.duration > 0.0:
+        return f"duration {line.duration:g} s; write the seconds of audio, above 0", 0.0
+    if line.offset is not None and line.offset < 0.0:
+        return f"offset {line.offset:g} s; write the seconds from the start of the file, 0 or more", 0.0
+    if not (line.text or line.text_filepath or line.normalized_text or "").strip():
+        return "text is missing or empty; write the words, or delete the line", 0.0
+    return "", line.duration
+
+
+def _in_words(problem: str) -> str:
+    """The decoder's finding about a value as a user's sentence."""
+    if problem.startswith("Object missing required field"):
+        return "no duration; write the seconds of audio"
+    expected, _, key = problem.partition(" - at `$.")
+    found = expected.replace("`", "").replace("Expected ", "expected ")
+    return f"{key.rstrip('`')}: {found}" if key else f"{found}; a manifest has one JSON object a line"
+
+
+def _repeated_keys(raw: bytes) -> list[str]:
+    """Keys that an object has more than once (a JSON reader silently takes the last)."""
+    repeated: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        repeated.extend(sorted({key for key in keys if keys.count(key) > 1}))
+
+    json.loads(raw, object_pairs_hook=note)
+    return repeated
+
+
+def _text_of(line: Line, source: Source, place: str) -> str:
+    if line.text or not line.text_filepath:
+        return line.text or line.normalized_text or ""
+    path = source.resolve(line.text_filepath)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_LINE_BYTES + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the text file {path} cannot be read ({error})", place=place) from None
+    if not text or len(text) > MAX_LINE_BYTES:
+        raise DataError(f"the text file {path} is {'too long' if text else 'empty'}", place=place)
+    return text
