@@ -83,7 +83,7 @@ def refuse_unless_connectable(
             "input ports are not connected", place=owner, got=", ".join(wires) or "nothing", wanted=listed
         )
     for name, wire in wires.items():
-        comparison = ports[name].explain(wire.ntype)
+        comparison = ports[name].takes(wire.ntype)
         if not comparison.fits:
             remedy = _remedy(comparison.result, ports[name], wire.ntype, converters)
             raise NeuralPortNmTensorMismatchError(

@@ -22,15 +22,20 @@ class ElementType:
 
     def compare(self, second: ElementType) -> NeuralTypeComparisonResult:
         """How ``second`` stands to ``self``: GREATER means that ``second`` is a special case of ``self``."""
-        if type(self) is not type(second):
-            if isinstance(second, type(self)):
-                return NeuralTypeComparisonResult.GREATER
-            if isinstance(self, type(second)):
-                return NeuralTypeComparisonResult.LESS
+        if not isinstance(second, type(self)) and not isinstance(self, type(second)):
             return NeuralTypeComparisonResult.INCOMPATIBLE
-        if self.type_parameters != second.type_parameters or self.fields != second.fields:
+        mine, other = self.type_parameters, second.type_parameters
+        shared = mine.keys() & other.keys() if type(self) is not type(second) else mine.keys() | other.keys()
+        if any(mine.get(key) != other.get(key) for key in shared):
             return NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS
-        return NeuralTypeComparisonResult.SAME
+        if type(self) is not type(second):
+            special = isinstance(second, type(self))
+            return NeuralTypeComparisonResult.GREATER if special else NeuralTypeComparisonResult.LESS
+        if self.fields == second.fields:
+            return NeuralTypeComparisonResult.SAME
+        if len(self.fields or ()) != len(second.fields or ()):
+            return NeuralTypeComparisonResult.CONTAINER_SIZE_MISMATCH
+        return NeuralTypeComparisonResult.INCOMPATIBLE
 
     def __str__(self) -> str:
         name = type(self).__name__.removesuffix("Type")
@@ -45,6 +50,7 @@ class ElementType:
             isinstance(other, ElementType)
             and type(self) is type(other)
             and self.type_parameters == other.type_parameters
+            and self.fields == other.fields
         )
 
     def __hash__(self) -> int:

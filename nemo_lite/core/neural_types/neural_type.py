@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from nemo_lite.core.neural_types.axes import AxisKind, AxisKindAbstract, AxisType
@@ -35,7 +37,7 @@ class NeuralType:
         optional: for an input port: it may stay unconnected.
 
     Raises:
-        NeuralTypeError: an unknown axis, strings and AxisTypes mixed, a list axis behind a tensor axis, or a class given
+        NeuralTypeError: an unknown axis, strings and AxisTypes mixed, a list axis behind a tensor axis, or a class
             instead of an instance.
     """
 
@@ -57,14 +59,11 @@ class NeuralType:
         self.optional = optional
 
     def compare(self, second: NeuralType) -> Result:
-        """How ``second`` stands to this type; a port of this type takes it when the result is SAME or GREATER."""
+        """How ``second`` stands to this type."""
         return self.explain(second).result
 
     def explain(self, second: NeuralType) -> Comparison:
-        """Compare as :meth:`compare` does and say why in words.
-
-        A fixed size on one side fits an unknown size on the other: it can only be checked when the data is there.
-        """
+        """Compare as :meth:`compare` does and say why in words."""
         if self.axes is None and isinstance(self.elements_type, VoidType):
             return Comparison(Result.SAME, "")
         elements = self.elements_type.compare(second.elements_type)
@@ -76,18 +75,33 @@ class NeuralType:
             return Comparison(axes, reason)
         return Comparison(Result.INCOMPATIBLE, f"{self._why_elements_differ(second, elements)}; {reason}")
 
+    def takes(self, wire: NeuralType) -> Comparison:
+        """Whether a port of this type takes a wire: :meth:`explain`, with the wire's unknown sizes assumed to be right.
+
+        A module that keeps the size of an axis as it comes cannot name it in its ports; the data will show it.
+        """
+        if self.axes is None or wire.axes is None or len(self.axes) != len(wire.axes):
+            return self.explain(wire)
+        pairs = zip(self.axes, wire.axes, strict=True)
+        assumed = [
+            replace(b, size=a.size) if b.size is None and a.kind == b.kind and not b.is_list else b for a, b in pairs
+        ]
+        return self.explain(NeuralType(assumed, wire.elements_type))
+
     def _why_elements_differ(self, second: NeuralType, result: Result) -> str:
         if result is Result.LESS:
             return f"{second.elements_type} is more general than {self.elements_type}"
         if result is Result.SAME_TYPE_INCOMPATIBLE_PARAMS:
             mine, other = self.elements_type.type_parameters, second.elements_type.type_parameters
             differing = [key for key in {**mine, **other} if mine.get(key) != other.get(key)]
-            return ", ".join(f"{key} is {other.get(key)}, not {mine.get(key)}" for key in differing) or "other fields"
+            return ", ".join(f"{key} is {other.get(key)}, not {mine.get(key)}" for key in differing)
+        if type(self.elements_type) is type(second.elements_type):
+            return f"the fields are {second.elements_type.fields}, not {self.elements_type.fields}"
         return f"{second.elements_type} is not {self.elements_type}"
 
     def __str__(self) -> str:
-        axes = "" if self.axes is None else " ".join(str(axis) for axis in self.axes) + " "
-        return f"{axes}{self.elements_type}{' (optional)' if self.optional else ''}"
+        axes = [str(axis) for axis in self.axes or ()]
+        return " ".join([*axes, str(self.elements_type), *(["(optional)"] if self.optional else [])])
 
     def __repr__(self) -> str:
         axes = None if self.axes is None else tuple(str(axis) for axis in self.axes)
@@ -109,42 +123,52 @@ def _read_axes(axes: str | Iterable[str | AxisType] | None) -> Axes | None:
     if len({isinstance(axis, str) for axis in given}) > 1:
         raise NeuralTypeError("axes are either all names or all AxisTypes", got=repr(given))
     read = tuple(AxisType(AxisKind.from_str(axis)) if isinstance(axis, str) else axis for axis in given)
-    for before, axis in zip(read, read[1:], strict=False):
+    for before, axis in pairwise(read):
         if axis.is_list and not before.is_list:
             raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, read)))
     return read
 
 
 def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[Result, str]:
-    """How the axes of ``second`` stand to those of ``first``, each position on its own."""
+    """How the axes of ``second`` stand to those of ``first``: each position is looked at, whatever the others gave."""
     if first is None or second is None:
-        same = first is second
-        return (
-            (Result.SAME, "") if same else (Result.DIM_INCOMPATIBLE, f"{_written(second)} instead of {_written(first)}")
-        )
+        differ = first is not second
+        reason = f"{_written(second)} instead of {_written(first)}" if differ else ""
+        return (Result.INCOMPATIBLE if differ else Result.SAME), reason
     if len(first) != len(second):
-        return Result.DIM_INCOMPATIBLE, f"{len(second)} axes instead of {len(first)}"
+        return Result.INCOMPATIBLE, f"{len(second)} axes instead of {len(first)}"
     pairs = list(zip(first, second, strict=True))
-    if all(_kinds_fit(a.kind, b.kind) for a, b in pairs):
-        reasons = [_why_containers_differ(a, b) for a, b in pairs]
-        reason = ", ".join(reason for reason in reasons if reason)
-        return (Result.CONTAINER_SIZE_MISMATCH, reason) if reason else (Result.SAME, "")
-    if Counter(a.kind for a in first) == Counter(b.kind for b in second):
+    kinds = [f"{b.letter} instead of {a.letter}" for a, b in pairs if not _kinds_fit(a.kind, b.kind)]
+    containers = [f"{b.letter} is {_container(b)}, not {_container(a)}" for a, b in pairs if a.is_list != b.is_list]
+    sizes = [
+        f"{b.letter} is {b.size or 'of unknown size'}, not {a.size}" for a, b in pairs if a.size not in (None, b.size)
+    ]
+    if not kinds and not sizes:
+        return (Result.TRANSPOSE_SAME, ", ".join(containers)) if containers else (Result.SAME, "")
+    if kinds and Counter(axis.kind for axis in first) != Counter(axis.kind for axis in second):
+        return Result.INCOMPATIBLE, ", ".join(kinds)
+    unknown = any(a.size is not None and b.size is None for a, b in pairs)
+    if (kinds or not unknown) and _sizes_fit_in_some_order(first, second):
         return Result.TRANSPOSE_SAME, f"the axes are {_written(second)}, not {_written(first)}"
-    wrong = [f"{b.letter} instead of {a.letter}" for a, b in pairs if not _kinds_fit(a.kind, b.kind)]
-    return Result.DIM_INCOMPATIBLE, ", ".join(wrong)
+    return Result.DIM_INCOMPATIBLE, ", ".join(sizes)
 
 
 def _kinds_fit(port: AxisKindAbstract, wire: AxisKindAbstract) -> bool:
     return port is AxisKind.Any or port == wire
 
 
-def _why_containers_differ(port: AxisType, wire: AxisType) -> str:
-    if port.is_list != wire.is_list:
-        return f"{wire.letter} is a {'list' if wire.is_list else 'tensor'} axis, not a {'list' if port.is_list else 'tensor'} axis"
-    if port.size is not None and wire.size is not None and port.size != wire.size:
-        return f"{wire.letter} is {wire.size}, not {port.size}"
-    return ""
+def _sizes_fit_in_some_order(first: Axes, second: Axes) -> bool:
+    """Whether each fixed size of ``first`` finds an axis of its kind in ``second``, of that or of unknown size."""
+    wanted = Counter[tuple[AxisKindAbstract, int | None]](
+        (axis.kind, axis.size) for axis in first if axis.size is not None
+    )
+    there = Counter((axis.kind, axis.size) for axis in second)
+    missing = Counter(kind for kind, _ in (wanted - there).elements())
+    return all(number <= there[kind, None] for kind, number in missing.items())
+
+
+def _container(axis: AxisType) -> str:
+    return "a list axis" if axis.is_list else "a tensor axis"
 
 
 def _written(axes: Axes | None) -> str:
