@@ -6,27 +6,27 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from nemo_lite.errors import UsageError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
-_TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]*)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}\.tmp")
+_TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]*)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}\.(?P<suffix>[a-z]+)")
 _ABANDONED_AFTER_SECONDS = 86_400
 # What torch.save and safetensors say when the disk is full, instead of the system's error number.
 _FULL_DISK = re.compile(r"unexpected pos [0-9]+ vs [0-9]+|No space left on device|PytorchStreamWriter failed writing")
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it there in one step.
+    """Let ``write`` fill a file of the same name in a temporary sub-folder, then move it to ``path`` in one step.
 
-    Whatever happens, ``path`` holds either what it held before or all of the new content: the temporary lies in the
-    same folder, is synchronised to the disk, renamed, and the folder synchronised. A temporary left behind by a
-    killed process is removed by the next write into the folder.
+    Whatever happens, ``path`` holds either what it held before or all of the new content: the temporary lies on the
+    same file system, is synchronised to the disk, renamed, and the folder synchronised. A sub-folder left behind by a
+    killed process is removed, with all that the writer had put there, by the next write into the folder.
 
     Args:
         path: the file to create or replace.
@@ -36,35 +36,45 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         UsageError: the folder cannot be written to, or the disk is full; nothing is left behind.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         sweep_temporaries(path.parent)
-        write(temporary)
-        _synchronise(temporary)
-        os.replace(temporary, path)
-        _synchronise(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
+        temporary.mkdir()
+        write(temporary / path.name)
+        # Some writers create their file readable by its owner alone; the folder's bits are what the user's mask allows.
+        os.chmod(temporary / path.name, temporary.stat().st_mode & 0o666)
+        synchronise(temporary / path.name)
+        os.replace(temporary / path.name, path)
+        synchronise(path.parent)
+    except Exception as error:
         explained = _explained(error, path)
         if explained is not None:
             raise explained from error
         raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def temporary_name(name: str, suffix: str = "tmp") -> str:
+    """A hidden name that says which process made it: ``.name.host.process.random.suffix``."""
+    return f".{name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.{suffix}"
+
+
+def is_abandoned(path: Path, suffix: str = "tmp") -> bool:
+    """Whether a folder with a :func:`temporary_name` is left from a process that ended (on another host: a day ago)."""
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None or match["suffix"] != suffix or not path.is_dir():
+        return False
+    if match["host"] == _HOST:
+        return not _is_running(int(match["pid"]))
+    return time.time() - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove the temporaries of :func:`write_atomically` whose process has ended (on another host: after a day)."""
-    for entry in list(os.scandir(folder)):
-        match = _TEMPORARY.fullmatch(entry.name)
-        if match is None:
-            continue
-        with suppress(FileNotFoundError):
-            if match["host"] == _HOST:
-                stale = not _is_running(int(match["pid"]))
-            else:
-                stale = time.time() - entry.stat().st_mtime > _ABANDONED_AFTER_SECONDS
-            if stale:
-                os.unlink(entry.path)
+    """Remove the abandoned temporaries of :func:`write_atomically`."""
+    for name in os.listdir(folder):
+        if is_abandoned(folder / name):
+            shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
@@ -76,9 +86,9 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
     folder = Path(folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=exist_ok)
-        probe = folder / f".{secrets.token_hex(8)}.probe"
-        probe.touch()
-        probe.unlink()
+        probe = folder / temporary_name("probe")
+        probe.mkdir()
+        probe.rmdir()
     except FileExistsError:
         problem = "the folder exists already" if folder.is_dir() else "there is a file where a folder is wanted"
         raise UsageError(problem, place=str(folder), remedy="choose another folder, or move this one away") from None
@@ -92,7 +102,8 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
     return folder
 
 
-def _synchronise(path: Path) -> None:
+def synchronise(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, have reached the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

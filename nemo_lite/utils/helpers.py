@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -53,7 +53,10 @@ def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
 
 
 def find_checkpoint_files(
-    module_names: Iterable[str], folder: str | Path, pattern: str = ""
+    module_names: Iterable[str],
+    folder: str | Path,
+    pattern: str = "",
+    suffixes: Collection[str] = (".pt", ".safetensors"),
 ) -> tuple[CheckpointName, list[Path]]:
     """The files of the highest step at which every one of the modules was saved, in the order of the names.
 
@@ -64,6 +67,7 @@ def find_checkpoint_files(
         module_names: the names to find.
         folder: where to look.
         pattern: a part that the rest of the file name must contain, such as ``STEP-1000``.
+        suffixes: the kinds of files to look at.
 
     Raises:
         CheckpointError: no such folder, or no step at which all modules were saved.
@@ -71,10 +75,10 @@ def find_checkpoint_files(
     names, folder = list(module_names), Path(folder)
     if not folder.is_dir():
         raise CheckpointError("no such folder", place=str(folder), remedy="give the folder that holds the checkpoints")
-    found = _by_tag(folder, pattern)
+    found = _by_tag(folder, pattern, suffixes)
     common = [files for files in found.values() if names and all(name in files for name in names)]
     if not common:
-        raise _nothing_common(folder, names, pattern)
+        raise _nothing_common(folder, names, pattern, suffixes)
     newest = max(common, key=lambda files: (files[names[0]].kind == "STEP", files[names[0]].number))
     return newest[names[0]], [folder / newest[name].file_name for name in names]
 
@@ -89,18 +93,18 @@ def get_checkpoint_from_dir(
     return (files, [name.number] * len(files)) if return_steps else files
 
 
-def _by_tag(folder: Path, pattern: str) -> dict[str, dict[str, CheckpointName]]:
+def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, CheckpointName]]:
     found: dict[str, dict[str, CheckpointName]] = {}
     # In the order of the alphabet, so that of one module and step ".safetensors" comes after ".pt" and wins.
     for file_name in sorted(path.name for path in folder.iterdir()):
         name = parse_checkpoint_name(file_name)
-        if name is not None and name.suffix in (".pt", ".safetensors") and pattern in f"{name.tag}{name.suffix}":
+        if name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}":
             found.setdefault(name.tag, {})[name.module] = name
     return found
 
 
-def _nothing_common(folder: Path, names: list[str], pattern: str) -> CheckpointError:
-    present = sorted({module for files in _by_tag(folder, "").values() for module in files} - {"trainer"})
+def _nothing_common(folder: Path, names: list[str], pattern: str, suffixes: Collection[str]) -> CheckpointError:
+    present = sorted({module for files in _by_tag(folder, "", suffixes).values() for module in files} - {"trainer"})
     near = "".join(did_you_mean(name, present) for name in names if name not in present)
     matching = f' that contain "{pattern}"' if pattern else ""
     return CheckpointError(

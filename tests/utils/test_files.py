@@ -33,10 +33,20 @@ def test_a_write_replaces_the_file_and_leaves_nothing_else(tmp_path):
     assert names_in(tmp_path) == ["x.json"]
 
 
-def test_the_temporary_lies_in_the_same_folder(tmp_path):
+def test_the_temporary_lies_below_the_same_folder_and_bears_the_same_name(tmp_path):
     seen = []
-    write_atomically(tmp_path / "x", lambda path: (seen.append(path), path.touch()))
-    assert seen[0].parent == tmp_path
+    write_atomically(tmp_path / "x.wav", lambda path: (seen.append(path), path.touch()))
+    assert (seen[0].name, seen[0].parent.parent) == ("x.wav", tmp_path)
+
+
+def test_the_file_is_as_readable_as_the_users_mask_allows(tmp_path):
+    (tmp_path / "ordinary").touch()
+
+    def write_privately(path):
+        path.touch(mode=0o600)
+
+    write_atomically(tmp_path / "x", write_privately)
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
 
 
 def test_the_content_reaches_the_disk_before_the_name_and_the_name_before_the_return(tmp_path, monkeypatch):
@@ -94,7 +104,8 @@ def test_temporaries_of_ended_processes_are_swept_and_others_kept(tmp_path):
     kept = [f".a.{files._HOST}.{os.getpid()}.00000000.tmp", ".b.elsewhere.1.00000000.tmp", ".mine.tmp", "x.tmp"]
     swept = [f".a.b.{files._HOST}.{ended.pid}.00000000.tmp", ".c.elsewhere.1.00000000.tmp"]
     for name in (*kept, *swept):
-        (tmp_path / name).touch()
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half").touch()
     os.utime(tmp_path / swept[1], (0, 0))
     write_atomically(tmp_path / "x", lambda path: path.touch())
     assert names_in(tmp_path) == sorted([*kept, "x"])
@@ -119,7 +130,7 @@ def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatc
     def refuse(self, *args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.touch", refuse)
+    monkeypatch.setattr("pathlib.Path.rmdir", refuse)
     with pytest.raises(UsageError, match='the folder is not writable: got "Permission denied"'):
         make_writable_folder(tmp_path)
 
