@@ -85,7 +85,7 @@ class NeuralModuleFactory:
 
     Args:
         local_rank: number of this process on its machine, as the launcher gives it.
-        optimization_level: ``Optimization`` or ``"O0"``, ``"O1"``.
+        optimization_level: ``Optimization`` or ``"O0"``, ``"O1"``; ``None`` takes O1 on a GPU and O0 on a CPU.
         placement: where to run; by default on the GPU if there is one, else on the CPU.
         cudnn_benchmark: let cuDNN time its algorithms; it makes runs differ in the last bits.
         random_seed: seed of every random draw.
@@ -110,7 +110,7 @@ class NeuralModuleFactory:
     def __init__(
         self,
         local_rank: int | None = None,
-        optimization_level: Optimization | str = Optimization.mxprO0,
+        optimization_level: Optimization | str | None = Optimization.mxprO0,
         placement: DeviceType | None = None,
         cudnn_benchmark: bool = False,
         random_seed: int | None = None,
@@ -131,9 +131,10 @@ class NeuralModuleFactory:
             )
         self._adapter = self._backends[backend]
         self._comm = self._adapter.make_comm(local_rank)
-        self._level = Optimization.parse(optimization_level)
         self._device, words = self._adapter.choose_device(placement, local_rank)
         self._placement = placement or (DeviceType.CPU if str(self._device) == "cpu" else DeviceType.GPU)
+        by_device = Optimization.mxprO0 if self._placement is DeviceType.CPU else Optimization.mxprO1
+        self._level = by_device if optimization_level is None else Optimization.parse(optimization_level)
         if placement is None:
             logging.info("Running on %s (no placement was asked for)", words)
         self._adapter.set_benchmark(cudnn_benchmark)
@@ -242,6 +243,10 @@ class NeuralModuleFactory:
     def reset_trainer(self) -> None:
         """Forget the actions object: optimizers, step and epoch."""
         self._actions = None
+
+    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1) -> int:
+        """Optimizer steps that an epoch of training over this data layer takes."""
+        return int(self.get_trainer().steps_per_epoch(data_layer, batches_per_step))
 
     def create_optimizer(
         self, optimizer: str | Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]

@@ -11,22 +11,24 @@ import torch
 from torch import fx, nn
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data import BatchLoader, Shard
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.backends.pytorch.evaluation import Evaluation, torch_data_layer
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import evaluating, set_training
+from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
-from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.events import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.factory import Optimization
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.core.progress import ProgressBar
 from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.utils import logging
 
 
 class PtActions:
@@ -92,6 +94,17 @@ class PtActions:
     def lower(self, tensors: Sequence[NmTensor]) -> fx.GraphModule:
         """The module that computes these wires from a batch of their data layer."""
         return lower(Dag(tensors).slice())
+
+    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1) -> int:
+        """Optimizer steps that an epoch of training over this data layer takes.
+
+        Raises:
+            UsageError: the data layer does not know how many batches it has.
+        """
+        try:
+            return math.ceil(len(self._loader(data_layer)) / batches_per_step)
+        except TypeError:
+            raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps") from None
 
     def create_optimizer(
         self, optimizer: str | torch.optim.Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
@@ -167,12 +180,16 @@ class PtActions:
         objectives = [self._objective(dag, chosen, losses, kept, params) for chosen, losses in pairs]
         self._state = state = self._new_state(precision, objectives, dag.modules, values)
         data_layer = torch_data_layer(dag)
-        loader = data_layer.loader(training=True, shard=Shard(self._comm.rank, self._comm.world_size, self._seed))
+        loader = self._loader(data_layer)
         state.total_steps = _total_steps(loader, limits)
+        logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
         for wires in called.eval_wires:
             state.prepare_evaluation(wires)
-        Training(objectives, loader, dag.inputs, data_layer.place_of, state, values, called, lr_policy, limits).run()
+        try:
+            Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits).run()
+        finally:
+            called.close()
 
     def eval(self, callbacks: Sequence[Any]) -> None:
         """Run each EvaluatorCallback once.
@@ -250,6 +267,9 @@ class PtActions:
             raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
         CheckpointFolder(folder).restore(named, pattern=pattern)
 
+    def _loader(self, data_layer: DataLayerNM) -> BatchLoader:
+        return data_layer.loader(training=True, shard=Shard(self._comm.rank, self._comm.world_size, self._seed))
+
     def _only_end(self, called: CallbackList) -> None:
         state = self._new_state(self._precision())
         for wires in called.eval_wires:
@@ -270,7 +290,7 @@ class PtActions:
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         rates = [group["lr"] for group in chosen.param_groups]
-        return Objective(module, len(losses), own, chosen, parameters, rates)
+        return Objective(module, len(losses), [*dag.inputs, *own], chosen, parameters, rates)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)
@@ -328,7 +348,7 @@ def _pairs(
     return list(tensors)
 
 
-def _total_steps(loader: Any, limits: Limits) -> int | None:
+def _total_steps(loader: BatchLoader, limits: Limits) -> int | None:
     if limits.max_steps is not None:
         return limits.max_steps
     try:

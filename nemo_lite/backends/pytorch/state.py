@@ -30,6 +30,7 @@ class StepValues:
         self._dag, self._precision = dag, precision
         self._names = dag.wires_by_name()
         self._values: dict[NmTensor, Any] = {}
+        self._fresh: tuple[Sequence[NmTensor], Sequence[Any]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._continuations: dict[NmTensor, tuple[tuple[NmTensor, ...], nn.Module]] = {}
 
@@ -52,14 +53,16 @@ class StepValues:
         wanted = list(dict.fromkeys([*wires, *self._names.values()]))
         return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
 
-    def set(self, loss: torch.Tensor, values: Mapping[NmTensor, Any]) -> None:
-        """Take the values of a step."""
-        self._loss, self._values = loss, dict(values)
+    def set(self, loss: torch.Tensor, wires: Sequence[NmTensor], values: Sequence[Any]) -> None:
+        """Take the values of a step. This runs at every step, so nothing is looked at before somebody asks."""
+        self._loss, self._fresh = loss, (wires, values)
 
     def clear(self) -> None:
         """Let the step's tensors go."""
         self._loss = None
-        self._values = {}
+        self._fresh = ((), ())
+        if self._values:
+            self._values = {}
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
         """See :class:`nemo_lite.core.actions.StepTensors`."""
@@ -67,6 +70,8 @@ class StepValues:
             if wire == "loss" and wire not in self._names:
                 return self._loss
             wire = self.wire(wire)
+        if not self._values:
+            self._values = dict(zip(*self._fresh, strict=True))
         if wire not in self._values and compute:
             self._values[wire] = self._continue_to(wire)
         return self._values.get(wire)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import nn
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.state import RunState, StepValues
-from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.events import CallbackList
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import NonFiniteLossError
 from nemo_lite.utils import logging
@@ -28,7 +29,7 @@ class Objective:
     Attributes:
         module: computes the losses, then the kept wires, from a batch.
         num_losses: how many of its outputs are losses; they are summed.
-        kept: the wires of its other outputs.
+        kept: the wires of a batch, then those of its other outputs.
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
@@ -59,7 +60,6 @@ class Training:
     Args:
         objectives: taken in turn, one a step.
         loader: the batches.
-        inputs: the data layer's wires, in the order of a batch.
         place_of: where item ``i`` of the data layer comes from, for messages.
         state: what callbacks see.
         values: the step's tensors, part of ``state``.
@@ -72,7 +72,6 @@ class Training:
         self,
         objectives: Sequence[Objective],
         loader: BatchLoader,
-        inputs: Sequence[NmTensor],
         place_of: Callable[[int], str],
         state: RunState,
         values: StepValues,
@@ -80,7 +79,7 @@ class Training:
         lr_policy: LrPolicy | None,
         limits: Limits,
     ) -> None:
-        self._objectives, self._loader, self._inputs, self._place_of = objectives, loader, inputs, place_of
+        self._objectives, self._loader, self._place_of = objectives, loader, place_of
         self._state, self._values, self._callbacks = state, values, callbacks
         self._lr_policy, self._limits = lr_policy, limits
         self._num_skipped = 0
@@ -152,9 +151,7 @@ class Training:
             loss = outputs[0] if objective.num_losses == 1 else torch.stack(outputs[: objective.num_losses]).sum()
             state.precision.backward(loss if num_batches == 1 else loss / num_batches)
         detached = loss.detach()
-        kept = dict(zip(self._inputs, values, strict=True))
-        kept.update(zip(objective.kept, outputs[objective.num_losses :], strict=True))
-        self._values.set(detached, kept)
+        self._values.set(detached, objective.kept, (*values, *outputs[objective.num_losses :]))
         self._callbacks.on_batch_end(state)
         return detached
 
@@ -188,4 +185,4 @@ def _countdown(batches: list[Batch]) -> Iterator[tuple[int, Batch]]:
 def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
     """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
     total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
-    return bool(torch.isfinite(total))
+    return math.isfinite(total.item())

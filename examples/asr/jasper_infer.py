@@ -1,0 +1,36 @@
+"""Audio files to text.
+
+    python examples/asr/jasper_infer.py --model_config examples/asr/configs/jasper10x5dr.yaml \
+        --load_dir runs/Jasper/checkpoints a.wav b.flac
+"""
+
+from __future__ import annotations
+
+import nemo_asr
+from nemo_asr.helpers import post_process_predictions
+
+import nemo_lite as nemo
+from nemo_lite.errors import reported_to_user
+from nemo_asr.argparse import EvalArgParser
+
+
+def main() -> None:
+    """Print each file's name and what is said in it."""
+    parser = EvalArgParser(description="Audio files to text")
+    parser.add_argument("files", nargs="+", help="WAV, FLAC or OGG files")
+    args = parser.parse_args()
+    recipe = nemo_asr.load_recipe(args.model_config)
+    factory = nemo.NeuralModuleFactory(local_rank=args.local_rank, optimization_level=args.amp_opt_level)
+    audio, audio_len = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)()
+    features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)
+    encoded, encoded_len = recipe.encoder()(audio_signal=features, length=features_len)
+    log_probs = recipe.decoder()(encoder_output=encoded)
+    predictions = recipe.greedy()(log_probs=log_probs, log_probs_length=encoded_len)
+    (ids,) = factory.infer([predictions], checkpoint_dir=args.load_dir)
+    for file, text in zip(args.files, post_process_predictions(ids, recipe.labels), strict=True):
+        print(f"{file}: {text}")
+
+
+if __name__ == "__main__":
+    with reported_to_user():
+        main()

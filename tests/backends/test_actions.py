@@ -1,0 +1,187 @@
+"""PtActions: evaluating and inferring, exactly once and without side effects; checkpoints; precision."""
+
+import pytest
+import torch
+from test_training import BD, Mse, Net, Points, Record, build
+
+import nemo_lite as nemo
+from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.errors import CheckpointError, DagError, DeviceError, UnknownNameError, UsageError
+
+
+@pytest.fixture
+def factory():
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
+
+
+def test_infer_gives_a_list_of_batches_for_each_wire_in_data_order(factory):
+    data, net = Points(n=10, batch_size=4, shuffle=True), Net()
+    x, _ = data()
+    out, seen = factory.infer([net(x=x), x])
+    assert [len(batch) for batch in seen] == [4, 4, 2]
+    assert torch.equal(torch.cat(seen), data.x)
+    torch.testing.assert_close(torch.cat(out), net(x=data.x).detach())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10])
+def test_infer_gives_the_same_values_for_any_batch_size(factory, batch_size):
+    data, net = Points(n=10, batch_size=batch_size), Net(norm=True)
+    (out,) = factory.infer([net(x=data()[0])])
+    torch.testing.assert_close(torch.cat(out), net.fc(data.x / (1 + 1e-5) ** 0.5).detach())
+
+
+def test_infer_leaves_modes_gradients_and_statistics_as_they_were(factory):
+    net = Net(norm=True)
+    net.fc.eval()
+    (out,) = factory.infer([net(x=Points()()[0])])
+    assert (net.training, net.norm.training, net.fc.training) == (True, True, False)
+    assert net.norm.num_batches_tracked == 0
+    assert not out[0].requires_grad
+
+
+def test_infer_continues_from_what_an_earlier_call_kept(factory):
+    data, net, more = Points(), Net(), Net(name="more")
+    more.fc = torch.nn.Linear(1, 1)
+    x, _ = data()
+    out = net(x=x)
+    (first,) = factory.infer([out], cache=True)
+    data.x.zero_()  # a second run from the data would now differ
+    (second,) = factory.infer([more(x=out)], use_cache=True)
+    torch.testing.assert_close(torch.cat(second), more(x=torch.cat(first)).detach())
+
+
+def test_infer_refuses_what_does_not_follow_from_what_was_kept(factory):
+    x, y = Points()()
+    out = Net()(x=x)
+    factory.infer([out], cache=True)
+    with pytest.raises(DagError, match=r"needs more than the wires that are there: got net\.out, wanted also what points gives"):
+        factory.infer([Mse()(out=out, target=y)], use_cache=True)
+    with pytest.raises(UsageError, match="cache and use_cache exclude each other"):
+        factory.infer([out], cache=True, use_cache=True)
+
+
+def test_infer_restores_the_newest_checkpoint(factory, tmp_path):
+    net, loss = build()
+    factory.train(
+        [loss],
+        optimizer="adam",
+        callbacks=[nemo.CheckpointCallback(folder=str(tmp_path), step_freq=2)],
+        optimization_params={"lr": 0.1, "max_steps": 6},
+    )
+    trained = net.fc.weight.detach().clone()
+    other = Net()
+    x, _ = Points()()
+    factory.infer([other(x=x)], checkpoint_dir=tmp_path)
+    assert torch.equal(other.fc.weight, trained)
+
+
+def test_restoring_what_is_not_there_is_an_error(factory, tmp_path):
+    x, _ = Points()()
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        factory.infer([Net()(x=x)], checkpoint_dir=tmp_path)
+
+
+def test_a_run_goes_on_where_its_checkpoint_ends(factory, tmp_path):
+    def run(folder, max_steps, net):
+        _, loss = build(net=net)
+        record = Record()
+        callbacks = [record, nemo.CheckpointCallback(folder=str(folder), step_freq=100)]
+        params = {"lr": 0.1, "max_steps": max_steps}
+        factory.train([loss], optimizer="adam", callbacks=callbacks, optimization_params=params)
+        return record
+
+    whole, halves = Net(), Net()
+    run(tmp_path / "whole", 6, whole)
+    run(tmp_path / "halves", 3, halves)  # three batches are one epoch
+    again = run(tmp_path / "halves", 6, halves)
+    assert again.events[2] == "step_start 3"
+    assert torch.equal(whole.fc.weight, halves.fc.weight)
+
+
+def test_o1_on_a_cpu_computes_in_bfloat16_and_keeps_features_and_losses_in_float32():
+    class Features(nemo.NonTrainableNM):
+        input_ports = {"x": BD}
+        output_ports = {"features": BD}
+        keep_float32 = True
+
+        def forward(self, x):
+            self.seen = (x @ x.T).dtype
+            return x
+
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O1")
+    features, net, mse = Features(), Net(), Mse()
+    x, y = Points()()
+    out = net(x=features(x=x))
+    values, losses = factory.infer([out, mse(out=out, target=y)])
+    assert (features.seen, values[0].dtype, losses[0].dtype) == (torch.float32, torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", nemo.Optimization.mxprO2])
+def test_levels_that_do_not_exist_are_refused_and_not_replaced(level):
+    with pytest.raises(UsageError, match=r"optimization level O[23] is not supported; use O1 \(mixed\) or O0"):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level=level).get_trainer()
+    with pytest.raises(UnknownNameError, match='optimization level "O7" is not known; known: O0, O1, O2, O3'):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O7")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_asking_for_a_gpu_where_there_is_none_is_one_clear_line():
+    with pytest.raises(DeviceError, match="placement GPU asks for a GPU, and there is none: .*; use DeviceType.CPU"):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.GPU)
+
+
+def test_a_seed_and_cudnn_benchmark_contradict_each_other():
+    with pytest.raises(UsageError, match="random_seed and cudnn_benchmark contradict each other"):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, cudnn_benchmark=True)
+
+
+def test_evaluation_in_training_sees_every_item_once_and_changes_nothing(factory):
+    net = Net(norm=True)
+    _, loss = build(net=net)
+    data = Points(n=10, batch_size=3, shuffle=True)
+    x, y = data()
+    out, seen, modes = net(x=x), [], []
+
+    def collect(values, _):
+        modes.append(net.training)
+        seen.extend(v for key, value in values.items() if key.startswith("x~~~") for v in value)
+
+    evaluator = nemo.EvaluatorCallback([x, out], collect, lambda _: None, eval_step=100, eval_at_start=False)
+    statistics = []
+
+    class Watch(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            statistics.append((net.training, int(net.norm.num_batches_tracked)))
+
+    factory.train(
+        [loss], optimizer="sgd", callbacks=[Watch(), evaluator], optimization_params={"lr": 0.1, "max_steps": 2}
+    )
+    assert torch.equal(torch.cat(seen), data.x)
+    assert not any(modes)
+    assert statistics == [(True, 1), (True, 2)]
+    assert net.norm.num_batches_tracked == 2
+    assert net.training
+
+
+def test_eval_takes_evaluators_only(factory):
+    with pytest.raises(UsageError, match="eval needs at least one EvaluatorCallback"):
+        factory.eval([])
+    with pytest.raises(UsageError, match="eval takes EvaluatorCallbacks only: got Record"):
+        factory.eval([Record()])
+
+
+def test_an_optimizer_is_over_every_parameter_once(factory):
+    net, tied = Net(name="net"), Net(name="tied")
+    tied.tie_weights_with(net, ["fc.weight"])
+    optimizer = factory.create_optimizer("adam", [net, tied], {"lr": 0.1})
+    assert len(optimizer.param_groups[0]["params"]) == 3
+    with pytest.raises(UnknownNameError, match=r'optimizer "addam" is not known; .*did you mean adam\?'):
+        factory.create_optimizer("addam", [net], {"lr": 0.1})
+
+
+def test_a_data_layer_is_needed_that_torch_can_load(factory):
+    class Strange(nemo.NeuralModule):
+        output_ports = {"x": NeuralType("B D", ChannelType())}
+
+    with pytest.raises(DagError, match=r"strange \(Strange\) is not a data layer; derive it from DataLayerNM"):
+        factory.infer([Net()(x=Strange().connect())])
