@@ -125,7 +125,9 @@ def _explained(error: BaseException, path: Path) -> UsageError | None:
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if is_full or (isinstance(error, Exception) and _FULL_DISK.search(str(error))):
         return UsageError(
-            "the disk is full", place=str(path), remedy="free some space; what the file held before is untouched"
+            "the disk is full",
+            place=str(path),
+            remedy="free some space; nothing that was there before has been changed",
         )
     if isinstance(error, OSError):
         return UsageError(

@@ -163,25 +163,47 @@ def test_only_the_last_sets_are_kept(tmp_path):
     assert len(names_in(tmp_path)) == 8
 
 
-def test_sets_and_files_of_others_are_not_deleted(tmp_path):
-    for number in (1, 2):
-        save(CheckpointFolder(tmp_path), number)
-    (tmp_path / "mine-STEP-3.pt").touch()
+def test_a_run_that_goes_on_counts_the_sets_before_it(tmp_path):
+    for number in (1, 2, 3):
+        save(CheckpointFolder(tmp_path), number, keep=2)
+    assert [found.number for found in CheckpointFolder(tmp_path).sets()] == [2, 3]
+
+
+def test_files_that_no_index_lists_are_not_deleted(tmp_path):
+    others = ["E-STEP-1.pt", "X-STEP-1.safetensors", "notes.txt", "checkpoint-STEP-7.json"]
+    for name in others:
+        (tmp_path / name).touch()
     folder = CheckpointFolder(tmp_path)
-    for number in (3, 4):
+    for number in (1, 2, 3):
         save(folder, number, keep=1)
-    assert [found.number for found in folder.sets()] == [1, 2, 4]
-    assert "mine-STEP-3.pt" in names_in(tmp_path)
+    assert [found.number for found in folder.sets()] == [3]
+    assert set(others) < set(names_in(tmp_path))
 
 
-def test_a_run_that_continues_from_a_set_counts_the_older_ones_as_its_own(tmp_path):
-    first = CheckpointFolder(tmp_path)
-    for number in (1, 2):
-        save(first, number)
-    second = CheckpointFolder(tmp_path)
-    restored(second)
-    save(second, 3, keep=2)
-    assert [found.number for found in second.sets()] == [2, 3]
+def test_a_set_that_lacks_a_file_does_not_take_the_place_of_a_complete_one(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1)
+    save(folder, 2)
+    (tmp_path / "E-STEP-2.safetensors").unlink()
+    save(folder, 3, keep=2)
+    assert [found.number for found in folder.sets()] == [1, 3]
+
+
+def test_a_set_written_again_with_other_modules_leaves_no_stray_files(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1)
+    save(folder, 1, names=("E", "F"))
+    assert {"E-STEP-1.safetensors", "F-STEP-1.safetensors"} < set(names_in(tmp_path))
+    assert "D-STEP-1.safetensors" not in names_in(tmp_path)
+
+
+def test_a_folder_is_empty_until_something_can_be_restored(tmp_path):
+    folder = CheckpointFolder(tmp_path / "new")
+    assert folder.is_empty()
+    save(folder, 1)
+    assert not folder.is_empty()
+    (tmp_path / "E-STEP-1.pt").touch()
+    assert not CheckpointFolder(tmp_path).is_empty()
 
 
 def test_two_modules_of_one_name_are_an_error():

@@ -87,7 +87,7 @@ def test_an_error_of_the_writer_passes_and_keeps_the_old_file(tmp_path, error):
 )
 def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, error):
     with pytest.raises(
-        UsageError, match=r"x: the disk is full; free some space; what the file held before is untouched"
+        UsageError, match=r"x: the disk is full; free some space; nothing that was there before has been changed"
     ):
         write_atomically(tmp_path / "x", failing(error))
     assert names_in(tmp_path) == []

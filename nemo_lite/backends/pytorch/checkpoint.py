@@ -66,6 +66,9 @@ class CheckpointSet:
     files: Mapping[str, int]
     staged_in: str
 
+    def __str__(self) -> str:
+        return f"{self.folder / self.tag}"
+
     @property
     def tag(self) -> str:
         """``STEP-1000``."""
@@ -103,14 +106,13 @@ class CheckpointFolder:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
-        self._own_tags: set[str] = set()
 
     def save(
         self, modules: Mapping[str, nn.Module], state: Mapping[str, Any] | None, *, kind: Kind, number: int, keep: int
     ) -> CheckpointSet:
-        """Write one set, then delete the oldest of those that this object wrote or restored from, beyond ``keep``.
+        """Write one set, then delete the oldest sets beyond ``keep``.
 
-        The disk must hold ``keep`` + 1 sets for a moment.
+        Only files that an index lists are deleted. The disk must hold ``keep`` + 1 sets for a moment.
 
         Args:
             modules: by name, which becomes part of the file's name.
@@ -128,6 +130,7 @@ class CheckpointFolder:
         make_writable_folder(self.folder)
         self._finish_interrupted()
         tag = f"{kind}-{number}"
+        replaced = {file_name for found in self._indexed() if found.tag == tag for file_name in found.files}
         staging = self.folder / temporary_name(tag, "staged")
         staging.mkdir()
         try:
@@ -140,8 +143,11 @@ class CheckpointFolder:
             shutil.rmtree(staging, ignore_errors=True)
             raise
         self._publish(saved)
-        self._own_tags.add(tag)
-        self._delete_oldest(keep)
+        self._delete(replaced - saved.files.keys())
+        for oldest in self.sets()[:-keep]:
+            # The index goes first, so that a set is never listed without its files.
+            self._delete([self._index_path(oldest.tag).name])
+            self._delete(oldest.files)
         return saved
 
     def sets(self) -> list[CheckpointSet]:
@@ -152,6 +158,11 @@ class CheckpointFolder:
     def latest(self, pattern: str = "") -> CheckpointSet | None:
         """The complete set that was saved last and whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
         return next((found for found in reversed(self.sets()) if pattern in found.tag), None)
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to restore: neither a set, complete or not, nor a checkpoint of NeMo's."""
+        names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
+        return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not self._indexed()
 
     def restore(self, modules: Mapping[str, nn.Module], pattern: str = "") -> dict[str, Any] | None:
         """Fill the modules from the newest complete set, or from NeMo's ``<Module>-STEP-<n>.pt`` when there is no set.
@@ -175,8 +186,6 @@ class CheckpointFolder:
             files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
         state = load_training_state(trainer) if trainer else None
         _fill_all(modules, files)
-        # A run that continues from a set counts it, and those before it, among its own.
-        self._own_tags.update(older.tag for older in self.sets() if found and older.serial <= found.serial)
         return state
 
     def _commit(self, kind: Kind, number: int, staging: Path) -> CheckpointSet:
@@ -215,15 +224,10 @@ class CheckpointFolder:
             if is_abandoned(path, "staged"):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _delete_oldest(self, keep: int) -> None:
-        own = [found for found in self.sets() if found.tag in self._own_tags]
-        for found in own[:-keep]:
-            # The index goes first, so that a set is never listed without its files.
-            self._index_path(found.tag).unlink()
-            synchronise(self.folder)
-            for file_name in found.files:
-                (self.folder / file_name).unlink(missing_ok=True)
-            self._own_tags.discard(found.tag)
+    def _delete(self, file_names: Iterable[str]) -> None:
+        for file_name in file_names:
+            (self.folder / file_name).unlink(missing_ok=True)
+        synchronise(self.folder)
 
     def _index_path(self, tag: str) -> Path:
         return self.folder / f"checkpoint-{tag}.json"
