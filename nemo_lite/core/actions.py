@@ -1,4 +1,4 @@
-"""What a backend's actions object offers, and what callbacks see of an action while it runs. No torch and no loop here."""
+"""What a backend's actions object offers, and what callbacks see of an action while it runs. No torch, no loop here."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class StepTensors(Protocol):
     """The tensors of the step that just ran (NeMo 0.11's ``state["tensors"]``)."""
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
-        """The value of a wire: by the name given to ``NmTensor.rename``, by the wire itself, or ``"loss"`` for the sum of the losses.
+        """The value of a wire: by its new name (``NmTensor.rename``), by itself, or ``"loss"``: the sum of the losses.
 
-        Wires that continue beyond the training DAG are computed at the first request, without gradients, from what the step has;
-        ``compute=False`` gives None for those that are not computed yet.
+        Wires that continue beyond the training DAG are computed at the first request, without gradients, from what the
+        step has; ``compute=False`` gives None for those that are not computed yet.
 
         Raises:
             DagError: no such wire, or one that this step does not lead to.
@@ -91,8 +91,10 @@ class ActionState(Protocol):
         """The times of the steps since this reader last asked."""
 
     def evaluate(self, wires: Sequence[NmTensor]) -> Iterator[list[Any]]:
-        """The values of ``wires`` for each batch of their own data layer: every item once, modules in evaluation mode and put back
-        afterwards, no gradients."""
+        """The values of ``wires`` for each batch of their own data layer, every item once.
+
+        Without gradients; modules are in evaluation mode, and put back afterwards.
+        """
 
     def save_state_to(self, path: str | Path) -> None:
         """Write step, epoch and optimizers to one file."""
@@ -101,7 +103,13 @@ class ActionState(Protocol):
         """Read what :meth:`save_state_to` wrote."""
 
     def save_checkpoint(self, folder: str | Path, kind: str, keep: int) -> None:
-        """Write modules and training state as a set named ``STEP-<steps done>`` or ``EPOCH-<epochs done>``; keep the newest ``keep``."""
+        """Write modules and training state as a set; keep the newest ``keep`` of that kind.
+
+        Args:
+            folder: where the sets are.
+            kind: ``STEP`` or ``EPOCH``; the set is named by it and by how many of them are done.
+            keep: how many sets to keep.
+        """
 
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set; its name, or ``None`` when the folder holds none.

@@ -59,6 +59,8 @@ class Dag:
     """
 
     def __init__(self, outputs: Sequence[NmTensor]) -> None:
+        if isinstance(outputs, NmTensor):
+            raise DagError("a DAG is made from the wires asked for", got="one NmTensor", wanted="a list of them")
         if not outputs or any(not isinstance(wire, NmTensor) for wire in outputs):
             got = ", ".join(type(wire).__name__ for wire in outputs) or "nothing"
             raise DagError("a DAG is made from the wires asked for", got=got, wanted="NmTensors")
@@ -202,22 +204,20 @@ def _led_to(call: ModuleCall) -> list[NmTensor]:
 def _only_source(calls: Iterable[ModuleCall], outputs: Sequence[NmTensor]) -> ModuleCall:
     sources = [call for call in calls if not call.inputs]
     places = ", ".join(wire.place for wire in outputs)
-    data_layers = [call for call in sources if not call.module.input_ports]
-    if not data_layers:
-        raise DagError("no data layer", place=places, remedy="connect the first module to a data layer's wires")
+    for call in sources:
+        if call.module.input_ports:
+            remedy = "connect it to a wire that leads back to a data layer"
+            raise DagError(f"no data layer leads to {call.module.name}", place=places, got="no inputs", remedy=remedy)
     if len(sources) > 1:
         names = " and ".join(call.module.name for call in sources)
-        remedy = (
-            "call the data layer once and use its wires for all"
-            if len({id(c.module) for c in sources}) == 1
-            else ("make one DAG for each data layer")
-        )
+        same = len({id(call.module) for call in sources}) == 1
+        remedy = "call the data layer once and use its wires for all" if same else "make one DAG for each data layer"
         raise DagError("two data layers lead to these wires", place=places, got=names, wanted="one", remedy=remedy)
-    return data_layers[0]
+    return sources[0]
 
 
 def _named_steps(calls: Iterable[ModuleCall]) -> dict[ModuleCall, Step]:
-    """A step for each call. Given names stay; others, and repeated calls of a module, are numbered from the second on."""
+    """A step for each call. Given names stay; others, and repeated calls of a module, are numbered from the second."""
     calls = list(calls)
     owners: dict[str, NeuralModule] = {}
     for module in (call.module for call in calls if call.module.has_own_name):

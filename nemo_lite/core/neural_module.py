@@ -1,11 +1,13 @@
-"""NeuralModule: ports, connecting calls and recorded constructor arguments. No torch, and no execution, in this file."""
+"""NeuralModule: ports, connecting calls and recorded constructor arguments. No torch and no execution in this file."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -23,41 +25,44 @@ _FIRST_GENERATION_KEYWORDS = ("factory", "placement")
 
 
 def _ports_of_class(cls: type, attribute: str) -> Ports | None:
-    """The ports a class declares, if they can be read without an object; those that depend on one are checked with it."""
-    declared = inspect.getattr_static(cls, attribute, None)
-    if not isinstance(declared, property):
-        return declared
-    try:
-        ports: Ports = declared.__get__(object.__new__(cls), cls)
-    except Exception:  # the property needs attributes that the constructor sets
-        return None
+    """The ports a class declares, if they can be read without an object; the others are checked with the object."""
+    declared: Any = inspect.getattr_static(cls, attribute)
+    if isinstance(declared, property):
+        try:
+            declared = declared.__get__(object.__new__(cls), cls)
+        except Exception:  # the property needs attributes that the constructor sets
+            return None
+    ports: Ports = declared
     return ports
 
 
 class NeuralModuleMeta(type):
-    """Checks ports when a class is made, and records the constructor's arguments when an object is."""
+    """Checks ports when a class is made, and records the constructor's arguments when an object is made."""
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, namespace, **kwargs)
         for attribute in ("input_ports", "output_ports"):
             ports = _ports_of_class(cls, attribute)
             if ports is not None:
-                check_ports(name, ports, cls._port_function() if attribute == "input_ports" else None)
+                cls._check_ports(attribute, ports)
 
     def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
         signature = inspect.signature(cls.__init__)
         if not {p for p in signature.parameters if p in _FIRST_GENERATION_KEYWORDS}:
             kwargs = {key: value for key, value in kwargs.items() if key not in _FIRST_GENERATION_KEYWORDS}
+        arguments = _bound(signature, args, kwargs)
         module: M = type.__call__(cls, *args, **kwargs)
-        object.__setattr__(module, "_init_params", _bound(signature, module, args, kwargs))
-        if _ports_of_class(cls, "input_ports") is None:
-            check_ports(cls.__name__, module.input_ports, cls._port_function())
+        object.__setattr__(module, "_init_params", arguments)
+        for attribute in ("input_ports", "output_ports"):
+            if _ports_of_class(cls, attribute) is None:
+                cls._check_ports(attribute, getattr(module, attribute))
         return module
 
-    def _port_function(cls) -> Callable[..., Any] | None:
-        """The function whose parameters the input ports must name."""
-        function: Callable[..., Any] | None = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]
-        return function
+    def _check_ports(cls, attribute: str, ports: Ports) -> None:
+        function: Callable[..., Any] | None = None
+        if attribute == "input_ports":
+            function = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]  # an attribute of the class
+        check_ports(cls.__name__, ports, function)
 
 
 class NeuralModule(metaclass=NeuralModuleMeta):
@@ -69,9 +74,6 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     Args:
         name: its name in DAGs, messages and checkpoints; without one, the class name in snake case.
     """
-
-    input_ports: Ports | property = {}
-    output_ports: Ports | property = {}
 
     converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
     """``(from, to)`` of a module that turns one element type into another; type errors then suggest it."""
@@ -104,8 +106,18 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         return self._name is not None
 
     @property
+    def input_ports(self) -> Ports:
+        """What it takes, by port, in the order of the values."""
+        return {}
+
+    @property
+    def output_ports(self) -> Ports:
+        """What it gives, by port, in the order of the values."""
+        return {}
+
+    @property
     def init_params(self) -> dict[str, Any]:
-        """The constructor's arguments, defaults included."""
+        """The constructor's arguments, defaults included, as they were when it was called."""
         return dict(self._init_params)
 
     @property
@@ -113,12 +125,16 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         """How many trainable numbers it holds."""
         return 0
 
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Symbolic shapes of the outputs, from those of the inputs. Sizes of time axes are valid lengths, without padding.
+    def is_trainable(self) -> bool:
+        """Whether it is of a kind that has weights to train."""
+        return False
 
-        The default knows what the port types say.
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Symbolic shapes of the outputs, from those of the inputs; the default knows what the port types say.
+
+        Sizes of time axes are valid lengths: what the length port carries, without padding.
         """
-        return {port: shape_of(ntype) for port, ntype in _ports(self, "output_ports").items()}
+        return {port: shape_of(ntype) for port, ntype in self.output_ports.items()}
 
     def connect(self, *args: NmTensor, **wires: NmTensor) -> Any:
         """Connect to wires, by port name or in port order.
@@ -130,22 +146,21 @@ class NeuralModule(metaclass=NeuralModuleMeta):
             NeuralPortNameMismatchError: a missing, superfluous or doubled input, or a tensor beside wires.
             NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
         """
-        ports = _ports(self, "input_ports")
+        ports = self.input_ports
         inputs = self._by_port(ports, args, wires)
         refuse_unless_connectable(self.name, ports, inputs, lambda wire: str(wire.place), _converters)
-        outputs = ModuleCall(self, inputs, _ports(self, "output_ports")).outputs
+        outputs = ModuleCall(self, inputs, self.output_ports).outputs
         if len(outputs) == 1:
             return next(iter(outputs.values()))
-        return namedtuple(f"{type(self).__name__}Output", outputs)(**outputs)  # type: ignore[misc]  # the fields are the ports
+        return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(**outputs)
 
-    def _by_port(self, ports: Ports, args: Iterable[Any], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
-        args = tuple(args)
+    def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
         if len(args) > len(ports):
             raise NeuralPortNameMismatchError(
                 f"{len(args)} inputs are given", place=self.name, wanted=f"at most {len(ports)} ({', '.join(ports)})"
             )
         inputs = dict(zip(ports, args, strict=False))
-        for port in inputs.keys() & wires.keys():
+        for port in (port for port in inputs if port in wires):
             raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.name)
         inputs.update(wires)
         for port, value in inputs.items():
@@ -156,7 +171,7 @@ class NeuralModule(metaclass=NeuralModuleMeta):
                     got=type(value).__name__,
                     remedy="give wires only (to connect) or tensors only (to run)",
                 )
-        return {port: inputs[port] for port in [*ports, *(inputs.keys() - ports.keys())] if port in inputs}
+        return {port: inputs[port] for port in {**ports, **inputs} if port in inputs}
 
     def serialize(self) -> dict[str, Any]:
         """Its configuration: ``{"header": {...}, "init_params": {...}}``. See :mod:`nemo_lite.core.module_config`."""
@@ -179,8 +194,14 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     ) -> M:
         """A module of this class, or of a subclass, made from a configuration.
 
+        Args:
+            configuration: ``header`` and ``init_params``, as :meth:`serialize` gives them; it is left as it is.
+            name: name of the new module.
+            overwrite_params: constructor arguments that replace those of the configuration.
+
         Raises:
-            ConfigError: a missing section, a class that is not known or not one of these, unknown constructor arguments.
+            ConfigError: a missing section, a class that is not known or not one of these, or arguments that the
+                constructor does not take, lacks, or takes in another type.
         """
         return module_config.deserialize(subclasses(cls), configuration, name, overwrite_params or {})
 
@@ -211,21 +232,25 @@ def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
             yield cls.__name__
 
 
-def _ports(module: NeuralModule, attribute: str) -> Ports:
-    ports: Ports = getattr(module, attribute)
-    return ports
+@cache
+def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
+    """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
+    return namedtuple(name, fields)
 
 
-def _bound(
-    signature: inspect.Signature, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    bound = signature.bind(module, *args, **kwargs)
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
+    is not what was given."""
+    try:
+        bound = signature.bind(None, *args, **kwargs)
+    except TypeError:
+        return {}  # the call itself is about to say so, in Python's usual words
     bound.apply_defaults()
     values = dict(list(bound.arguments.items())[1:])
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             values.update(values.pop(parameter.name, {}))
-    return values
+    return {name: deepcopy(value) if module_config.is_plain(value) else value for name, value in values.items()}
 
 
 def _snake_case(name: str) -> str:

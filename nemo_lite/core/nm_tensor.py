@@ -1,4 +1,4 @@
-"""NmTensor: a typed wire that knows the call which produces it, and that call. No ordering and no execution in this file."""
+"""NmTensor: a typed wire that knows the call which produces it, and that call. No ordering, no execution in here."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """What a module takes and gives: reading its ports, holding them against ``forward``, and judging a connection.
 
-Judging is pure and gives a reason; raising happens in ``check_ports`` and ``refuse_unless_connectable``. No wires are made here.
+Judging is pure and gives a reason; raising happens in ``check_ports`` and ``refuse_unless_connectable``. No wires
+are made here.
 """
 
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,18 +26,23 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
     """Refuse ports that are no ports, or whose names differ from the parameters of ``function``.
 
     Raises:
-        NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes.
+        NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes, or a name that no parameter can have.
         NeuralPortNameMismatchError: a port without a parameter of its name, or a needed parameter without a port.
     """
     if not isinstance(ports, Mapping) or any(not isinstance(t, NeuralType) for t in ports.values()):
         raise NeuralTypeError("ports must be a dictionary of NeuralTypes", place=owner, got=repr(ports)[:120])
+    for port in ports:
+        if not str(port).isidentifier() or keyword.iskeyword(port) or port.startswith("_"):
+            raise NeuralTypeError(
+                f'"{port}" cannot name a port', place=owner, remedy="use a name that a parameter could have"
+            )
     if function is None:
         return
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
         return
     known = {p.name for p in parameters}
-    for port in ports.keys() - known:
+    for port in (port for port in ports if port not in known):
         raise NeuralPortNameMismatchError(
             f'input port "{port}" is not a parameter of {function.__name__}',
             place=owner,
@@ -70,7 +77,7 @@ def refuse_unless_connectable(
         NeuralPortNameMismatchError: a superfluous or a missing input.
         NeuralPortNmTensorMismatchError: a type that does not fit; shows both ends, both types and the known remedy.
     """
-    for name in wires.keys() - ports.keys():
+    for name in (name for name in wires if name not in ports):
         raise NeuralPortNameMismatchError(
             f'"{name}" is not an input port',
             place=owner,
@@ -101,6 +108,8 @@ def _remedy(
     converters: Callable[[ElementType, ElementType], Iterable[str]],
 ) -> str:
     if result is NeuralTypeComparisonResult.TRANSPOSE_SAME:
+        if [axis.kind for axis in port.axes or ()] == [axis.kind for axis in wire.axes or ()]:
+            return f"Convert between lists and tensors to {' '.join(map(str, port.axes or ()))}."
         return f"Transpose the axes to {' '.join(axis.letter for axis in port.axes or ())}."
     known = sorted(set(converters(wire.elements_type, port.elements_type)))
     if known:
@@ -110,7 +119,7 @@ def _remedy(
         return (
             f"Use one sample rate for both: resample to {mine['freq']} Hz, or build the module for {other['freq']} Hz."
         )
-    if result is NeuralTypeComparisonResult.CONTAINER_SIZE_MISMATCH:
+    if result is NeuralTypeComparisonResult.DIM_INCOMPATIBLE:
         return "Give both modules the same size."
     if result is NeuralTypeComparisonResult.LESS:
         return f"Declare the output as {port.elements_type}, or let the port take {wire.elements_type}."

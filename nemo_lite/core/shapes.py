@@ -1,8 +1,9 @@
-"""Symbolic sizes: what can be said about a wire's shape before any data is read. No modules and no drawing in this file."""
+"""Symbolic sizes: what can be said about a wire's shape before any data is read. No modules and no drawing here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
@@ -11,7 +12,10 @@ from nemo_lite.errors import UsageError
 
 @dataclass(frozen=True)
 class Expr:
-    """A size that follows from other sizes. Build one with :func:`symbol`, :func:`ceil_div`, :func:`named` and ``+ - *``."""
+    """A size that follows from other sizes.
+
+    Made by :func:`symbol`, :func:`ceil_div`, :func:`floor_div`, :func:`named` and by ``+``, ``-``, ``*`` with sizes.
+    """
 
     text: str
     operation: Callable[..., int] | None = None
@@ -31,16 +35,30 @@ class Expr:
         return self.operation(*(o.value(**symbols) if isinstance(o, Expr) else o for o in self.operands))
 
     def __add__(self, other: Expr | int) -> Expr:
-        return self if other == 0 else Expr(f"{self}+{other}", int.__add__, (self, other))
+        if isinstance(other, Expr):
+            return Expr(f"{self}+{other}", operator.add, (self, other))
+        base, so_far = self._split()
+        total = so_far + other
+        return Expr(f"{base}{total:+d}", operator.add, (base, total)) if total else base
 
     def __sub__(self, other: Expr | int) -> Expr:
-        return self if other == 0 else Expr(f"{self}-{_bracketed(other)}", int.__sub__, (self, other))
+        if isinstance(other, Expr):
+            return Expr(f"{self}-{_bracketed(other)}", operator.sub, (self, other))
+        return self + -other
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return self if other == 1 else Expr(f"{_bracketed(self)}*{_bracketed(other)}", int.__mul__, (self, other))
+        return self if other == 1 else Expr(f"{_bracketed(self)}*{_bracketed(other)}", operator.mul, (self, other))
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+    def _split(self) -> tuple[Expr, int]:
+        """The expression without the number that is added to it, and that number."""
+        if self.operation is operator.add and not self.name:
+            base, number = self.operands
+            if isinstance(base, Expr) and isinstance(number, int):
+                return base, number
+        return self, 0
 
     def __str__(self) -> str:
         return self.name or self.text
@@ -57,12 +75,14 @@ def symbol(name: str) -> Expr:
 
 def named(name: str, size: Size) -> Expr:
     """The same size, shown as ``name``; :func:`definitions` gives the legend."""
-    expr = size if isinstance(size, Expr) else Expr(str(size), lambda: size)
-    return Expr(expr.text, expr.operation or _same, expr.operands or (expr,), name)
+    operation, operands = (
+        (size.operation, size.operands) if isinstance(size, Expr) and size.operands else (_same, (size,))
+    )
+    return Expr(size.text if isinstance(size, Expr) else str(size), operation, operands, name)
 
 
 def ceil_div(size: Size, divisor: int) -> Size:
-    """``size / divisor``, rounded up; written ``T/2``. Nested divisions become one: ceil(ceil(x/a)/b) = ceil(x/(ab))."""
+    """``size / divisor``, rounded up; written ``T/2``. Nested divisions are one: ceil(ceil(x/a)/b) = ceil(x/(ab))."""
     if isinstance(size, int):
         return _ceil_div(size, divisor)
     if divisor == 1:
@@ -78,7 +98,7 @@ def floor_div(size: Size, divisor: int) -> Size:
     """``size / divisor``, rounded down; written ``T//2``."""
     if isinstance(size, int) or divisor == 1:
         return size // divisor if isinstance(size, int) else size
-    return Expr(f"{_bracketed(size)}//{divisor}", int.__floordiv__, (size, divisor))
+    return Expr(f"{_bracketed(size)}//{divisor}", operator.floordiv, (size, divisor))
 
 
 def shape_of(ntype: NeuralType) -> Shape:
@@ -91,10 +111,29 @@ def written(shape: Shape) -> str:
     return " ".join(str(size) for size in shape) or "scalar"
 
 
-def definitions(shapes: Mapping[str, Shape]) -> dict[str, str]:
-    """The named sizes among these shapes and what they stand for: ``{"T": "samples/160"}``."""
-    sizes = [size for shape in shapes.values() for size in shape]
-    return {size.name: size.text for size in sizes if isinstance(size, Expr) and size.name}
+def symbols_of(size: Size) -> set[str]:
+    """The symbols that a size depends on."""
+    return {part.text for part in _parts(size) if part.operation is None}
+
+
+def definitions(shapes: Iterable[Shape]) -> dict[str, str]:
+    """The named sizes among these shapes, and inside them, and what they stand for: ``{"T": "samples/160"}``.
+
+    A name with several meanings gets all of them: ``samples/160 or samples/80``.
+    """
+    meanings: dict[str, dict[str, None]] = {}
+    for part in (part for shape in shapes for size in shape for part in _parts(size)):
+        if part.name:
+            meanings.setdefault(part.name, {})[part.text] = None
+    return {name: " or ".join(texts) for name, texts in meanings.items()}
+
+
+def _parts(size: Size) -> Iterable[Expr]:
+    """The expressions inside a size, innermost first."""
+    if isinstance(size, Expr):
+        for operand in size.operands:
+            yield from _parts(operand)
+        yield size
 
 
 def _size_of(axis: AxisType) -> Size:

@@ -80,12 +80,11 @@ class NeuralType:
 
         A module that keeps the size of an axis as it comes cannot name it in its ports; the data will show it.
         """
-        if self.axes is None or wire.axes is None or len(self.axes) != len(wire.axes):
+        mine, other = self.axes or (), wire.axes or ()
+        if len(mine) != len(other) or all(axis.size is None for axis in mine):
             return self.explain(wire)
-        pairs = zip(self.axes, wire.axes, strict=True)
-        assumed = [
-            replace(b, size=a.size) if b.size is None and a.kind == b.kind and not b.is_list else b for a, b in pairs
-        ]
+        open_to = [b.size is None and not b.is_list and a.kind == b.kind for a, b in zip(mine, other, strict=True)]
+        assumed = [replace(b, size=a.size) if o else b for a, b, o in zip(mine, other, open_to, strict=True)]
         return self.explain(NeuralType(assumed, wire.elements_type))
 
     def _why_elements_differ(self, second: NeuralType, result: Result) -> str:
