@@ -1,8 +1,34 @@
-"""The core: typed modules and DAGs, without torch. Re-exports, nothing else."""
+"""The core: typed modules, DAGs, the factory and callbacks, without torch. Re-exports, nothing else."""
 
+from nemo_lite.core import callbacks as callbacks
+from nemo_lite.core import neural_types as neural_types
+from nemo_lite.core.callbacks import CheckpointCallback as CheckpointCallback
+from nemo_lite.core.callbacks import NeMoCallback as NeMoCallback
+from nemo_lite.core.callbacks import SimpleLogger as SimpleLogger
+from nemo_lite.core.callbacks import TensorboardLogger as TensorboardLogger
+from nemo_lite.core.callbacks import WandBLogger as WandBLogger
+from nemo_lite.core.callbacks import on_action_end as on_action_end
+from nemo_lite.core.callbacks import on_action_start as on_action_start
+from nemo_lite.core.callbacks import on_batch_end as on_batch_end
+from nemo_lite.core.callbacks import on_batch_start as on_batch_start
+from nemo_lite.core.callbacks import on_epoch_end as on_epoch_end
+from nemo_lite.core.callbacks import on_epoch_start as on_epoch_start
+from nemo_lite.core.callbacks import on_step_end as on_step_end
+from nemo_lite.core.callbacks import on_step_start as on_step_start
 from nemo_lite.core.dag import Dag as Dag
 from nemo_lite.core.dag import Slice as Slice
 from nemo_lite.core.dag import Step as Step
+from nemo_lite.core.deprecated_callbacks import ActionCallback as ActionCallback
+from nemo_lite.core.deprecated_callbacks import EvaluatorCallback as EvaluatorCallback
+from nemo_lite.core.deprecated_callbacks import ModuleSaverCallback as ModuleSaverCallback
+from nemo_lite.core.deprecated_callbacks import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+from nemo_lite.core.deprecated_callbacks import UnfreezeCallback as UnfreezeCallback
+from nemo_lite.core.deprecated_callbacks import ValueSetterCallback as ValueSetterCallback
+from nemo_lite.core.deprecated_callbacks import WandbCallback as WandbCallback
+from nemo_lite.core.factory import Backend as Backend
+from nemo_lite.core.factory import DeviceType as DeviceType
+from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
+from nemo_lite.core.factory import Optimization as Optimization
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.nm_tensor import NmTensor as NmTensor
 from nemo_lite.core.ports import Ports as Ports

@@ -1,1 +1,13 @@
-"""The PyTorch backend."""
+"""The PyTorch backend: re-exports, and the registration with the factory."""
+
+from nemo_lite.backends.pytorch.actions import PtActions as PtActions
+from nemo_lite.backends.pytorch.adapter import PyTorchAdapter as PyTorchAdapter
+from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
+from nemo_lite.backends.pytorch.nm import DataLayerNM as DataLayerNM
+from nemo_lite.backends.pytorch.nm import LossNM as LossNM
+from nemo_lite.backends.pytorch.nm import NonTrainableNM as NonTrainableNM
+from nemo_lite.backends.pytorch.nm import TrainableNM as TrainableNM
+from nemo_lite.backends.pytorch.nm import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.factory import Backend, NeuralModuleFactory
+
+NeuralModuleFactory.register_backend(Backend.PyTorch, PyTorchAdapter())

@@ -71,7 +71,8 @@ class StepValues:
                 return self._loss
             wire = self.wire(wire)
         if not self._values:
-            self._values = dict(zip(*self._fresh, strict=True))
+            wires, values = self._fresh
+            self._values = {w: v.detach() if isinstance(v, torch.Tensor) else v for w, v in zip(wires, values, strict=True)}
         if wire not in self._values and compute:
             self._values[wire] = self._continue_to(wire)
         return self._values.get(wire)
