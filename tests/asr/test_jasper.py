@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from nemo_asr.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
+from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, MelSpectrogramType, NeuralType
 from nemo_lite.core.shapes import symbol, written
-from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
+from nemo_lite.errors import ConfigError, NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
 
 SMALL = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.1, "residual": True}
 PROLOGUE = {**SMALL, "repeat": 1, "stride": [2], "residual": False, "separable": True}
@@ -134,15 +135,41 @@ def test_ports_carry_the_sizes_that_are_known():
     assert decoder.input_ports["encoder_output"].explain(encoder.output_ports["outputs"]).fits
 
 
-def test_the_encoder_s_port_takes_its_own_number_of_features_only():
-    port = JasperEncoder([PROLOGUE], "relu", 64).input_ports["audio_signal"]
+class Features(DataLayerNM):
+    """Spectrograms of a stated number of features."""
 
-    def features(size):
-        batch, _, time = port.axes
-        return NeuralType((batch, AxisType(AxisKind.Dimension, size), time), MelSpectrogramType())
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
 
-    assert port.explain(features(64)).fits
-    assert "80" in port.explain(features(80)).reason
+    @property
+    def output_ports(self):
+        axes = (AxisType(AxisKind.Batch), AxisType(AxisKind.Dimension, self.size), AxisType(AxisKind.Time))
+        return {"features": NeuralType(axes, MelSpectrogramType()), "lengths": NeuralType("B", LengthsType())}
+
+
+def test_an_encoder_is_connected_to_as_many_features_as_it_takes():
+    encoder = JasperEncoder([PROLOGUE], "relu", 64)
+    features, lengths = Features(64)()
+    encoded, _ = encoder(audio_signal=features, length=lengths)
+    assert JasperDecoderForCTC(8, 28)(encoder_output=encoded).ntype.axes[2].size == 29
+    features, lengths = Features(80)()
+    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"(?s)audio_signal cannot take .*D is 80, not 64"):
+        encoder(audio_signal=features, length=lengths)
+    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"(?s)encoder_output cannot take .*D is 8, not 12"):
+        JasperDecoderForCTC(12, 28)(encoder_output=encoded)
+
+
+def test_an_encoder_can_be_exported_with_free_time_and_keeps_its_masks():
+    blocks = [PROLOGUE, {**SMALL, "separable": True, "se": True}]
+    encoder = JasperEncoder(blocks, "relu", 4).eval()
+    time = torch.export.Dim("time", min=8, max=400)
+    shapes = {"audio_signal": {2: time}, "length": {}}
+    inputs = {"audio_signal": torch.randn(2, 4, 40), "length": torch.tensor([40, 21])}
+    program = torch.export.export(encoder, (), inputs, dynamic_shapes=shapes).module()
+    given = {"audio_signal": torch.randn(2, 4, 67), "length": torch.tensor([30, 67])}
+    for exported, eager in zip(program(**given), encoder(**given), strict=True):
+        torch.testing.assert_close(exported, eager)
 
 
 def test_symbolic_time_is_divided_by_the_strides():

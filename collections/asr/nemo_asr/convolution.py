@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
-from torch.nn.grad import conv2d_input
 
 from nemo_lite.errors import UsageError
 
@@ -156,9 +155,12 @@ class _Depthwise(torch.autograd.Function):
         stride, padding, dilation = ctx.shape
         x_gradient = weight_gradient = None
         if ctx.needs_input_grad[0]:
-            x_gradient = conv2d_input(  # type: ignore[no-untyped-call]  # torch's
-                x.shape, weight.unsqueeze(2), gradient, (1, stride), (0, padding), (1, dilation), groups=x.shape[1]
-            ).squeeze(2)
+            # torch.nn.grad.conv2d_input would compute the same, but forgets that channels are innermost.
+            convolution = ((1, stride), (0, padding), (1, dilation), False, (0, 0), x.shape[1])
+            x_gradient, _, _ = torch.ops.aten.convolution_backward(
+                gradient, x, weight.unsqueeze(2), None, *convolution, (True, False, False)
+            )
+            x_gradient = x_gradient.squeeze(2)
         if ctx.needs_input_grad[1]:
             weight_gradient = _weight_gradient(x, gradient, weight.shape[2], stride, padding, dilation)
         return x_gradient, weight_gradient, None, None, None

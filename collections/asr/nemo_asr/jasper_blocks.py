@@ -61,7 +61,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T) -> (B, C, T)."""
-        if x.device.type != "cpu" or not is_time_major(x) or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or x.device.type != "cpu" or not is_time_major(x):
             return super().forward(x)
         rows = super().forward(x.transpose(1, 2).flatten(0, 1))
         return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
