@@ -1,0 +1,163 @@
+"""Manifests of AN4 (Carnegie Mellon, 1991: spelled names, numbers, commands). ``python -m nemo_asr.corpora.an4``
+
+The corpus comes as ``an4/etc/an4_{train,test}.{fileids,transcription}`` and ``an4/wav/<fileid>.sph`` (or ``.raw``).
+This writes WAV files, ``train_manifest.json`` and ``test_manifest.json`` under the data root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+
+from nemo_asr.corpora.archives import download, unpack
+from nemo_asr.corpora.writing import Entry, describe, write_manifest
+from nemo_lite.errors import DataError, reported_to_user
+from nemo_lite.utils.files import make_writable_folder
+
+URL = "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz"
+SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"
+SPLITS = ("train", "test")
+SAMPLE_RATE = 16000
+
+_SUFFIXES = (".fileids", ".transcription", ".sph", ".raw")
+_MAX_BYTES = 1 << 30  # the corpus has about 0.1 GB
+_TRANSCRIPTION = re.compile(r"(?:<s>)?(?P<text>.*?)(?:</s>)?\s*\((?P<utterance>[^()\s]+)\)\s*")
+
+
+def make(data_root: str | Path, source: str | Path | None = None) -> dict[str, list[Entry]]:
+    """Write the WAV files and the two manifests under ``data_root``.
+
+    Args:
+        data_root: the folder to write to.
+        source: the unpacked corpus or its archive. By default ``an4`` or ``an4_sphere.tar.gz`` in ``data_root``; where
+            neither is there, the archive is downloaded to it.
+
+    Returns:
+        What the manifests hold, by split.
+
+    Raises:
+        DataError: the corpus is incomplete or damaged; names the file and the line.
+        UsageError: ``data_root`` cannot be written to.
+    """
+    root = make_writable_folder(data_root)
+    manifests: dict[str, list[Entry]] = {}
+    with _corpus(root, Path(source).expanduser() if source else None) as corpus:
+        for split in SPLITS:
+            manifests[split] = [_convert(corpus, root, *item) for item in _items(corpus, split)]
+    for split, entries in manifests.items():
+        write_manifest(root / f"{split}_manifest.json", entries)
+    return manifests
+
+
+@contextmanager
+def _corpus(root: Path, source: Path | None) -> Iterator[Path]:
+    """The folder that has etc/ and wav/ in it; an archive is unpacked for as long as it is needed."""
+    if source is None:
+        source = root / "an4" if (root / "an4" / "etc").is_dir() else root / "an4_sphere.tar.gz"
+        if not source.exists():
+            download(URL, source, SHA256)
+    if source.is_dir():
+        yield _with_etc(source)
+        return
+    with tempfile.TemporaryDirectory(dir=root, prefix=".an4.") as folder:
+        unpack(source, Path(folder), _SUFFIXES, max_bytes=_MAX_BYTES)
+        yield _with_etc(Path(folder), source)
+
+
+def _with_etc(folder: Path, source: Path | None = None) -> Path:
+    for candidate in (folder, folder / "an4"):
+        if (candidate / "etc").is_dir():
+            return candidate
+    raise DataError(
+        "this is not the AN4 corpus", place=str(source or folder), wanted="a folder etc with an4_train.fileids"
+    )
+
+
+def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
+    """The split's utterances in order: their file id, text, and the line that lists them."""
+    texts = dict(_transcriptions(corpus / "etc" / f"an4_{split}.transcription"))
+    listing = corpus / "etc" / f"an4_{split}.fileids"
+    for number, line in enumerate(_lines(listing), 1):
+        file_id, place = line.strip(), f"{listing}:{number}"
+        if not file_id:
+            continue
+        if ".." in Path(file_id).parts or Path(file_id).is_absolute():
+            raise DataError("the file id leads out of the corpus", place=place, got=file_id)
+        utterance = file_id.rpartition("/")[2]
+        if utterance not in texts:
+            raise DataError("the utterance has no transcription", place=place, got=utterance)
+        yield file_id, texts[utterance], place
+
+
+def _transcriptions(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_lines(path), 1):
+        match = _TRANSCRIPTION.fullmatch(line.strip())
+        if match is None:
+            raise DataError(
+                "this is not a transcription",
+                place=f"{path}:{number}",
+                got=repr(line[:60]),
+                wanted="WORDS (utterance-id)",
+            )
+        yield match["utterance"], " ".join(match["text"].lower().split())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
+
+
+def _convert(corpus: Path, root: Path, file_id: str, text: str, place: str) -> Entry:
+    """Write the utterance as WAV; returns its manifest line."""
+    samples = _samples(corpus / "wav" / file_id, place)
+    path = Path("wav") / f"{file_id}.wav"
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(root / path, samples, SAMPLE_RATE, subtype="PCM_16")
+    seconds = round(len(samples) / SAMPLE_RATE, 4)
+    return {"audio_filepath": str(path), "duration": seconds, "text": text, "speaker": Path(file_id).parent.name}
+
+
+def _samples(stem: Path, place: str) -> npt.NDArray[np.int16]:
+    sphere, raw = (stem.with_name(stem.name + suffix) for suffix in (".sph", ".raw"))
+    if not sphere.exists() and not raw.exists():
+        raise DataError("the recording is missing", place=place, wanted=f"{sphere} or .raw")
+    try:
+        if sphere.exists():
+            samples, rate = soundfile.read(sphere, dtype="int16")
+        else:  # without a header: 16 kHz, 16 bit, the high byte first
+            samples, rate = soundfile.read(
+                raw, dtype="int16", samplerate=SAMPLE_RATE, channels=1, format="RAW", subtype="PCM_16", endian="BIG"
+            )
+    except soundfile.LibsndfileError as error:
+        raise DataError("the recording cannot be read", place=place, got=f'{stem}: "{error.error_string}"') from None
+    if rate != SAMPLE_RATE or samples.ndim != 1 or not len(samples):
+        got = f"{rate} Hz, {len(samples)} samples, {1 if samples.ndim == 1 else samples.shape[1]} channels"
+        raise DataError("the recording is not of AN4", place=place, got=got, wanted="16000 Hz, one channel")
+    return np.asarray(samples)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m nemo_asr.corpora.an4", description="Write the AN4 corpus as WAV files and manifests."
+    )
+    parser.add_argument("--data_root", required=True, help="folder to write to")
+    parser.add_argument("--source", help="the unpacked corpus or its archive (default: downloaded to the data root)")
+    options = parser.parse_args(argv)
+    with reported_to_user():
+        for split, entries in make(options.data_root, options.source).items():
+            print(describe(str(Path(options.data_root) / f"{split}_manifest.json"), entries))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The corpus of the demo: synthetic speech, made on the spot. ``python -m nemo_asr.corpora.synth OUT``
+
+Spoken letters, numbers, dates, commands and names by several voices at several rates and pitches, with the levels and
+the noise of different microphones: 16 kHz, 16-bit WAV. The same arguments give the same bytes. OUT holds
+
+- ``train.json``, ``val_seen_voices.json`` (the same voices, texts that are not in train) and
+  ``val_unseen_voices.json`` (other voices, other texts), each beside a folder of audio;
+- ``corpus.json``: the arguments, by which a complete set is known and reused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+import soxr
+from numpy.random import Generator, default_rng
+
+from nemo_asr.corpora.espeak import Synthesizer, Voice
+from nemo_asr.corpora.sentences import VOCABULARY, new_sentence, sentence
+from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest
+from nemo_lite.errors import UsageError, reported_to_user
+
+SAMPLE_RATE = 16000
+# Variants with breath noise (f2, f3, f5, ...) are left out: what they say depends on what the memory held before.
+SEEN_VOICES = (
+    "en-us",
+    "en-us+f1",
+    "en-us+m3",
+    "en-us+f4",
+    "en-us+m7",
+    "en+m2",
+    "en+shelby",
+    "en-gb-x-rp+m6",
+    "en-gb-scotland+m5",
+    "en-gb-x-gbcwmd+belinda",
+)
+UNSEEN_VOICES = ("en-us+m4", "en-us+steph", "en+Andy", "en-gb-x-gbclan+linda")
+
+TRAIN, VAL_SEEN, VAL_UNSEEN = "train", "val_seen_voices", "val_unseen_voices"
+_SETS = (TRAIN, VAL_SEEN, VAL_UNSEEN)
+_ABOUT = "corpus.json"
+# Raise it when the sounds or texts that the same arguments give have changed: older sets are then made anew.
+_EDITION = 1
+
+Samples = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a corpus is made of: utterances in each set, and the seed."""
+
+    train: int = 1200
+    val1: int = 150
+    val2: int = 150
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.train, self.val1, self.val2) < 1 or self.seed < 0:
+            raise UsageError("a corpus needs at least one utterance in each set, and a seed from 0", got=str(self))
+
+
+def make(out: str | Path, arguments: Arguments) -> bool:
+    """Make the corpus in the folder ``out``, all of it or nothing.
+
+    Returns:
+        False when ``out`` already holds the complete corpus of the same arguments: nothing is done then.
+
+    Raises:
+        UsageError: eSpeak NG is missing, ``out`` cannot be written or holds other files.
+    """
+    out = Path(out).expanduser().absolute()
+    with Synthesizer() as synthesizer:
+        about = {"edition": _EDITION, "espeak": synthesizer.version, **asdict(arguments)}
+        if _is_complete(out, about):
+            return False
+        _refuse_foreign(out)
+        with filling_folder(out) as folder:
+            num_bytes = sum(_make_set(folder, name, plan, synthesizer) for name, plan in _plan(arguments).items())
+            (folder / _ABOUT).write_text(json.dumps({**about, "audio_bytes": num_bytes}) + "\n", encoding="utf-8")
+    return True
+
+
+@dataclass(frozen=True)
+class _Item:
+    text: str
+    voice: str
+    rng: Generator
+
+
+def _plan(arguments: Arguments) -> dict[str, list[_Item]]:
+    """The texts and voices of each set. Each item has its own generator, so its sound does not depend on the others."""
+    known: set[str] = set()
+    plan: dict[str, list[_Item]] = {}
+    counts = (arguments.train, arguments.val1, arguments.val2)
+    for number, (name, count) in enumerate(zip(_SETS, counts, strict=True)):
+        voices = UNSEEN_VOICES if name == VAL_UNSEEN else SEEN_VOICES
+        generators = [default_rng([arguments.seed, number, i]) for i in range(count)]
+        texts = []
+        for rng in generators:
+            texts.append(sentence(rng) if name == TRAIN else new_sentence(rng, known))
+            known.update(texts[-1:])
+        plan[name] = [
+            _Item(text, voices[rng.integers(len(voices))], rng) for text, rng in zip(texts, generators, strict=True)
+        ]
+    return plan
+
+
+def _make_set(folder: Path, name: str, items: Sequence[_Item], synthesizer: Synthesizer) -> int:
+    """Write one set; returns the bytes of its audio."""
+    (folder / name).mkdir()
+    entries: list[Entry] = []
+    for i, item in enumerate(items):
+        path = f"{name}/{i:05d}.wav"
+        samples = _record(item, synthesizer)
+        soundfile.write(folder / path, samples, SAMPLE_RATE, subtype="PCM_16")
+        seconds = round(len(samples) / SAMPLE_RATE, 4)
+        entries.append({"audio_filepath": path, "duration": seconds, "text": item.text, "speaker": item.voice})
+    write_manifest(folder / f"{name}.json", entries)
+    return _audio_bytes(folder / name)
+
+
+def _record(item: _Item, synthesizer: Synthesizer) -> Samples:
+    """The item as a microphone of some level in some room would have it: (T,) at 16 kHz, full scale is 1."""
+    rng = item.rng
+    rate, pitch, pitch_range = (int(rng.integers(low, high)) for low, high in ((110, 175), (30, 70), (30, 80)))
+    voice = Voice(item.voice, rate, pitch, pitch_range, word_gap=int(rng.integers(1, 5)))
+    speech: Samples = soxr.resample(
+        synthesizer.speak(_spoken(item.text), voice) / 32768.0, synthesizer.sample_rate, SAMPLE_RATE
+    )
+    before, after = (int(seconds * SAMPLE_RATE) for seconds in rng.uniform(0.05, 0.25, 2))
+    speech = np.pad(np.trim_zeros(speech), (before, after))
+    level_db, noise_db = rng.uniform(-30, -18), rng.uniform(-40, -20)
+    speech *= 10 ** (level_db / 20) / np.sqrt(np.mean(speech**2))
+    speech += _pink_noise(rng, len(speech)) * 10 ** ((level_db + noise_db) / 20)
+    return np.clip(speech, -1, 1)
+
+
+def _spoken(text: str) -> str:
+    """The text with the letter a marked as one: it would be read as the article."""
+    return " ".join('<say-as interpret-as="tts:char">a</say-as>' if word == "a" else word for word in text.split())
+
+
+def _pink_noise(rng: Generator, num_samples: int) -> Samples:
+    """Noise of equal power in each octave, like that of rooms; its root mean square is 1."""
+    fft_size = 1 << (num_samples - 1).bit_length()  # transforms of odd lengths took as long as the speaking
+    spectrum = np.fft.rfft(rng.standard_normal(fft_size))
+    spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1))
+    noise = np.fft.irfft(spectrum)[:num_samples]
+    return np.asarray(noise / np.sqrt(np.mean(noise**2)))
+
+
+def _audio_bytes(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+
+def _is_complete(out: Path, about: dict[str, object]) -> bool:
+    try:
+        held = json.loads((out / _ABOUT).read_text(encoding="utf-8"))
+        num_bytes = held.pop("audio_bytes")
+        return bool(held == about) and num_bytes == sum(
+            _audio_bytes(out / name) for name in _SETS if (out / f"{name}.json").stat().st_size
+        )
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
+def _refuse_foreign(out: Path) -> None:
+    """A folder is replaced as a whole, so it must hold nothing that is not of such a corpus."""
+    ours = {_ABOUT, *_SETS, *(f"{name}.json" for name in _SETS)}
+    if out.exists() and not out.is_dir():
+        raise UsageError("there is a file where a folder is wanted", place=str(out), remedy="choose another folder")
+    foreign = sorted(set(os.listdir(out)) - ours) if out.exists() else []
+    if foreign:
+        raise UsageError(
+            "the folder holds files that are not of a synthetic corpus",
+            place=str(out),
+            got=", ".join(foreign[:3]),
+            remedy="choose another folder",
+        )
+
+
+def _summary(out: Path) -> Iterator[str]:
+    for name in _SETS:
+        manifest = (out / f"{name}.json").read_text(encoding="utf-8")
+        entries: list[Entry] = [json.loads(line) for line in manifest.splitlines()]
+        yield describe(str(out / f"{name}.json"), entries)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    defaults = Arguments()
+    parser = argparse.ArgumentParser(
+        prog="python -m nemo_asr.corpora.synth",
+        description=f"Make a corpus of synthetic speech over {len(VOCABULARY)} words, with manifests.",
+    )
+    parser.add_argument("out", help="folder to make")
+    parser.add_argument("--train", type=int, default=defaults.train, help="training utterances (default: %(default)s)")
+    parser.add_argument(
+        "--val1", type=int, default=defaults.val1, help="utterances by the voices of training (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--val2", type=int, default=defaults.val2, help="utterances by other voices (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=defaults.seed, help="of texts, voices and noise (default: %(default)s)"
+    )
+    options = parser.parse_args(argv)
+    with reported_to_user():
+        arguments = Arguments(options.train, options.val1, options.val2, options.seed)
+        made = make(options.out, arguments)
+        print("made" if made else "already there, complete", *_summary(Path(options.out).expanduser()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
