@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -36,7 +37,7 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
         elif key in parameters:
             problems += _type_problems(section, key, value, annotations.get(key, Any))
         elif not takes_any:
-            problems.append(unknown_key(section, key, set(parameters) - set(given)))
+            problems.append(unknown_key(section, key, parameters))
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in section and name not in given:
             problems.append(f"{section.place()}: {section.path_of(name)} is missing")
@@ -50,10 +51,15 @@ def unknown_key(section: Config, key: str, known: Collection[str]) -> str:
 
 
 def raise_if(problems: Iterable[str]) -> None:
-    """Raise one ConfigError with all the problems, if there are any."""
-    problems = list(dict.fromkeys(problems))
+    """Raise one ConfigError with all the problems, if there are any: each once, from the top of a file to its end."""
+    problems = sorted(dict.fromkeys(problems), key=_position)
     if problems:
         raise ConfigError(*problems)
+
+
+def _position(problem: str) -> tuple[str, int, int]:
+    match = re.match(r"(.*?):(\d+):(\d+): ", problem)
+    return (match[1], int(match[2]), int(match[3])) if match else ("", 0, 0)
 
 
 def build(target: Callable[..., T], section: Config, **given: Any) -> T:

@@ -158,7 +158,8 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(write: Write) -> None:
 
 
 def test_a_byte_order_mark_is_no_mistake(write: Write) -> None:
-    assert load_config(write("\ufeffa: 1\n")).plain() == {"a": 1}
+    config = load_config(write("\ufeffa: 1\n"))
+    assert (config.plain(), config.place("a")) == ({"a": 1}, "a.yaml:1:1")
 
 
 def test_a_missing_file_lists_near_names_of_its_folder(write: Write) -> None:
@@ -236,6 +237,7 @@ class Encoder:
         mask: bool = True,
         name: str | None = None,
         kernel: list[int] | None = None,
+        width: int | float = 10,
         betas: tuple[float, float] = (0.9, 0.99),
         normalize: Literal["per_feature", "all_features"] | dict[str, float] | None = None,
         opaque: NotDefinedAnywhere = None,  # type: ignore[name-defined]  # noqa: F821
@@ -252,9 +254,8 @@ def encoder_section(write: Write, text: str) -> Config:
 
 
 def test_a_section_that_fits_has_no_problem(write: Write) -> None:
-    text = (
-        "feat_in: 64, lr: 1, mask: false, name: null, kernel: [11], betas: [1e-1, 0], normalize: {mean: 0}, opaque: 1"
-    )
+    text = "feat_in: 64, lr: 1, mask: false, width: 3, name: null, kernel: [11], betas: [1e-1, 0]"
+    text += ", normalize: {mean: 0}, opaque: 1"
     assert check_call(encoder_section(write, text), Encoder) == []
 
 
@@ -263,7 +264,7 @@ def test_unknown_missing_and_wrong_are_told_at_once(write: Write) -> None:
     assert check_call(section, Encoder) == [
         "a.yaml:2:3: Enc.lrr is not a key (did you mean lr?)",
         "a.yaml:3:3: Enc.mask is 1, wanted bool",
-        "a.yaml:4:3: Enc.xyz is not a key; known: betas, feat_in, kernel, lr, mask, name, normalize, opaque",
+        "a.yaml:4:3: Enc.xyz is not a key; known: betas, feat_in, kernel, lr, mask, name, normalize, opaque, width",
         "a.yaml:1:1: Enc.feat_in is missing",
     ]
 
@@ -332,11 +333,11 @@ def test_build_names_the_place_of_a_value_that_the_target_refuses(write: Write) 
         build(Encoder, encoder_section(write, "feat_in: 0"))
 
 
-def test_raise_if_holds_every_problem_once(write: Write) -> None:
+def test_raise_if_tells_every_problem_once_in_the_order_of_the_file() -> None:
     raise_if([])
     with pytest.raises(ConfigError) as caught:
-        raise_if(["one", "two", "one"])
-    assert caught.value.problems == ("one", "two")
+        raise_if(["a.yaml:10:1: x", "a.yaml:9:12: y", "a.yaml:9:2: z", "a.yaml:10:1: x", "no place"])
+    assert caught.value.problems == ("no place", "a.yaml:9:2: z", "a.yaml:9:12: y", "a.yaml:10:1: x")
 
 
 def test_unknown_key_without_a_near_one_lists_the_known(write: Write) -> None:
