@@ -82,6 +82,8 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     training_only: ClassVar[bool] = False
     """Augmentation: the identity in evaluation."""
 
+    of_one_object: ClassVar[bool] = False
+    """A class that a backend made to change one object: it stands for its base everywhere else."""
     port_function: ClassVar[str] = "forward"
     """The method whose parameters are the input ports."""
 
@@ -218,11 +220,12 @@ class NeuralModule(metaclass=NeuralModuleMeta):
 
 
 def subclasses(cls: type[M]) -> Iterator[type[M]]:
-    """The class and everything that derives from it."""
+    """The class and everything that derives from it, but for classes that a backend made for one object."""
     pending = [cls]
     while pending:
         found = pending.pop()
-        yield found
+        if not found.of_one_object:
+            yield found
         pending += found.__subclasses__()
 
 

@@ -1,4 +1,4 @@
-"""Batches: what a data layer hands to the engine, and the loader that serves any map-style data set. No devices here."""
+"""Batches: what a data layer hands to the engine, and the loader that serves a map-style data set. No devices here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+from nemo_lite.errors import NeuralPortNameMismatchError
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,25 @@ class BatchLoader(Protocol):
 
 
 class EpochOrder:
-    """The order of one rank's items, a list of positions for each batch; ``set_epoch`` chooses the epoch. Reads no data.
+    """The order of one rank's items, a list of positions for each batch. Reads no data.
 
-    Without ``shuffle`` every item comes exactly once, dealt to the ranks in turn. With it, the ranks get equally many items:
-    the few that are missing are repeated from the front of the shuffled order (or left out with ``drop_last``).
+    The items are dealt to the ranks in turn. In training the ranks must make the same number of steps: they get equally
+    many.
+
+    Args:
+        num_items: items of the data set.
+        batch_size: items of a batch; with -1 a rank's items are one batch.
+        shard: which part is ours.
+        even: give every rank equally many items: the few that are missing are repeated from the front of the order (or,
+            with ``drop_last``, the few that are too many left out). Without it every item comes exactly once.
+        shuffle: draw another order for each epoch, from the seed.
+        drop_last: leave out the last batch where it is smaller than the others.
     """
 
-    def __init__(self, num_items: int, batch_size: int, shard: Shard, *, shuffle: bool, drop_last: bool) -> None:
-        self.num_items = num_items
+    def __init__(
+        self, num_items: int, batch_size: int, shard: Shard, *, even: bool, shuffle: bool, drop_last: bool
+    ) -> None:
+        self.num_items, self.even = num_items, even
         self.batch_size = batch_size if batch_size > 0 else max(num_items, 1)
         self.shard, self.shuffle, self.drop_last = shard, shuffle, drop_last
         self._epoch = 0
@@ -64,7 +77,7 @@ class EpochOrder:
 
     def _num_mine(self) -> int:
         rank, world_size = self.shard.rank, self.shard.world_size
-        if not self.shuffle:
+        if not self.even:
             return len(range(rank, self.num_items, world_size))
         return self.num_items // world_size if self.drop_last else -(-self.num_items // world_size)
 
@@ -76,6 +89,7 @@ class EpochOrder:
         order = np.arange(self.num_items)
         if self.shuffle:
             order = np.random.default_rng([self.shard.seed, self._epoch]).permutation(order)
+        if self.even:
             order = np.resize(order, self._num_mine() * self.shard.world_size)
         mine = order[self.shard.rank :: self.shard.world_size].tolist()
         for start in range(0, len(self) * self.batch_size, self.batch_size):
@@ -106,7 +120,7 @@ class DatasetLoader:
         return len(self._order)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of that epoch; the workers' random draws follow from the seed, the rank and the epoch."""
+        """The batches of that epoch. The workers live through all epochs; their random state starts from the seed."""
         self._order.set_epoch(epoch)
         shard = self._order.shard
         self._generator.manual_seed(int(np.random.default_rng([shard.seed, epoch, shard.rank]).integers(2**63)))
@@ -129,17 +143,32 @@ class IteratorLoader:
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches; each must be a tuple in port order or a dictionary by port."""
-        for values in self._batches():
-            yield Batch(as_values(values, self._port_names), None, float(_num_items(values)))
+        for batch in self._batches():
+            values = as_values(batch, self._port_names)
+            yield Batch(values, None, float(_num_items(values[0])))
 
 
-def as_values(values: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
-    """A collated batch as a tuple in port order."""
-    if isinstance(values, Mapping):
-        return tuple(values[name] for name in port_names)
-    return tuple(values) if isinstance(values, (list, tuple)) else (values,)
+def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
+    """A collated batch as a tuple in port order.
+
+    Raises:
+        NeuralPortNameMismatchError: it does not hold one value for each output port of the data layer.
+    """
+    wanted = f"{len(port_names)} ({', '.join(port_names)})"
+    if isinstance(batch, Mapping):
+        if not batch.keys() >= set(port_names):
+            got = f"values for {', '.join(map(str, batch))}"
+            raise NeuralPortNameMismatchError("a batch of the data layer lacks ports", got=got, wanted=wanted)
+        return tuple(batch[name] for name in port_names)
+    # A list is what torch's default collation makes of tuples; for one port it may also be the value itself.
+    several = isinstance(batch, (tuple, list)) and (len(port_names) > 1 or isinstance(batch, tuple) or len(batch) == 1)
+    values = tuple(batch) if several else (batch,)
+    if len(values) != len(port_names):
+        problem = "a batch of the data layer does not hold its ports"
+        raise NeuralPortNameMismatchError(problem, got=f"{len(values)} values", wanted=wanted)
+    return values
 
 
-def _num_items(values: Any) -> int:
-    first = as_values(values, ())[0] if not isinstance(values, Mapping) else next(iter(values.values()))
-    return len(first) if hasattr(first, "__len__") else 1
+def _num_items(value: Any) -> int:
+    scalar = getattr(value, "ndim", 1) == 0 or not hasattr(value, "__len__")
+    return 1 if scalar else len(value)

@@ -1,4 +1,4 @@
-"""The bases of modules that run on PyTorch: trainable, not trainable, data layers and losses. No execution of DAGs here."""
+"""The bases of modules that run on PyTorch: trainable, not trainable, data layers, losses. No DAG is executed here."""
 
 from __future__ import annotations
 
@@ -53,19 +53,23 @@ class _TorchModule(NeuralModule, nn.Module):
         """Run ``forward`` and hold the number of its outputs against the ports."""
         outputs = nn.Module.__call__(self, *args, **kwargs)
         if self._num_outputs is None:
-            self._num_outputs = len(self.output_ports)  # type: ignore[arg-type]  # a property or a dictionary
-        if type(outputs) is tuple and len(outputs) == self._num_outputs:
-            return outputs if len(outputs) > 1 else outputs[0]
-        if self._num_outputs == 1 and type(outputs) is not tuple:
+            self._num_outputs = len(self.output_ports)
+        # One output may be a list: a batch of strings, say. A tuple always stands for several.
+        several = isinstance(outputs, tuple) or (self._num_outputs > 1 and isinstance(outputs, list))
+        if not several and self._num_outputs == 1:
             return outputs
-        got = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"one {type(outputs).__name__}"
-        ports = f"{self._num_outputs} ({', '.join(self.output_ports)})"  # type: ignore[arg-type]
-        raise NeuralPortNameMismatchError("forward does not return its output ports", place=self.name, got=got, wanted=ports)
+        if several and len(outputs) == self._num_outputs:
+            return outputs if self._num_outputs > 1 else outputs[0]
+        got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
+        ports = f"{self._num_outputs} ({', '.join(self.output_ports)})"
+        problem = f"{self.port_function} does not return its output ports"
+        raise NeuralPortNameMismatchError(problem, place=self.name, got=got, wanted=ports)
 
     def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run outside autocast, half-precision inputs widened: log-mel features and the CTC loss lose too much in halves."""
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        device = tensors[0].device.type if tensors else "cpu"
+        """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
+        devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
+        # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
+        device = next(iter(devices - {"cpu"}), "cpu")
         if not torch.is_autocast_enabled(device):
             return self._run(args, kwargs)
         with torch.autocast(device, enabled=False):
@@ -99,9 +103,11 @@ class _TorchModule(NeuralModule, nn.Module):
 
     def _set_trainable(self, weights: Iterable[str] | None, trainable: bool) -> None:
         parameters = dict(self.named_parameters())
-        for name in parameters if weights is None else weights:
+        names = list(parameters if weights is None else weights)
+        for name in names:
             if name not in parameters:
                 raise UnknownNameError("weight", name, parameters, place=self.name)
+        for name in names:
             parameters[name].requires_grad_(trainable)
 
 
@@ -203,14 +209,18 @@ class NonTrainableNM(_TorchModule):
         return False
 
 
+def _no_loss_function(self: nn.Module, **kwargs: Any) -> torch.Tensor:
+    raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
+
+
 class LossNM(_TorchModule):
     """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar."""
 
     port_function = "_loss_function"
     keep_float32 = True
 
-    def _loss_function(self, **kwargs: Any) -> torch.Tensor:
-        raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
+    # Declared so, and not as a method, because each subclass has parameters of its own.
+    _loss_function: Callable[..., torch.Tensor] = _no_loss_function
 
     def forward(self, **kwargs: Any) -> torch.Tensor:
         """The loss of these values, by input port."""
@@ -220,8 +230,8 @@ class LossNM(_TorchModule):
 class DataLayerNM(_TorchModule):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
-    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the attribute of
-    that name, or of that name with an underscore.
+    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the
+    attribute of that name, or of that name with an underscore.
     """
 
     amount_unit: ClassVar[str] = "items"
@@ -257,19 +267,23 @@ class DataLayerNM(_TorchModule):
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
 
         Raises:
-            UsageError: both or neither of ``dataset`` and ``data_iterator`` are there.
+            UsageError: both or neither of ``dataset`` and ``data_iterator`` are there, or there is a ``data_iterator``
+                on several ranks: only the data layer itself could divide it.
         """
         dataset, iterator = self.dataset, self.data_iterator
         if (dataset is None) == (iterator is None):
             got = "neither" if dataset is None else "both"
             raise UsageError("a data layer has a dataset or a data_iterator", place=self.name, got=got)
-        batch_size = self.setting("batch_size", 1)
         ports = list(self.output_ports)
         if dataset is None:
+            if shard.world_size > 1:
+                remedy = "give it a dataset, or its own loader()"
+                raise UsageError("a data_iterator is not divided among ranks", place=self.name, remedy=remedy)
             return IteratorLoader(self._batches, ports, None)
         shuffle = training and self.setting("shuffle", True)
         drop_last = training and self.setting("drop_last", False)
-        order = EpochOrder(len(self), batch_size, shard, shuffle=shuffle, drop_last=drop_last)
+        batch_size = self.setting("batch_size", 1)
+        order = EpochOrder(len(self), batch_size, shard, even=training, shuffle=shuffle, drop_last=drop_last)
         settings = {
             "num_workers": self.setting("num_workers", 0),
             "pin_memory": self.setting("pin_memory", False),
@@ -298,7 +312,18 @@ def _refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> None:
-    """Make ``owner.<leaf>`` the transpose of a shared parameter, computed when it is read, with its gradient flowing there."""
+    """Make ``owner.<leaf>`` the transpose of a shared parameter, made when it is read; the gradient flows to that one.
+
+    The parameter stays out of the owner's own ones. It is kept in the object, so that copying both modules together
+    copies the tie.
+    """
+
+    def transposed(module: nn.Module) -> torch.Tensor:
+        parameter: nn.Parameter = module.__dict__["_shared_transposed"][leaf]
+        return parameter.t()
+
+    owner.__dict__.setdefault("_shared_transposed", {})[leaf] = shared
     cls = type(owner)
-    transposed: Callable[[nn.Module], torch.Tensor] = lambda self: shared.t()  # noqa: E731
-    owner.__class__ = type(cls.__name__, (cls,), {leaf: property(transposed), "__module__": cls.__module__})
+    metaclass: Any = type(cls)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})

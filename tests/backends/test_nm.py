@@ -1,0 +1,501 @@
+"""The bases on torch: calling, freezing, sharing weights, float32, data layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, WeightShareTransform
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.ports import Ports
+from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
+
+VECTOR = NeuralType("B D", ChannelType())
+
+
+class Numbers(DataLayerNM):
+    """A data layer of 10 numbers and their negatives; ``batch_size`` may be set over ``_batch_size``."""
+
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    output_ports = {"x": VECTOR, "target": VECTOR}
+
+    def __init__(self, size: int = 10, name: str | None = None) -> None:
+        super().__init__(name)
+        self.size = size
+        self._batch_size = 4
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        positions = torch.arange(float(self.size))
+        return TensorDataset(positions, -positions)
+
+
+class Linear(TrainableNM):
+    """A linear layer with a second one inside."""
+
+    input_ports = {"x": VECTOR}
+    output_ports = {"y": VECTOR}
+
+    def __init__(self, width_in: int = 3, width_out: int = 3, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.inner = nn.Linear(width_in, width_out, bias=False)
+        self.scale = nn.Parameter(torch.ones(width_out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x) * self.scale
+        return out
+
+
+class Embedding(TrainableNM):
+    """Weights that lie directly on the typed module."""
+
+    input_ports = {"ids": NeuralType("B", LabelsType())}
+    output_ports = {"y": VECTOR}
+
+    def __init__(self, number: int = 5, width: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(number, width))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.weight[ids]
+
+
+class Distance(LossNM):
+    """Mean square error."""
+
+    input_ports = {"x": VECTOR, "target": VECTOR}
+    output_ports = {"loss": NeuralType(elements_type=LossType())}
+
+    def _loss_function(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (x - target).square().mean()
+
+
+# Calling
+
+
+def test_on_wires_a_module_connects_and_on_tensors_it_runs() -> None:
+    module = Linear()
+    x, _ = Numbers()()
+    assert isinstance(module(x), NmTensor)
+    assert isinstance(module(x=x), NmTensor)
+    values = torch.randn(2, 3)
+    for ran in (module(values), module(x=values), module(x=values, force_pt=True)):
+        torch.testing.assert_close(ran, values @ module.inner.weight.T)
+
+
+def test_wires_and_tensors_together_are_refused() -> None:
+    x, _ = Numbers()()
+    with pytest.raises(
+        NeuralPortNameMismatchError, match=r'"target" must be connected to a wire: got Tensor; give wires'
+    ):
+        Distance()(x=x, target=torch.zeros(1))
+
+
+def test_a_loss_takes_its_ports_from_its_loss_function() -> None:
+    with pytest.raises(
+        NeuralPortNameMismatchError, match=r'Wrong: input port "y" is not a parameter of _loss_function'
+    ):
+
+        class Wrong(LossNM):
+            input_ports = {"x": VECTOR, "y": VECTOR}
+
+            def _loss_function(self, x: torch.Tensor) -> torch.Tensor:
+                raise NotImplementedError
+
+    assert Distance()(x=torch.ones(2), target=torch.zeros(2)) == 1.0
+
+
+def test_a_loss_without_a_loss_function_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="LossNM has no _loss_function"):
+        LossNM()(x=torch.ones(1))
+
+
+class Several(NonTrainableNM):
+    """Gives back what it is told to."""
+
+    input_ports = {"x": VECTOR}
+
+    def __init__(self, num_ports: int, outputs: Any) -> None:
+        super().__init__()
+        self.num_ports, self.outputs = num_ports, outputs
+
+    @property
+    def output_ports(self) -> Ports:
+        return {f"y{index}": VECTOR for index in range(self.num_ports)}
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.outputs
+
+
+@pytest.mark.parametrize(
+    ("num_ports", "outputs", "got"),
+    [
+        (2, (1,), "1 outputs"),
+        (2, (1, 2, 3), "3 outputs"),
+        (2, 1, "one int"),
+        (2, [1], "1 outputs"),
+        (1, (1, 2), "2 out"),
+    ],
+)
+def test_fewer_or_more_outputs_than_ports_are_refused_by_name(num_ports: int, outputs: Any, got: str) -> None:
+    with pytest.raises(
+        NeuralPortNameMismatchError,
+        match=rf"several: forward does not return its output ports: got {got}.*, wanted {num_ports} \(y0",
+    ):
+        Several(num_ports, outputs)(torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("num_ports", "outputs", "values"),
+    [
+        (1, 7, 7),
+        (1, (7,), 7),
+        (1, ["a", "b"], ["a", "b"]),
+        (2, (7, 8), (7, 8)),
+        (2, [7, 8], [7, 8]),
+        (2, torch.max(torch.tensor([[1.0, 2.0]]), dim=1), torch.max(torch.tensor([[1.0, 2.0]]), dim=1)),
+    ],
+)
+def test_as_many_outputs_as_ports_are_taken(num_ports: int, outputs: Any, values: Any) -> None:
+    assert Several(num_ports, outputs)(torch.zeros(1)) == values
+
+
+def test_a_pretrained_model_is_not_downloaded_but_refused() -> None:
+    with pytest.raises(UsageError, match=r'TrainableNM: there is no pretrained model "x"; .* restore_from\(path\)'):
+        TrainableNM(pretrained_model_name="x")
+
+
+# Freezing
+
+
+def test_a_frozen_module_has_no_weights_to_train_and_evaluates() -> None:
+    module = Linear()
+    assert (module.num_weights, module.is_frozen(), module.is_trainable()) == (12, False, True)
+    module.freeze()
+    assert (module.num_weights, module.is_frozen(), module.is_trainable()) == (0, True, True)
+    assert not module.training
+    module.unfreeze()
+    assert (module.num_weights, module.is_frozen()) == (12, False)
+    assert module.training
+
+
+def test_single_weights_can_be_frozen() -> None:
+    module = Linear()
+    module.freeze({"scale"})
+    assert (module.num_weights, module.is_frozen(), module.training) == (9, False, True)
+    assert [trainable for _, trainable in module.get_weights().values()] == [False, True]
+    module.unfreeze(["scale"])
+    assert module.num_weights == 12
+
+
+def test_freezing_an_unknown_weight_is_refused_and_freezes_nothing() -> None:
+    module = Linear(name="top")
+    with pytest.raises(
+        UnknownNameError, match=r'top: weight "scal" is not known; known: inner\.weight, scale \(did you mean scale'
+    ):
+        module.freeze(["scale", "scal"])
+    assert module.num_weights == 12
+
+
+def test_modules_without_weights_are_never_frozen() -> None:
+    assert not Several(1, 1).is_frozen()
+    assert not Several(1, 1).is_trainable()
+    assert not Numbers().is_trainable()
+
+
+# Weights
+
+
+def test_weights_can_be_read_and_set() -> None:
+    module, other = Linear(), Linear()
+    module.freeze(["scale"])
+    other.set_weights(module.get_weights())
+    torch.testing.assert_close(dict(other.named_parameters()), dict(module.named_parameters()))
+    assert not other.scale.requires_grad
+    assert other.scale is not module.scale
+
+
+def test_weights_of_another_shape_or_name_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"top\.scale: the shapes differ: got \(2,\), wanted \(3,\)"):
+        Linear(name="top").set_weights({"scale": (torch.ones(2), True)})
+    with pytest.raises(UnknownNameError, match='weight "bias" is not known'):
+        Linear().set_weights({"bias": (torch.ones(2), True)})
+
+
+def test_weights_are_saved_and_restored_strictly(tmp_path: Path) -> None:
+    module, other = Linear(), Linear()
+    module.save_to(tmp_path / "linear.safetensors")
+    other.restore_from(tmp_path / "linear.safetensors")
+    torch.testing.assert_close(other.state_dict(), module.state_dict())
+    with pytest.raises(CheckpointError):
+        Linear(width_in=4).restore_from(tmp_path / "linear.safetensors")
+
+
+def tied(transform: WeightShareTransform) -> tuple[Embedding, Linear]:
+    embedding, output = Embedding(5, 3), Linear(3, 5) if transform is WeightShareTransform.SAME else Linear(5, 3)
+    output.tie_weights_with(embedding, ["inner.weight"], {"inner.weight": ("weight", transform)})
+    return embedding, output
+
+
+@pytest.mark.parametrize("transform", list(WeightShareTransform))
+def test_a_tied_weight_is_one_parameter_that_both_train(transform: WeightShareTransform) -> None:
+    embedding, output = tied(transform)
+    shape = (5, 3) if transform is WeightShareTransform.SAME else (3, 5)
+    assert output.inner.weight.shape == shape
+    output.freeze(["scale"])
+    parameters = [p for p in nn.ModuleList([embedding, output]).parameters() if p.requires_grad]
+    assert [parameter.shape for parameter in parameters] == [(5, 3)]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    before = embedding.weight.detach().clone()
+    for _ in range(2):  # a second step: the transpose is not one of the first step's graph
+        optimizer.zero_grad()
+        output(torch.ones(1, shape[1])).sum().backward()
+        optimizer.step()
+    assert embedding.weight.grad is not None
+    torch.testing.assert_close(embedding.weight.grad, torch.ones(5, 3))
+    transposed = output.inner.weight if transform is WeightShareTransform.SAME else output.inner.weight.T
+    torch.testing.assert_close(transposed, embedding.weight)
+    torch.testing.assert_close(embedding.weight, before - 2)
+
+
+def test_tied_weights_are_trained_through_both_modules() -> None:
+    embedding, output = tied(WeightShareTransform.TRANSPOSE)
+    (embedding(torch.tensor([0])).sum() + output(torch.ones(1, 5)).sum()).backward()
+    expected = torch.ones(5, 3)
+    expected[0] += 1
+    torch.testing.assert_close(embedding.weight.grad, expected)
+
+
+@pytest.mark.parametrize("transform", list(WeightShareTransform))
+def test_tied_modules_load_what_they_saved(transform: WeightShareTransform, tmp_path: Path) -> None:
+    embedding, output = tied(transform)
+    embedding.save_to(tmp_path / "embedding.safetensors")
+    output.save_to(tmp_path / "output.safetensors")
+    values = embedding.weight.detach().clone()
+    again, again_output = tied(transform)
+    again.restore_from(tmp_path / "embedding.safetensors")
+    again_output.restore_from(tmp_path / "output.safetensors")
+    torch.testing.assert_close(again.weight, values)
+    assert ("inner.weight" in output.state_dict()) == (transform is WeightShareTransform.SAME)
+
+
+@pytest.mark.parametrize("transform", list(WeightShareTransform))
+def test_copying_tied_modules_together_copies_the_tie(transform: WeightShareTransform) -> None:
+    original = tied(transform)
+    embedding, output = copy.deepcopy(original)
+    with torch.no_grad():
+        embedding.weight.fill_(7.0)
+    assert bool((output.inner.weight == 7.0).all())
+    assert not bool((original[0].weight == 7.0).any())
+
+
+def test_a_module_tied_by_its_own_weight_keeps_its_class_for_configurations() -> None:
+    source, mine = Embedding(5, 3), Embedding(3, 5)
+    mine.tie_weights_with(source, ["weight"], {"weight": ("weight", WeightShareTransform.TRANSPOSE)})
+    torch.testing.assert_close(mine(torch.tensor([1]))[0], source.weight[:, 1])
+    assert mine.serialize()["header"]["full_spec"] == f"{__name__}.Embedding"
+    again = NeuralModule.deserialize(mine.serialize())
+    assert type(again) is Embedding
+    assert isinstance(again.weight, nn.Parameter)
+
+
+def test_tying_another_shape_or_an_unknown_weight_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"linear\.inner\.weight: the shapes differ: got \(5, 3\), wanted \(3, 3\)"):
+        Linear().tie_weights_with(
+            Embedding(5, 3), ["inner.weight"], {"inner.weight": ("weight", WeightShareTransform(0))}
+        )
+    with pytest.raises(UnknownNameError, match=r'embedding: weight "inner\.weight" is not known'):
+        Linear().tie_weights_with(Embedding(), ["inner.weight"])
+
+
+# Precision
+
+
+class Float32Probe(NonTrainableNM):
+    """Multiplies, and tells the type it did that in."""
+
+    keep_float32 = True
+    input_ports = {"x": VECTOR, "length": VECTOR}
+    output_ports = {"y": VECTOR}
+
+    def forward(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+
+class HalfProbe(Float32Probe):
+    """The same without the promise."""
+
+    keep_float32 = False
+
+
+def test_a_module_that_keeps_float32_runs_outside_autocast() -> None:
+    x, length = torch.ones(2, 2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Float32Probe()(x.float(), length).dtype is torch.float32
+        assert Float32Probe()(x=x, length=length).dtype is torch.float32
+        assert HalfProbe()(x.float(), length).dtype is torch.bfloat16
+        # and autocast goes on behind it
+        assert (x.float() @ x.float()).dtype is torch.bfloat16
+    assert Float32Probe()(x, length).dtype is torch.bfloat16
+
+
+def test_a_loss_keeps_float32() -> None:
+    class Product(LossNM):
+        input_ports = {"x": VECTOR}
+        output_ports = {"loss": NeuralType(elements_type=LossType())}
+
+        def _loss_function(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x).sum()
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Product()(x=torch.ones(2, 2, dtype=torch.bfloat16)).dtype is torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_lengths_on_the_cpu_do_not_hide_the_autocast_of_the_gpu() -> None:
+    x = torch.ones(2, 2, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert Float32Probe()(length=torch.ones(2), x=x).dtype is torch.float32
+
+
+# Data layers
+
+
+def batches(layer: DataLayerNM, training: bool = False, shard: Shard | None = None) -> list[list[float]]:
+    loader = layer.loader(training=training, shard=shard or Shard())
+    return [batch.values[0].tolist() for batch in loader.epoch(0)]
+
+
+def flat(batches: list[list[float]]) -> list[float]:
+    return [item for batch in batches for item in batch]
+
+
+def test_settings_are_read_with_and_without_underscore() -> None:
+    layer = Numbers()
+    assert [len(batch) for batch in batches(layer)] == [4, 4, 2]
+    layer.batch_size = 5
+    assert [len(batch) for batch in batches(layer)] == [5, 5]
+    layer.drop_last = True
+    layer.batch_size = 3
+    assert [len(batch) for batch in batches(layer, training=True)] == [3, 3, 3]
+    assert [len(batch) for batch in batches(layer)] == [3, 3, 3, 1]
+
+
+def test_evaluation_is_in_data_order_and_training_is_not_unless_asked() -> None:
+    layer = Numbers(40)
+    in_order = [float(number) for number in range(40)]
+    assert flat(batches(layer)) == in_order
+    shuffled = flat(batches(layer, training=True))
+    assert shuffled != in_order
+    assert sorted(shuffled) == in_order
+    layer.shuffle = False
+    assert flat(batches(layer, training=True)) == in_order
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_in_training_all_ranks_make_the_same_number_of_steps(shuffle: bool) -> None:
+    layer = Numbers(9)
+    layer.shuffle, layer.batch_size = shuffle, 1
+    steps = [len(batches(layer, training=True, shard=Shard(rank, 4))) for rank in range(4)]
+    assert steps == [3, 3, 3, 3]
+
+
+class Given(DataLayerNM):
+    """A data layer with whatever it is told to have."""
+
+    batch_size: int
+    output_ports = {"x": VECTOR, "target": VECTOR}
+
+    def __init__(self, data: Any = None, iterator: Any = None, collate: Any = None) -> None:
+        super().__init__()
+        self._data, self._iterator = data, iterator
+        if collate is not None:
+            self.collate_fn = collate
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def dataset(self) -> Dataset[Any] | None:
+        return self._data  # type: ignore[no-any-return]
+
+    @property
+    def data_iterator(self) -> Iterable[Any] | None:
+        return self._iterator  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("data", "iterator", "got"), [(None, None, "neither"), ([1], [1], "both")])
+def test_a_data_layer_has_a_dataset_or_an_iterator(data: Any, iterator: Any, got: str) -> None:
+    with pytest.raises(UsageError, match=f"given: a data layer has a dataset or a data_iterator: got {got}"):
+        Given(data, iterator).loader(training=False, shard=Shard())
+
+
+def test_an_iterator_is_read_anew_for_each_epoch() -> None:
+    layer = Given(iterator=[(torch.ones(3), torch.zeros(3)), {"target": torch.zeros(2), "x": torch.ones(2)}])
+    loader = layer.loader(training=True, shard=Shard())
+    for epoch in range(2):
+        found = list(loader.epoch(epoch))
+        assert [batch.amount for batch in found] == [3.0, 2.0]
+        assert all(batch.values[0].all() and not batch.values[1].any() for batch in found)
+    with pytest.raises(TypeError, match="the number of batches is not known"):
+        len(loader)
+
+
+def test_an_iterator_is_not_served_to_several_ranks() -> None:
+    with pytest.raises(UsageError, match="given: a data_iterator is not divided among ranks; give it a dataset"):
+        Given(iterator=[1]).loader(training=False, shard=Shard(1, 2))
+
+
+def test_an_empty_data_layer_is_still_a_module() -> None:
+    layer = Given(data=[])
+    assert layer
+    assert list(layer.loader(training=True, shard=Shard()).epoch(0)) == []
+
+
+def test_items_may_be_dictionaries_by_port() -> None:
+    layer = Given(data=[{"target": float(-index), "x": float(index)} for index in range(3)])
+    assert batches(layer) == [[0.0], [1.0], [2.0]]
+
+
+def test_a_collate_function_of_the_layer_is_used() -> None:
+    layer = Given(data=[1, 2, 3], collate=lambda items: (torch.tensor(items), torch.tensor(items)))
+    layer.batch_size = 3
+    assert batches(layer) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((1.0,), r"does not hold its ports: got 1 values, wanted 2 \(x, target\)"),
+        ((1.0, 2.0, 3.0), "got 3 values"),
+        ({"x": 1.0}, r"a batch of the data layer lacks ports: got values for x, wanted 2 \(x, target\)"),
+        (1.0, "got 1 values"),
+    ],
+)
+def test_a_batch_that_does_not_hold_the_ports_is_refused(item: Any, message: str) -> None:
+    with pytest.raises(NeuralPortNameMismatchError, match=message):
+        batches(Given(data=[item]))
+
+
+def test_torch_modules_form_dags() -> None:
+    x, target = Numbers()()
+    dag = Dag([Distance()(Linear()(x), target)])
+    assert [step.name for step in dag.steps] == ["linear", "distance"]
+    assert dag.modules["linear"].num_weights == 12
