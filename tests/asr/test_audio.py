@@ -217,6 +217,17 @@ def test_hand_made_headers_of_allowed_formats_are_read(content, tmp_path):
     assert len(read_audio(str(tmp_path / "a.wav"), sample_rate=RATE).samples) == 100
 
 
+def test_a_codec_that_only_the_decoder_recognises_is_refused_as_well(save, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.SUBTYPES", frozenset())
+    assert "a.wav has the codec PCM_16; convert it" in refusal(save(tone()))
+
+
+def test_a_file_that_ends_before_what_its_header_promises_is_refused(save, monkeypatch):
+    path, read = save(tone()), soundfile.SoundFile.read
+    monkeypatch.setattr(soundfile.SoundFile, "read", lambda file, count, **kinds: read(file, count - 1, **kinds))
+    assert "a.wav is damaged: 8000 samples promised, 7999 could be read" in refusal(path)
+
+
 def test_a_wav_file_without_a_format_is_refused(tmp_path):
     (tmp_path / "a.wav").write_bytes(b"RIFF\x24\0\0\0WAVEdata\0\0\0\0")
     assert "a WAV file without a format" in refusal(tmp_path / "a.wav")

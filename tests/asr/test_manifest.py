@@ -164,6 +164,11 @@ def test_objects_over_several_lines_are_refused(folder):
     assert "train.json:1: invalid JSON" in refusal(json.dumps(entry(), indent=1).encode(), folder=folder)
 
 
+def test_two_objects_in_a_line_are_refused_even_if_lines_and_objects_are_equally_many(folder):
+    line = json.dumps(entry()).encode()
+    assert "train.json:1: invalid JSON" in refusal(line + line, b"", folder=folder)
+
+
 def test_a_long_line_is_read_again_whole(folder):
     write(folder / "train.json", entry(text="a" * 30000), entry())
     assert len(Manifest.open("train.json").utterance(0).text) == 30000

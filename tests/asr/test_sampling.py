@@ -73,6 +73,12 @@ def test_batches_by_seconds_hold_the_limit_and_every_utterance(n, world, shuffle
             assert size == -1 or len(batch) <= size
 
 
+def test_batches_by_seconds_are_filled_on_every_rank():
+    batching = Batching(-1, bucketing=True, max_batch_seconds=50.0)
+    ranks = plans(np.full(120, 5.0, np.float32), batching, 3)
+    assert [[len(rows) for rows in plan.batches] for plan in ranks] == [[10] * 4] * 3
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 200), st.sampled_from([-1, 1, 4, 7]), WORLDS)
 def test_evaluation_gives_every_utterance_exactly_once_in_order(n, size, world):

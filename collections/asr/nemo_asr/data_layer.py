@@ -1,0 +1,214 @@
+"""AudioToTextDataLayer: transcribed speech from manifests as typed wires. Reading and ordering are in other files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr import preflight
+from nemo_asr.dataset import AudioTextDataset, Reading
+from nemo_asr.loading import Account, AudioTextLoader
+from nemo_asr.manifest import Manifest
+from nemo_asr.perturb import AudioAugmentor
+from nemo_asr.preflight import Infeasible
+from nemo_asr.sampling import Batching, Plan, evaluation_plan, training_plan
+from nemo_asr.text import make_parser
+from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+# A night's run survives one unusable utterance in a thousand; a small set ten, but no more than a tenth of it.
+_CORRUPT_SHARE, _CORRUPT_COUNT, _CORRUPT_MOST = 0.001, 10, 0.1
+
+
+class AudioToTextDataLayer(DataLayerNM):
+    """Utterances of JSON-lines manifests: audio (B, T) at ``sample_rate``, label ids (B, U), and their lengths (B,).
+
+    Every manifest line is checked here; of at most 20,000 lines, evenly spread, also whether the audio file is there
+    and the vocabulary can write the text. What cannot be used later (a damaged file) is skipped in training, counted,
+    and listed at the end of the epoch; see ``max_corrupt``.
+
+    Args:
+        manifest_filepath: one manifest, several separated by commas, or a list.
+        labels: the vocabulary; a label's position is its id.
+        batch_size: utterances in a batch on one rank; -1 for the whole set.
+        sample_rate: samples a second; files of another rate are resampled.
+        int_values: read through 32-bit integers: floats beyond full scale are clipped.
+        bos_id: id before each text, or None.
+        eos_id: id after each text, or None.
+        pad_id: id that fills up shorter texts; None is 0.
+        min_duration: seconds; shorter utterances are left out and counted.
+        max_duration: seconds; longer utterances are left out and counted. None: no limit.
+        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        load_audio: False gives audio of no samples, for work on the texts.
+        drop_last: in training, leave out the utterances that do not fill the last step.
+        shuffle: in training, another order in each epoch.
+        num_workers: processes that load batches; 0 loads in this one.
+        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
+        bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
+        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
+        max_corrupt: how many utterances may be unusable (below 1: which share) before the run ends. None: in training
+            one in a thousand, or ten where that is more, but never over a tenth; in evaluation none.
+        parser: ``en`` (English: numbers, abbreviations) or ``base`` (any language).
+        pin_memory: page-locked tensors, which go to a GPU faster.
+        name: the module's name.
+
+    Raises:
+        UsageError: arguments that contradict each other.
+        DataError: a manifest that is missing, empty or has lines that are not valid; audio files that are not there.
+        ConfigError: labels that cannot be a vocabulary.
+    """
+
+    amount_unit: ClassVar[str] = "audio-s"
+
+    def __init__(
+        self,
+        manifest_filepath: str | Sequence[str],
+        labels: Sequence[str],
+        batch_size: int,
+        sample_rate: int = 16000,
+        int_values: bool = False,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        pad_id: int | None = None,
+        min_duration: float | None = 0.1,
+        max_duration: float | None = None,
+        normalize_transcripts: bool = True,
+        trim_silence: bool = False,
+        load_audio: bool = True,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
+        bucketing: bool = False,
+        max_batch_seconds: float | None = None,
+        max_corrupt: float | None = None,
+        parser: str = "en",
+        pin_memory: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
+        self._batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds)
+        self._reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id)
+        self._make_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts)
+        self._augmentor = _augmentor_of(augmentor)
+        self._max_corrupt = _checked_max_corrupt(max_corrupt)
+        text_parser = self._make_parser()
+        manifest = Manifest.open(manifest_filepath, min_duration=min_duration, max_duration=max_duration)
+        self.manifest, self._all_seen = preflight.checked(manifest, text_parser, files_too=load_audio)
+        self._tell(text_parser.report())
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio and text of a batch, each with its lengths."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._reading.sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "transcripts": NeuralType("B T", LabelsType()),
+            "transcript_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
+        batch = symbol("B")
+        return {
+            "audio_signal": (batch, symbol("samples")),
+            "a_sig_length": (batch,),
+            "transcripts": (batch, symbol("U")),
+            "transcript_length": (batch,),
+        }
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    @property
+    def durations(self) -> npt.NDArray[np.float32]:
+        """(N,) seconds of each utterance, as the manifest says."""
+        return self.manifest.durations
+
+    def lengths_in_samples(self) -> npt.NDArray[np.int64]:
+        """(N,) samples of each utterance, by its duration in the manifest."""
+        return preflight.lengths_in_samples(self.manifest, self._reading.sample_rate)
+
+    def infeasible(self, frames_of: Callable[[int], int]) -> list[Infeasible]:
+        """The utterances whose text needs more frames than there are; see `preflight.infeasible`. Reads every line.
+
+        Args:
+            frames_of: frames out of the encoder for a number of samples.
+        """
+        return preflight.infeasible(self.manifest, self._dataset(), frames_of)
+
+    def loader(self, *, training: bool, shard: Shard) -> AudioTextLoader:
+        """The batches of one rank. In evaluation every utterance comes once, in manifest order, unperturbed.
+
+        Raises:
+            UsageError: no batch is left by ``drop_last``, or ``max_batch_seconds`` is less than an utterance.
+        """
+        plan_of = self._training_plans(shard) if training else self._evaluation_plans(shard)
+        if training and not len(plan_of(0)):
+            raise UsageError(
+                f"drop_last leaves no batch of {len(self)} utterances",
+                place=self.name,
+                wanted=f"at least {self.batch_size * shard.world_size} (batch_size x ranks)",
+                remedy="lower batch_size, or set drop_last to false",
+            )
+        return AudioTextLoader(
+            self.manifest,
+            self._dataset(shard.seed),
+            plan_of,
+            Account(self.manifest, self._reading.sample_rate, self.corrupt_budget(training)),
+            training=training,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+            count_unknown=not self._all_seen,
+        )
+
+    def corrupt_budget(self, training: bool) -> int:
+        """How many utterances may turn out unusable before the run ends."""
+        if self._max_corrupt is not None:
+            return int(self._max_corrupt * len(self) if self._max_corrupt < 1 else self._max_corrupt)
+        if not training:
+            return 0
+        return int(min(max(_CORRUPT_SHARE * len(self), _CORRUPT_COUNT), _CORRUPT_MOST * len(self)))
+
+    def _training_plans(self, shard: Shard) -> Callable[[int], Plan]:
+        def plan_of(epoch: int) -> Plan:
+            place = {"seed": shard.seed, "epoch": epoch, "rank": shard.rank, "world_size": shard.world_size}
+            return training_plan(self.durations, self._batching, **place)
+
+        return plan_of
+
+    def _evaluation_plans(self, shard: Shard) -> Callable[[int], Plan]:
+        plan = evaluation_plan(len(self), self.batch_size, rank=shard.rank, world_size=shard.world_size)
+        return lambda epoch: plan
+
+    def _dataset(self, seed: int = 0) -> AudioTextDataset:
+        return AudioTextDataset(self.manifest.reader, self._make_parser(), self._reading, self._augmentor, seed)
+
+    def _tell(self, text_report: str) -> None:
+        logging.info(self.manifest.summary())
+        if text_report:
+            seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
+            logging.warning(f"{','.join(self.manifest.paths)}: {text_report}{seen}")
+
+
+def _augmentor_of(augmentor: Mapping[str, Any] | AudioAugmentor | None) -> AudioAugmentor | None:
+    if isinstance(augmentor, Mapping):
+        return AudioAugmentor.from_config(augmentor)
+    return augmentor
+
+
+def _checked_max_corrupt(max_corrupt: float | None) -> float | None:
+    if max_corrupt is not None and max_corrupt < 0:
+        raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
+    return max_corrupt

@@ -1,0 +1,183 @@
+"""The batches of an audio data layer, epoch by epoch, and the account of what could not be used. No decoding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from nemo_asr.dataset import AudioTextDataset, Loaded, Request
+from nemo_asr.manifest import Manifest
+from nemo_asr.manifest_lines import listed
+from nemo_asr.sampling import Plan
+from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.errors import DataError
+from nemo_lite.utils import logging
+
+_NUM_SPARES = 4
+
+
+class Account:
+    """What could not be used, against a budget, and what was converted on the way.
+
+    Args:
+        manifest: the utterances.
+        sample_rate: the wanted rate, for messages.
+        budget: how many utterances may be unusable before the run ends.
+    """
+
+    def __init__(self, manifest: Manifest, sample_rate: int, budget: int) -> None:
+        self.faults: dict[int, str] = {}
+        self._manifest, self._sample_rate, self._budget = manifest, sample_rate, budget
+        self._name = ",".join(manifest.paths)
+        self._num_told = 0
+        self._resampled: Counter[int] = Counter()
+        self._num_mixed_down = 0
+        self._unknown: Counter[str] = Counter()
+        self._conversions_told = False
+
+    def note(self, loaded: Loaded) -> None:
+        """Take notice of a batch.
+
+        Raises:
+            DataError: the manifest changed, or more utterances are unusable than the budget allows (all are listed).
+        """
+        if loaded.fatal:
+            raise DataError(loaded.fatal)
+        self.faults.update(loaded.faults)
+        if len(self.faults) > self._budget:
+            raise DataError(self._over_budget())
+        self._resampled += loaded.resampled
+        self._num_mixed_down += loaded.num_mixed_down
+        self._unknown += loaded.unknown
+
+    def _over_budget(self) -> str:
+        faults, count = list(self.faults.values()), len(self.faults)
+        noun = "utterance" if count == 1 else "utterances"
+        verdict = f"{count} {noun} cannot be used and max_corrupt allows {self._budget}"
+        remedy = "mend the files, delete their lines, or raise max_corrupt"
+        if count == 1:
+            return f"{faults[0]}; {verdict}: {remedy}"
+        return f"{self._name}: {verdict}; {remedy}\n{listed(faults, count)}"
+
+    def report(self, count_unknown: bool) -> None:
+        """Say what is new since the last report; conversions are the same in each epoch and are said once."""
+        if len(self.faults) > self._num_told:
+            self._num_told = len(self.faults)
+            lines = "\n".join(f"  {fault}" for fault in self.faults.values())
+            logging.warning(
+                f"{self._name}: {len(self.faults)} utterances skipped so far (max_corrupt {self._budget}):\n{lines}"
+            )
+        if self._conversions_told:
+            return
+        self._conversions_told = True
+        for rate, count in sorted(self._resampled.items()):
+            logging.info(f"{self._name}: {count} utterances resampled from {rate} Hz to {self._sample_rate} Hz")
+        if self._num_mixed_down:
+            logging.info(f"{self._name}: {self._num_mixed_down} utterances of several channels averaged to one")
+        if count_unknown and self._unknown:
+            shown = " ".join(f'"{symbol}" x{count}' for symbol, count in self._unknown.most_common(10))
+            logging.warning(f"{self._name}: {len(self._unknown)} characters outside the vocabulary: {shown}")
+
+
+class AudioTextLoader:
+    """Batches of one rank through torch's DataLoader; its workers live as long as the loader.
+
+    Args:
+        manifest: the utterances; stays in this process.
+        dataset: loads what a request describes; goes to the workers.
+        plan_of: the batches of this rank in an epoch.
+        account: takes notice of every batch.
+        training: perturb the audio, and never give an empty batch (other ranks wait at the same step).
+        num_workers: processes that load batches; with 0 they are loaded when asked for.
+        pin_memory: page-locked tensors, which go to a GPU faster.
+        count_unknown: report the characters outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        dataset: AudioTextDataset,
+        plan_of: Callable[[int], Plan],
+        account: Account,
+        *,
+        training: bool,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        count_unknown: bool = False,
+    ) -> None:
+        self._plan_of, self._account, self._training = plan_of, account, training
+        self._sample_rate, self._count_unknown = dataset.reading.sample_rate, count_unknown
+        self._epoch, self._plan = 0, plan_of(0)
+        self._requests = _Requests(manifest, training)
+        self._loader: DataLoader[Loaded] = DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            pin_memory=pin_memory,
+            generator=torch.Generator(),  # its own: the global one stays where the user left it
+        )
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def plan(self, epoch: int) -> Plan:
+        """The batches of that epoch on this rank."""
+        if epoch != self._epoch:
+            self._epoch, self._plan = epoch, self._plan_of(epoch)
+        return self._plan
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of that epoch from number ``first`` on.
+
+        Raises:
+            DataError: more utterances are unusable than the budget allows, a manifest changed, or no utterance of a
+                training batch could be used.
+        """
+        self._requests.choose(self.plan(epoch), epoch, first)
+        try:
+            for loaded in self._loader:
+                self._account.note(loaded)
+                if loaded.rows:
+                    yield Batch(loaded.values, loaded.rows, loaded.num_samples / self._sample_rate)
+                elif self._training:
+                    problems = [text for _, text in loaded.faults]
+                    raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")
+        finally:
+            self._account.report(self._count_unknown)
+
+
+class _Requests:
+    """What torch's DataLoader asks the data set for: one request a batch. Stays in the main process."""
+
+    def __init__(self, manifest: Manifest, training: bool) -> None:
+        self._manifest, self._training = manifest, training
+        self._plan, self._epoch, self._first = Plan([]), 0, 0
+
+    def choose(self, plan: Plan, epoch: int, first: int) -> None:
+        self._plan, self._epoch, self._first = plan, epoch, first
+
+    def __len__(self) -> int:
+        return len(self._plan) - self._first
+
+    def __iter__(self) -> Iterator[Request]:
+        for number in range(self._first, len(self._plan)):
+            refs = self._manifest.refs(self._plan.batches[number])
+            spares = self._spares(number) if self._training else []
+            yield Request(self._epoch, refs, self._manifest.refs(spares), augment=self._training)
+
+    def _spares(self, number: int) -> list[int]:
+        """Utterances of a neighbouring batch: of similar duration when there is bucketing."""
+        neighbour = self._plan.batches[number - 1 if number else len(self._plan) - 1]
+        spares: list[int] = neighbour[:_NUM_SPARES].tolist()
+        return spares
+
+
+def _as_it_is(loaded: Any) -> Any:
+    return loaded
