@@ -16,7 +16,7 @@ class StepTiming:
 
     Attributes:
         num_steps: optimizer steps made.
-        seconds: wall time they took.
+        seconds: time they took, evaluation and saving between them not counted.
         data_wait_seconds: part of it in which the loop waited for data.
         amount: what they consumed, in ``amount_unit`` (items, seconds of audio).
     """

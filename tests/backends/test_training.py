@@ -292,6 +292,42 @@ def test_a_renamed_wire_beyond_the_training_dag_is_computed_when_asked_for(facto
     del net
 
 
+def test_a_wire_of_the_training_dag_that_was_not_kept_is_an_error_with_the_remedy(factory):
+    _, loss = build()
+    prediction = next(iter(loss.call.inputs.values()))
+
+    class Ask(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            state["tensors"].get_tensor(prediction)
+
+    with pytest.raises(DagError, match=r"net\.out was not kept in this step: .*; name the wire before training starts"):
+        train(factory, [loss], Ask())
+
+
+def test_the_loss_of_an_objective_that_is_not_at_its_turn_can_be_read_too(factory):
+    data, nets = Points(), [Net(name="first"), Net(name="second")]
+    x, y = data()
+    losses = [Mse()(out=net(x=x), target=y) for net in nets]
+    seen = []
+
+    class Ask(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            seen.append([state["tensors"].get_tensor(loss).item() for loss in losses])
+
+    pairs = [(torch.optim.SGD(net.parameters(), lr=0.1), [loss]) for net, loss in zip(nets, losses, strict=True)]
+    train(factory, pairs, Ask(), params={"max_steps": 2})
+    assert seen[0][1] == pytest.approx(nn.functional.mse_loss(Net()(x=data.x[:4]), data.y[:4]).item())
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("max_steps", "ends"), [(3, ["epoch_end 0"]), (4, ["epoch_end 0"]), (6, ["epoch_end 0", "epoch_end 1"])])
+def test_an_epoch_ends_when_its_data_is_used_up_also_when_the_run_ends_there(factory, max_steps, ends):
+    _, loss = build()
+    record = Record()
+    train(factory, [loss], record, params={"max_steps": max_steps})
+    assert [event for event in record.events if event.startswith("epoch_end")] == ends
+
+
 def test_an_unknown_tensor_name_lists_the_known_ones(factory):
     _, loss = build()
     next(iter(loss.call.inputs.values())).rename("prediction")
@@ -319,7 +355,7 @@ def test_a_callback_can_ask_to_stop(factory):
     factory.train(
         [loss], optimizer="sgd", callbacks=[record, Stop()], optimization_params={"lr": 0.1, "num_epochs": 9}
     )
-    assert record.events[-3:] == ["step_end 1", "epoch_end 0", "action_end"]
+    assert record.events[-2:] == ["step_end 1", "action_end"]
 
 
 def test_the_epochs_order_of_shuffled_data_follows_from_the_seed():

@@ -165,7 +165,7 @@ class PtActions:
             NonFiniteLossError: with ``stop_on_nan_loss``.
         """
         params = dict(optimization_params or {})
-        called = CallbackList([*(callbacks or ()), ProgressBar()])
+        called = CallbackList(_with_bar(callbacks or ()))
         if tensors_to_optimize is None:
             self._only_end(called)
             return
@@ -284,13 +284,14 @@ class PtActions:
         kept: Sequence[NmTensor],
         params: Mapping[str, Any],
     ) -> Objective:
-        own = [wire for wire in kept if wire in Dag(losses) and wire not in dag.inputs]
+        own = [wire for wire in kept if wire in Dag(losses) and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
         module = self._comm.wrap(lower(part, "TrainingDag").to(self._device))
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         rates = [group["lr"] for group in chosen.param_groups]
-        return Objective(module, len(losses), [*dag.inputs, *own], chosen, parameters, rates)
+        calls = {step.call for step in part.steps}
+        return Objective(module, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)
@@ -304,6 +305,10 @@ class PtActions:
     ) -> RunState:
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
         return RunState(self._comm, self._device, precision, optimizers, modules, self._tb_writer, values)
+
+
+def _with_bar(callbacks: Sequence[Any]) -> list[Any]:
+    return [*callbacks, *([] if any(isinstance(each, ProgressBar) for each in callbacks) else [ProgressBar()])]
 
 
 def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from nemo_lite.backends.pytorch.evaluation import Evaluation
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.actions import StepTiming
-from nemo_lite.core.dag import Dag
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.dag import Dag, slice_between
+from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import CheckpointError, DagError, did_you_mean
 from nemo_lite.utils import logging
 
@@ -32,7 +31,8 @@ class StepValues:
         self._values: dict[NmTensor, Any] = {}
         self._fresh: tuple[Sequence[NmTensor], Sequence[Any]] = ((), ())
         self._loss: torch.Tensor | None = None
-        self._continuations: dict[NmTensor, tuple[tuple[NmTensor, ...], nn.Module]] = {}
+        self._calls: Set[ModuleCall] = frozenset()
+        self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
 
     def wire(self, name: str) -> NmTensor:
         """The wire of that name.
@@ -53,9 +53,11 @@ class StepValues:
         wanted = list(dict.fromkeys([*wires, *self._names.values()]))
         return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
 
-    def set(self, loss: torch.Tensor, wires: Sequence[NmTensor], values: Sequence[Any]) -> None:
-        """Take the values of a step. This runs at every step, so nothing is looked at before somebody asks."""
-        self._loss, self._fresh = loss, (wires, values)
+    def set(
+        self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[Any]
+    ) -> None:
+        """Take the values of a step that made ``calls``. This runs at every step: nothing is looked at before it is asked for."""
+        self._loss, self._calls, self._fresh = loss, calls, (wires, values)
 
     def clear(self) -> None:
         """Let the step's tensors go."""
@@ -78,15 +80,19 @@ class StepValues:
         return self._values.get(wire)
 
     def _continue_to(self, wire: NmTensor) -> Any:
-        if wire not in self._continuations:
-            part = self._dag.continuation([wire])
-            self._continuations[wire] = (part.inputs, lower(part, "Continuation"))
-        inputs, module = self._continuations[wire]
-        if any(taken not in self._values for taken in inputs):
-            raise DagError(
-                f"{wire.place} was not kept in this step",
-                remedy='name it before training starts: wire.rename("...") keeps it',
-            )
+        """Compute a wire from what the step has. What the step itself computed is not computed again: dropout would differ."""
+        key = (wire, id(self._calls))
+        if key not in self._continuations:
+            part = slice_between(self._fresh[0], [wire])
+            again = [step.name for step in part.steps if step.call in self._calls]
+            if again:
+                raise DagError(
+                    f"{wire.place} was not kept in this step",
+                    got=f"it needs what {again[-1]} gave",
+                    remedy='name the wire before training starts: wire.rename("...") keeps it',
+                )
+            self._continuations[key] = (part.inputs, lower(part, "Continuation"))
+        inputs, module = self._continuations[key]
         with torch.no_grad(), self._precision.forward():
             return module(*(self._values[taken] for taken in inputs))[0]
 
@@ -97,15 +103,14 @@ class _Clock:
 
     total: StepTiming = field(default_factory=StepTiming)
     seen: dict[int, StepTiming] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
 
-    def add(self, data_wait_seconds: float, amount: float) -> None:
+    def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
         self.total.num_steps += 1
+        self.total.seconds += seconds
         self.total.data_wait_seconds += data_wait_seconds
         self.total.amount += amount
 
     def read(self, reader: object) -> StepTiming:
-        self.total.seconds = time.perf_counter() - self.started
         now, before = self.total, self.seen.get(id(reader), StepTiming())
         self.seen[id(reader)] = StepTiming(now.num_steps, now.seconds, now.data_wait_seconds, now.amount)
         return StepTiming(

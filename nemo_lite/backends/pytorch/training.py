@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.data import Batch, BatchLoader
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.state import RunState, StepValues
 from nemo_lite.core.events import CallbackList
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import NonFiniteLossError
 from nemo_lite.utils import logging
 
@@ -29,7 +29,8 @@ class Objective:
     Attributes:
         module: computes the losses, then the kept wires, from a batch.
         num_losses: how many of its outputs are losses; they are summed.
-        kept: the wires of a batch, then those of its other outputs.
+        kept: the wires of a batch, then those of its outputs.
+        calls: the calls that ``module`` makes.
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
@@ -38,6 +39,7 @@ class Objective:
     module: nn.Module
     num_losses: int
     kept: Sequence[NmTensor]
+    calls: Set[ModuleCall]
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
@@ -83,7 +85,7 @@ class Training:
         self._state, self._values, self._callbacks = state, values, callbacks
         self._lr_policy, self._limits = lr_policy, limits
         self._num_skipped = 0
-        self._wait_seconds = 0.0
+        self._started = self._wait_seconds = 0.0
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
@@ -93,12 +95,12 @@ class Training:
             state.epoch = state.epochs_done
             callbacks.on_epoch_start(state)
             for batches in self._steps(self._loader.epoch(state.epoch)):
-                self._step(batches)
-                if self._is_done():
+                if self._is_done():  # asked here and not behind the step: an epoch that ends with the run is complete
                     break
+                self._step(batches)
             else:
                 state.epochs_done += 1
-            callbacks.on_epoch_end(state)
+                callbacks.on_epoch_end(state)
         if self._num_skipped:
             logging.warning("%d of %d steps were skipped: their loss was not finite", self._num_skipped, state.steps_done)
         if state.stop_reason:
@@ -116,9 +118,9 @@ class Training:
         """The batches of each step; the last step of an epoch takes what is left. The wait for data is timed."""
         batches = iter(batches)
         while True:
-            started = time.perf_counter()
+            self._started = time.perf_counter()
             group = list(islice(batches, self._limits.batches_per_step))
-            self._wait_seconds = time.perf_counter() - started
+            self._wait_seconds = time.perf_counter() - self._started
             if not group:
                 return
             yield group
@@ -136,7 +138,8 @@ class Training:
         else:
             self._skip(batches, losses)
         state.steps_done += 1
-        state.clock.add(self._wait_seconds, sum(batch.amount for batch in batches))
+        amount = sum(batch.amount for batch in batches)
+        state.clock.add(time.perf_counter() - self._started, self._wait_seconds, amount)
         callbacks.on_step_end(state)
 
     def _accumulate(self, objective: Objective, batch: Batch, num_batches: int, is_last: bool) -> torch.Tensor:
@@ -151,7 +154,7 @@ class Training:
             loss = outputs[0] if objective.num_losses == 1 else torch.stack(outputs[: objective.num_losses]).sum()
             state.precision.backward(loss if num_batches == 1 else loss / num_batches)
         detached = loss.detach()
-        self._values.set(detached, objective.kept, (*values, *outputs[objective.num_losses :]))
+        self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
         self._callbacks.on_batch_end(state)
         return detached
 
