@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.convolution import is_time_major
+from nemo_asr.convolution import MaskedConv1d, is_time_major
 from nemo_asr.jasper_blocks import BatchNorm, GroupShuffle, JasperBlock, MaskedGroupNorm, make_normalization
 from nemo_asr.jasper_spec import JasperBlockSpec, block_problems, read_blocks
 from nemo_asr.squeeze_excite import SqueezeExcite
@@ -79,6 +79,15 @@ def test_squeeze_excite_does_not_see_padding(window, mode, length):
     lengths = torch.tensor([60, length, 31])
     alone = layer(x[1:2, :, :length], torch.tensor([length]))
     torch.testing.assert_close(layer(x, lengths)[1:2, :, :length], alone)
+
+
+def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_own_frames():
+    windowed, whole = SqueezeExcite(4, 2, context_window=8), SqueezeExcite(4, 2)
+    windowed.load_state_dict(whole.state_dict())
+    x = torch.randn(2, 4, 20)
+    for given in (x, x[:, :, :3]):
+        among, expected = (layer(given, torch.tensor([3, 1])) for layer in (windowed, whole))
+        torch.testing.assert_close(among, expected)
 
 
 def test_an_unknown_interpolation_is_refused_with_the_nearest_name():
@@ -156,6 +165,20 @@ def test_an_even_kernel_is_rounded_up_and_a_factor_scales_it_first():
     layer = block(kernel=[4])
     assert layer.mconv[0].conv.weight.shape == (8, 6, 5)
     assert layer([torch.randn(1, 6, 30)], torch.tensor([30]))[0][0].shape == (1, 8, 30)
+
+
+@pytest.mark.parametrize(
+    ("keys", "strides"),
+    [
+        ({"residual_mode": "stride_add"}, [2, 2, 2]),
+        ({"residual_mode": "stride_add", "stride_last": True}, [1, 1, 2]),
+        ({"residual_mode": "stride_last"}, [1, 1, 2]),
+    ],
+)
+def test_sub_blocks_and_the_residual_stride_alike(keys, strides):
+    layer = block(repeat=3, stride=[2], **keys)
+    assert [conv.conv.stride[0] for conv in layer.mconv if isinstance(conv, MaskedConv1d)] == strides
+    assert layer.res[0][0].conv.stride[0] == layer.stride == strides[0] * strides[1] * strides[2]
 
 
 @pytest.mark.parametrize(
