@@ -13,7 +13,7 @@ import pytest
 
 from nemo_asr.corpora.archives import download, unpack
 from nemo_asr.corpora.writing import filling_folder, write_manifest
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, UsageError
 
 
 def archive(path, *members, mode="w:gz"):
@@ -97,6 +97,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+
+
 @pytest.fixture(scope="module")
 def server():
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
@@ -127,6 +132,12 @@ def test_a_download_that_went_wrong_leaves_no_file(server, tmp_path, page, sha25
 def test_an_unreachable_server_is_named(tmp_path):
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:1/a: the archive cannot be downloaded"):
         download("http://127.0.0.1:1/a", tmp_path / "a")
+
+
+def test_a_disk_that_cannot_be_written_is_not_blamed_on_the_server(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="the file cannot be written"):
+        download(f"{server}/whole", tmp_path / "file" / "a")
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -11,7 +11,6 @@ import lzma
 import shutil
 import sys
 import tarfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -44,22 +43,17 @@ def download(url: str, path: Path, sha256: str | None = None) -> None:
 
 
 def _fetch(url: str, path: Path, sha256: str | None) -> None:
-    digest, received = hashlib.sha256(), 0
-    with (
-        _network_errors(url),
-        urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
-        open(path, "wb") as out,
-    ):
-        promised = int(response.headers.get("Content-Length") or 0)
-        with tqdm(total=promised or None, unit="B", unit_scale=True, disable=None) as bar:
-            while chunk := response.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                out.write(chunk)
-                received += len(chunk)
-                bar.update(len(chunk))
-    if promised and received != promised:
+    digest, received, promised = hashlib.sha256(), 0, 0
+    with open(path, "wb") as out, tqdm(unit="B", unit_scale=True, disable=None) as bar:
+        for chunk, promised in _chunks(url):
+            digest.update(chunk)
+            out.write(chunk)
+            received += len(chunk)
+            bar.total = promised or None
+            bar.update(len(chunk))
+    if received == 0 or (promised and received != promised):
         raise DataError(
-            "the download broke off", place=url, got=f"{received} bytes", wanted=f"{promised}", remedy=_BY_HAND
+            "the download broke off", place=url, got=f"{received} bytes", wanted=str(promised), remedy=_BY_HAND
         )
     if sha256 and digest.hexdigest() != sha256:
         raise DataError(
@@ -74,11 +68,14 @@ def _fetch(url: str, path: Path, sha256: str | None) -> None:
 _BY_HAND = "download it by hand and give it with --source"
 
 
-@contextmanager
-def _network_errors(url: str) -> Iterator[None]:
+def _chunks(url: str) -> Iterator[tuple[bytes, int]]:
+    """What the server sends, piece by piece, each with the bytes that it promised in all (0: it did not say)."""
     try:
-        yield
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+            promised = int(response.headers.get("Content-Length") or 0)
+            while chunk := response.read(_CHUNK_BYTES):
+                yield chunk, promised
+    except (OSError, http.client.HTTPException) as error:
         raise DataError("the archive cannot be downloaded", place=url, got=f'"{error}"', remedy=_BY_HAND) from None
 
 
