@@ -195,8 +195,9 @@ def test_train_and_eval_arguments_lie_over_the_shared_ones(write: Write, manifes
 
 
 def test_overrides_win_over_the_file(write: Write, manifest: str) -> None:
-    layer = load_recipe(write(FLAT)).data_layer(manifest, training=True, batch_size=3, max_duration=9.0, shuffle=False)
-    assert (layer.batch_size, layer.init_params["max_duration"], layer.init_params["shuffle"]) == (3, 9.0, False)
+    overrides = {"batch_size": 3, "max_duration": 9.0, "shuffle": False, "sample_rate": 8000}
+    layer = load_recipe(write(FLAT)).data_layer(manifest, training=True, **overrides)
+    assert layer.init_params.items() >= overrides.items()
 
 
 def test_a_data_layer_without_a_batch_size_anywhere_is_refused(write: Write, manifest: str) -> None:
@@ -323,6 +324,19 @@ def test_a_needed_section_that_is_missing_is_named(write: Write, section: str) -
     start = FLAT.index(section)
     end = FLAT.index("\n\n", start)
     assert f"such as {section}" in "\n".join(problems_of(write(FLAT[:start] + FLAT[end:])))
+
+
+def test_an_encoder_without_blocks_is_refused_with_its_place(write: Write) -> None:
+    text = FLAT[: FLAT.index("    - {filters: 8")].replace("  jasper:", "  jasper: []") + "labels: [a]\n"
+    assert f"a.yaml:{line_of('jasper: []', text)}:3: JasperEncoder.jasper has no blocks" in problems_of(write(text))
+
+
+def test_blocks_that_are_no_mappings_are_told_each(write: Write) -> None:
+    text = FLAT[: FLAT.index("    - {filters: 8")] + "    - 3\n    - 4\nlabels: [a]\n"
+    assert [problem.split(": ", 1)[1] for problem in problems_of(write(text))] == [
+        "JasperEncoder.jasper[0] is 3, wanted a mapping",
+        "JasperEncoder.jasper[1] is 4, wanted a mapping",
+    ]
 
 
 def test_features_and_feat_in_that_differ_name_both_lines(write: Write) -> None:

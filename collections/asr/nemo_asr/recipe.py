@@ -216,7 +216,9 @@ class _Check:
         given = {key: value for key, value in {**part.implied, **wanted}.items() if key not in part.params}
         problems = check_call(part.params, part.target, given=given.keys() | set(later) - part.params.keys())
         blocks = part.params.get("jasper")
-        if isinstance(blocks, list) and all(isinstance(block, Config) for block in blocks):
+        if blocks == []:
+            problems.append(f"{part.params.place('jasper')}: {part.params.path_of('jasper')} has no blocks")
+        elif isinstance(blocks, list) and all(isinstance(block, Config) for block in blocks):
             problems += block_problems(blocks)
         self.given[role] = given
         self.problems += problems
