@@ -358,3 +358,26 @@ def test_drop_last_that_leaves_nothing_is_refused(folder):
     make_set(folder)
     with pytest.raises(UsageError, match=r"drop_last leaves no batch of 12 utterances: wanted at least 20"):
         layer_of(batch_size=10, drop_last=True).loader(training=True, shard=Shard(world_size=2))
+
+
+def test_utterances_that_are_left_out_are_gone_from_every_view_and_counted(folder):
+    make_set(folder)
+    layer = layer_of()
+    seconds = layer.durations.tolist()
+    layer.leave_out([0, 5], "of a test")
+    assert len(layer) == 10
+    assert layer.durations.tolist() == [seconds[row] for row in range(12) if row not in (0, 5)]
+    assert layer.place_of(0) == "train.json:2"
+    assert layer.place_of(4) == "train.json:7"
+    assert sorted(ids_of(batches_of(layer, training=True))) == list(range(10))
+    assert "dropped 2 of a test (0.00 h: train.json:1, train.json:6)" in layer.manifest.summary()
+    with pytest.raises(DataError, match=r"train\.json: no utterance is left: .*2 of a test .*10 of another"):
+        layer.leave_out(range(10), "of another")
+
+
+def test_infeasible_utterances_tell_their_positions(folder):
+    make_set(folder)
+    layer = layer_of()
+    found = layer.infeasible(lambda num_samples: 1)  # one frame: "a" fits, "ab" does not
+    assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
+    assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]

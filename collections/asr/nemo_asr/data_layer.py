@@ -148,6 +148,24 @@ class AudioToTextDataLayer(DataLayerNM):
         """
         return preflight.infeasible(self.manifest, self._dataset(), frames_of)
 
+    def leave_out(self, rows: Sequence[int], reason: str) -> None:
+        """Go on without the utterances at these positions. Those behind them move up.
+
+        Args:
+            rows: positions, from 0 to ``len(self) - 1``.
+            reason: completes "12 ..." in the summary of what was kept and dropped.
+
+        Raises:
+            DataError: nothing would be left.
+        """
+        refused = np.zeros(len(self), bool)
+        refused[list(rows)] = True
+        self.manifest = self.manifest.without(refused, reason)
+
+    def place_of(self, item: int) -> str:
+        """``manifest:line`` of the utterance at a position."""
+        return self.manifest.place(item)
+
     def loader(self, *, training: bool, shard: Shard) -> AudioTextLoader:
         """The batches of one rank. In evaluation every utterance comes once, in manifest order, unperturbed.
 

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from nemo_asr.dataset import AudioTextDataset
 from nemo_asr.manifest import Manifest
-from nemo_asr.manifest_lines import ManifestChangedError, Utterance, listed
+from nemo_asr.manifest_lines import LineRef, ManifestChangedError, Utterance, listed
 from nemo_asr.text import CharParser
 from nemo_lite.errors import DataError
 
 CHECKED_LINES = 20_000
+_BLOCK_LINES = 1 << 16
 
 
 class Infeasible(NamedTuple):
     """An utterance whose text does not fit its frames.
 
     Attributes:
+        row: its position in the manifest as filtered.
         place: ``manifest:line``.
         frames: frames that the encoder gives for it.
         needed: frames that its text needs: one for each label, and one more between equal neighbours.
         text: its text as written.
     """
 
+    row: int
     place: str
     frames: int
     needed: int
@@ -94,16 +97,24 @@ def infeasible(manifest: Manifest, dataset: AudioTextDataset, frames_of: Callabl
     num_samples = lengths_in_samples(manifest, dataset.reading.sample_rate)
     frames = {int(count): frames_of(int(count)) for count in np.unique(num_samples)}
     found = []
-    for ref, count in zip(manifest.refs(np.arange(len(manifest))), num_samples.tolist(), strict=True):
+    for ref, count in zip(_all_refs(manifest), num_samples.tolist(), strict=True):
         utterance = manifest.reader.utterance(ref)
         try:
             ids = dataset.label_ids(utterance)
         except DataError:
             continue  # it will be left out for its text
+        if 2 * len(ids) <= frames[count]:
+            continue  # fits even if all neighbours were equal; counting them takes longer than all the rest
         needed = len(ids) + sum(left == right for left, right in itertools.pairwise(ids))
         if needed > frames[count]:
-            found.append(Infeasible(utterance.place, frames[count], needed, utterance.text))
+            found.append(Infeasible(ref.row, utterance.place, frames[count], needed, utterance.text))
     return found
+
+
+def _all_refs(manifest: Manifest) -> Iterator[LineRef]:
+    """Every utterance in turn; those of a few lines are held at a time."""
+    for first in range(0, len(manifest), _BLOCK_LINES):
+        yield from manifest.refs(np.arange(first, min(first + _BLOCK_LINES, len(manifest))))
 
 
 def lengths_in_samples(manifest: Manifest, sample_rate: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
