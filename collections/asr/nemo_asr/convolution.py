@@ -17,8 +17,8 @@ from torch.amp import custom_bwd, custom_fwd
 
 from nemo_lite.errors import UsageError
 
-# Frames for which one small matrix product computes the gradient of all taps. Of 16, 32 and 64 it was the fastest for 33
-# and 75 taps, and within a fifth of the fastest for 11.
+# Frames for which one small matrix product computes the gradient of all taps. Of 16, 32 and 64 it was the fastest for
+# 33 and 75 taps, and within a fifth of the fastest for 11.
 _SEGMENT = 32
 
 
