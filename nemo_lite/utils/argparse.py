@@ -16,11 +16,27 @@ N = TypeVar("N", int, float)
 OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
 
 
-class NemoArgParser(argparse.ArgumentParser):
-    """An ``argparse.ArgumentParser`` with NeMo's common options; also of use in ``parents=[NemoArgParser()]``.
+class OneLineParser(argparse.ArgumentParser):
+    """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must."""
 
-    A value that cannot be used ends the script with one line on stderr and exit code 2.
-    """
+    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; an option that does not exist is answered with the nearest one."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = did_you_mean(unknown[0].partition("=")[0], known)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class NemoArgParser(OneLineParser):
+    """NeMo's common options; also of use in ``parents=[NemoArgParser()]``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,7 +50,7 @@ class NemoArgParser(argparse.ArgumentParser):
         self.add_argument(
             "--local_rank",
             "--local-rank",
-            type=_local_rank,
+            type=local_rank,
             default=os.environ.get("LOCAL_RANK"),
             help="index of this process on its machine, given by the launcher (default: LOCAL_RANK)",
         )
@@ -78,27 +94,20 @@ class NemoArgParser(argparse.ArgumentParser):
             "--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints"
         )
 
-    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """As in argparse; an option that does not exist is answered with the nearest one."""
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = did_you_mean(unknown[0].partition("=")[0], known)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
-        return parsed
-
-    def error(self, message: str) -> NoReturn:
-        """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
 
 def positive_int(text: str) -> int:
     """An argparse type: a whole number from 1."""
     value = _parsed(int, text)
     if value is None or value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return value
+
+
+def not_negative_int(text: str) -> int:
+    """An argparse type: a whole number from 0 that fits into 63 bits, as seeds have to."""
+    value = _parsed(int, text)
+    if value is None or not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return value
 
 
@@ -110,7 +119,8 @@ def not_negative_float(text: str) -> float:
     return value
 
 
-def _local_rank(text: str) -> int:
+def local_rank(text: str) -> int:
+    """An argparse type: the index of a process on its machine, perhaps from the environment."""
     value = _parsed(int, text)
     if value is None or value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} (from the option, or from LOCAL_RANK) is not a whole number from 0")
