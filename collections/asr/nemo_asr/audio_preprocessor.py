@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from nemo_asr import features as signal_processing
-from nemo_lite.backends.pytorch.nm import NonTrainableNM
+from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import (
     AudioSignal,
     AxisKind,

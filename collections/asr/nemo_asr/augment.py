@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from nemo_lite.backends.pytorch.nm import NonTrainableNM
+from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
