@@ -98,7 +98,9 @@ class SpectrogramAugmentation(NonTrainableNM):
         num_rows, num_features, num_frames = input_spec.shape
         device = input_spec.device
         features = torch.full((num_rows,), num_features, device=device)
-        frames = torch.full((num_rows,), num_frames, device=device) if length is None else length.to(torch.int64)
+        frames = (
+            torch.full((num_rows,), num_frames, device=device) if length is None else length.to(device, torch.int64)
+        )
         bands = self._intervals(self.freq_masks, self.freq_width, features, num_features).any(1)
         stretches = self._intervals(self.time_masks, self.time_width, frames, num_frames).any(1)
         heights = self._intervals(self.rect_masks, self.rect_freq, features, num_features)
@@ -215,7 +217,8 @@ class CropOrPadSpectrogramAugmentation(NonTrainableNM):
     @torch.no_grad()
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Spectrograms (B, D, audio_length) and that length for each."""
-        surplus = length.to(torch.int64) - self.audio_length
+        length = length.to(input_signal.device, torch.int64)
+        surplus = length - self.audio_length
         starts = torch.div(surplus, 2, rounding_mode="trunc")
         if self.training:
             shares = torch.rand(surplus.shape, device=surplus.device)
