@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import nemo_asr
 import numpy as np
 import soundfile
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType

@@ -2,8 +2,8 @@
 
     python benchmarks/training.py [--digits DIGITS/train.json] [--rounds 3] [--quick]
 
-Padding is counted over whole epochs, on simulated LibriSpeech-like durations and, with --digits, on a manifest. Throughput is that
-of factory.train with the small digits model on the manifest's audio, both ways in turn in each round.
+Padding is counted over whole epochs, on simulated LibriSpeech-like durations and, with --digits, on a manifest.
+Throughput is that of factory.train with the small digits model on the manifest's audio, both ways in turn.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import argparse
 import statistics
 from pathlib import Path
 
-import nemo_asr
 import numpy as np
 import numpy.typing as npt
-from nemo_asr.sampling import Batching, padding_share, training_plan
 
+import nemo_asr
 import nemo_lite as nemo
+from nemo_asr.sampling import Batching, padding_share, training_plan
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples/asr/configs/digits.yaml"
 WAYS = {"plain shuffling": False, "bucketing": True}
 
 
 def librispeech_like(count: int) -> npt.NDArray[np.float32]:
-    """Durations in seconds: most between 11 and 17 s, a tail of short ones down to 1.5 s, as in the 960 h of LibriSpeech."""
+    """Durations in seconds, as in the 960 h of LibriSpeech: most between 11 and 17 s, a tail of short ones."""
     rng = np.random.default_rng(0)
     long = rng.normal(14.2, 1.6, count)
     short = rng.uniform(1.5, 13.0, count)
@@ -86,14 +86,19 @@ def main() -> None:
     if args.digits:
         data = nemo_asr.load_recipe(CONFIG).data_layer(args.digits, training=True, batch_size=32)
         sets["digit strings, batch 32"] = (data.durations, 32)
-    print(f"{'share of padding':<34}" + "".join(f"{way + ranks:>28}" for ranks in (", 1 rank", ", 8 ranks") for way in WAYS))
+    print(
+        f"{'share of padding':<34}"
+        + "".join(f"{way + ranks:>28}" for ranks in (", 1 rank", ", 8 ranks") for way in WAYS)
+    )
     for name, (durations, batch_size) in sets.items():
         shares = [padding(durations, batch_size, way, ranks) for ranks in (1, 8) for way in WAYS.values()]
         print(f"{name:<34}" + "".join(f"{share:>28.2%}" for share in shares))
     if not args.digits:
         return
     print(f"\n{'training on ' + args.digits:<60} {'audio-s/s':>10} {'ratio':>6}")
-    rounds = [[throughput(args.digits, way, 3 if args.quick else 30) for way in WAYS.values()] for _ in range(args.rounds)]
+    rounds = [
+        [throughput(args.digits, way, 3 if args.quick else 30) for way in WAYS.values()] for _ in range(args.rounds)
+    ]
     for number, way in enumerate(WAYS):
         rate = statistics.median(rates[number] for rates in rounds)
         ratio = statistics.median(rates[number] / rates[0] for rates in rounds)

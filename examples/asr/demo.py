@@ -1,9 +1,9 @@
-"""The demo: train the small model on the spoken corpus that ``python -m nemo_asr.corpora.synth`` made, and show the result.
+"""The demo: train the small model on the corpus that ``python -m nemo_asr.corpora.synth`` made; show the result.
 
     python examples/asr/demo.py --corpus data/synth --work_dir runs/demo
 
-Runs jasper.py as a user would; then prints the word error rate on both validation sets and three transcripts, and draws the
-curves of loss and word error rate into ``curves.png``.
+Runs jasper.py as a user would; then prints the word error rate on both validation sets and three transcripts, and
+draws the curves of loss and word error rate into ``curves.png``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from nemo_lite.errors import reported_to_user
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "configs" / "demo.yaml"
-SETS = {"val_seen_voices": "validation set 1 (voices heard in training)", "val_unseen_voices": "validation set 2 (new voices)"}
+SETS = {
+    "val_seen_voices": "validation set 1 (voices heard in training)",
+    "val_unseen_voices": "validation set 2 (new voices)",
+}
 NUM_EPOCHS = 12
 
 
@@ -95,7 +98,9 @@ def main() -> None:
     print("\nThree utterances of validation set 1:\n" + transcripts(args.corpus, args.work_dir))
     for name, words in SETS.items():
         print(f"WER on {words}: {rates[name]:.2%}")
-    print(f"Curves: {args.work_dir / 'curves.png'}; DAGs: {args.work_dir / 'training.svg'}; all results: {args.work_dir}")
+    print(
+        f"Curves: {args.work_dir / 'curves.png'}; DAGs: {args.work_dir / 'training.svg'}; all results: {args.work_dir}"
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from nemo_lite.core.nm_tensor import NmTensor
 
@@ -73,16 +73,26 @@ class ActionState(Protocol):
         tb_writer: the factory's TensorBoard writer, ``None`` where there is none and on all ranks but the first.
     """
 
-    step: int
-    epoch: int
-    total_steps: int | None
-    local_rank: int | None
-    global_rank: int | None
-    optimizers: list[Any]
-    tensors: StepTensors
-    learning_rate: float
-    modules: Mapping[str, Any]
-    tb_writer: Any
+    @property
+    def step(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def total_steps(self) -> int | None: ...
+    @property
+    def local_rank(self) -> int | None: ...
+    @property
+    def global_rank(self) -> int | None: ...
+    @property
+    def optimizers(self) -> list[Any]: ...
+    @property
+    def tensors(self) -> StepTensors: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def modules(self) -> Mapping[str, Any]: ...
+    @property
+    def tb_writer(self) -> Any: ...
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""
@@ -102,7 +112,7 @@ class ActionState(Protocol):
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""
 
-    def save_checkpoint(self, folder: str | Path, kind: str, keep: int) -> None:
+    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
         """Write modules and training state as a set; keep the newest ``keep`` of that kind.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from nemo_lite.core.actions import ActionState
 from nemo_lite.core.events import CallbackList as CallbackList
@@ -105,7 +106,7 @@ class CheckpointCallback(NeMoCallback):
         say = logging.info if self._load_from_folder is None else logging.warning
         say("No checkpoint in %s: training starts from the weights as they are", folder)
 
-    def _save(self, state: ActionState, kind: str, number: int) -> None:
+    def _save(self, state: ActionState, kind: Literal["STEP", "EPOCH"], number: int) -> None:
         state.save_checkpoint(self._folder, kind, self._keep)
         self._is_unsaved = False
         logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder)

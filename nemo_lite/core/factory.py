@@ -1,4 +1,4 @@
-"""NeuralModuleFactory: one place that decides devices, precision, seeds and folders, and hands work to a backend's actions.
+"""NeuralModuleFactory decides devices, precision, seeds and folders, and hands work to a backend's actions.
 
 The backends register themselves here; this file imports none of them, and no torch.
 """
@@ -251,7 +251,7 @@ class NeuralModuleFactory:
     def create_optimizer(
         self, optimizer: str | Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
     ) -> Any:
-        """An optimizer over the parameters of modules, or of the modules behind wires. See ``PtActions.create_optimizer``."""
+        """An optimizer over modules, or over the modules behind wires. See ``PtActions.create_optimizer``."""
         return self.get_trainer().create_optimizer(optimizer, things_to_optimize, optimizer_params)
 
     def train(

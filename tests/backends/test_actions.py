@@ -54,7 +54,9 @@ def test_infer_refuses_what_does_not_follow_from_what_was_kept(factory):
     x, y = Points()()
     out = Net()(x=x)
     factory.infer([out], cache=True)
-    with pytest.raises(DagError, match=r"needs more than the wires that are there: got net\.out, wanted also what points gives"):
+    with pytest.raises(
+        DagError, match=r"needs more than the wires that are there: got net\.out, wanted also what points gives"
+    ):
         factory.infer([Mse()(out=out, target=y)], use_cache=True)
     with pytest.raises(UsageError, match="cache and use_cache exclude each other"):
         factory.infer([out], cache=True, use_cache=True)
@@ -126,7 +128,7 @@ def test_levels_that_do_not_exist_are_refused_and_not_replaced(level):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_asking_for_a_gpu_where_there_is_none_is_one_clear_line():
-    with pytest.raises(DeviceError, match="placement GPU asks for a GPU, and there is none: .*; use DeviceType.CPU"):
+    with pytest.raises(DeviceError, match=r"placement GPU asks for a GPU, and there is none: .*; use DeviceType\.CPU"):
         nemo.NeuralModuleFactory(placement=nemo.DeviceType.GPU)
 
 
@@ -139,7 +141,7 @@ def test_evaluation_in_training_sees_every_item_once_and_changes_nothing(factory
     net = Net(norm=True)
     _, loss = build(net=net)
     data = Points(n=10, batch_size=3, shuffle=True)
-    x, y = data()
+    x, _ = data()
     out, seen, modes = net(x=x), [], []
 
     def collect(values, _):

@@ -87,7 +87,9 @@ def test_a_module_that_returns_fewer_or_more_outputs_than_its_ports_is_refused_b
     split = Split(name="splitter")
     split.outputs = outputs
     lowered = lower(Dag([split(x=wires.x).low]).slice())
-    with pytest.raises(NeuralPortNameMismatchError, match=rf"splitter: .* got {outputs} outputs, wanted 2 \(low, high\)"):
+    with pytest.raises(
+        NeuralPortNameMismatchError, match=rf"splitter: .* got {outputs} outputs, wanted 2 \(low, high\)"
+    ):
         lowered(torch.zeros(2, 1), torch.zeros(2, 1))
 
 

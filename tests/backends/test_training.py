@@ -218,7 +218,14 @@ def test_the_learning_rate_policy_scales_each_parameter_group_from_its_own_rate(
         def on_step_end(self, state):
             seen.append([group["lr"] for group in state["optimizers"][0].param_groups])
 
-    train(factory, [loss], Watch(), optimizer=optimizer, lr_policy=lambda lr, step, epoch: lr / (step + 1), params={"max_steps": 2})
+    train(
+        factory,
+        [loss],
+        Watch(),
+        optimizer=optimizer,
+        lr_policy=lambda lr, step, epoch: lr / (step + 1),
+        params={"max_steps": 2},
+    )
     assert seen == [[0.1, 0.01], [0.05, 0.005]]
 
 
@@ -232,7 +239,10 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_and_counted_and_the_run_ends
             weights.append(net.fc.weight.detach().clone())
 
     factory.train(
-        [loss], optimizer="sgd", callbacks=[record, Watch()], optimization_params={"lr": 0.1, "momentum": 0.0, "max_steps": 3}
+        [loss],
+        optimizer="sgd",
+        callbacks=[record, Watch()],
+        optimization_params={"lr": 0.1, "momentum": 0.0, "max_steps": 3},
     )
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for part in (0, 8):  # the batch with item 5 is left out
@@ -246,7 +256,9 @@ def test_a_step_whose_loss_is_not_finite_is_skipped_and_counted_and_the_run_ends
 
 def test_a_run_can_be_told_to_stop_at_a_loss_that_is_not_finite(factory):
     _, loss = build(Points(bad_item=5))
-    with pytest.raises(NonFiniteLossError, match=r"the loss of step 1 is not finite; in the batch: points\[4\], points\[5\]"):
+    with pytest.raises(
+        NonFiniteLossError, match=r"the loss of step 1 is not finite; in the batch: points\[4\], points\[5\]"
+    ):
         train(factory, [loss], stop_on_nan_loss=True)
 
 
@@ -320,7 +332,9 @@ def test_the_loss_of_an_objective_that_is_not_at_its_turn_can_be_read_too(factor
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize(("max_steps", "ends"), [(3, ["epoch_end 0"]), (4, ["epoch_end 0"]), (6, ["epoch_end 0", "epoch_end 1"])])
+@pytest.mark.parametrize(
+    ("max_steps", "ends"), [(3, ["epoch_end 0"]), (4, ["epoch_end 0"]), (6, ["epoch_end 0", "epoch_end 1"])]
+)
 def test_an_epoch_ends_when_its_data_is_used_up_also_when_the_run_ends_there(factory, max_steps, ends):
     _, loss = build()
     record = Record()
@@ -352,9 +366,7 @@ def test_a_callback_can_ask_to_stop(factory):
             if state.step == 1:
                 state.request_stop("enough")
 
-    factory.train(
-        [loss], optimizer="sgd", callbacks=[record, Stop()], optimization_params={"lr": 0.1, "num_epochs": 9}
-    )
+    factory.train([loss], optimizer="sgd", callbacks=[record, Stop()], optimization_params={"lr": 0.1, "num_epochs": 9})
     assert record.events[-2:] == ["step_end 1", "action_end"]
 
 

@@ -1,4 +1,4 @@
-"""PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. Short: the work is elsewhere."""
+"""PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
-from nemo_lite.core.events import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
+from nemo_lite.core.events import CallbackList
 from nemo_lite.core.factory import Optimization
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.core.progress import ProgressBar
@@ -59,7 +59,9 @@ class PtActions:
     ) -> None:
         self._comm: Comm = comm or SingleProcess()
         if global_rank not in (None, self._comm.rank):
-            raise UsageError("global_rank differs from the process group", got=str(global_rank), wanted=str(self._comm.rank))
+            raise UsageError(
+                "global_rank differs from the process group", got=str(global_rank), wanted=str(self._comm.rank)
+            )
         self._device = device or choose_device(None, local_rank)
         self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
         self._tb_writer, self._seed = tb_writer, seed
@@ -104,12 +106,17 @@ class PtActions:
         try:
             return math.ceil(len(self._loader(data_layer)) / batches_per_step)
         except TypeError:
-            raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps") from None
+            raise UsageError(
+                f"{data_layer.name} does not know its number of batches", remedy="train for max_steps"
+            ) from None
 
     def create_optimizer(
-        self, optimizer: str | torch.optim.Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+        self,
+        optimizer: str | torch.optim.Optimizer,
+        things_to_optimize: Sequence[Any],
+        optimizer_params: Mapping[str, Any],
     ) -> torch.optim.Optimizer:
-        """An optimizer over modules, or over the modules behind wires. An optimizer instance is given back as it is.
+        """An optimizer over modules, or over the modules behind wires. An instance is given back as it is.
 
         Raises:
             UnknownNameError: an optimizer of that name is not known.
@@ -145,11 +152,11 @@ class PtActions:
         """Train.
 
         Args:
-            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn, one a step.
+            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
                 With ``None`` nothing is trained: only ``on_action_end`` of the callbacks runs.
             optimizer: a name, or an instance (not with tuples).
-            optimization_params: ``lr`` and the optimizer's options, ``num_epochs`` or ``max_steps``, ``grad_norm_clip``,
-                ``amp_min_loss_scale``.
+            optimization_params: ``lr`` and the optimizer's options, ``num_epochs`` or ``max_steps``,
+                ``grad_norm_clip``, ``amp_min_loss_scale``.
             callbacks: NeMoCallbacks and ActionCallbacks, in any mix.
             lr_policy: learning rate from (initial rate, step, epoch).
             batches_per_step: batches whose gradients make one step; the last step of an epoch takes what is left.
@@ -238,7 +245,11 @@ class PtActions:
         if checkpoint_dir is not None:
             self._restore(modules, checkpoint_dir, ckpt_pattern)
         precision = self._precision()
-        rows = self._from_cache(tensors, precision) if use_cache else Evaluation(tensors, self._device, precision).batches(self._comm)
+        rows = (
+            self._from_cache(tensors, precision)
+            if use_cache
+            else Evaluation(tensors, self._device, precision).batches(self._comm)
+        )
         keep = to_cpu if offload_to_cpu else list
         with ProgressBar.over(rows, verbose, "infer") as shown:
             columns = list(zip(*(keep(row) for row in shown), strict=True)) or [() for _ in tensors]
@@ -331,7 +342,9 @@ def _refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, gra
     if gradient_predivide:
         raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
     if synced_batchnorm and group_size and comm.world_size % group_size:
-        raise UsageError("synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}")
+        raise UsageError(
+            "synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}"
+        )
 
 
 def _pairs(

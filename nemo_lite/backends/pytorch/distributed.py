@@ -1,4 +1,4 @@
-"""Comm: everything that processes say to each other, as one object. The only place that knows which process is the first.
+"""Comm: what processes say to each other, as one object. The only place that knows which process is the first.
 
 This file holds the single process, complete, and a fake for tests of what ranks decide together.
 """

@@ -65,5 +65,7 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
     """
     layer = dag.data_layer
     if not isinstance(layer, DataLayerNM):
-        raise DagError(f"{layer.name} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM")
+        raise DagError(
+            f"{layer.name} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM"
+        )
     return layer

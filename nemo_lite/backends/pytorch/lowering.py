@@ -30,7 +30,9 @@ def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
     targets: dict[nn.Module, str] = {}
     for step in part.steps:
         if not isinstance(step.module, nn.Module):
-            raise DagError(f"{step.name} ({type(step.module).__name__}) does not run on torch", remedy="derive it from TrainableNM")
+            raise DagError(
+                f"{step.name} ({type(step.module).__name__}) does not run on torch", remedy="derive it from TrainableNM"
+            )
         target = targets.setdefault(step.module, _identifier(step.name))
         node = graph.call_module(target, kwargs={port: values[wire] for port, wire in step.inputs.items()})
         several = len(step.outputs) > 1

@@ -36,7 +36,7 @@ class PretrainedModelInfo:
 class _TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
 
-    _num_outputs: int | None = None
+    _num_declared_outputs: int | None = None
 
     def __init__(self, name: str | None = None) -> None:
         nn.Module.__init__(self)
@@ -52,16 +52,16 @@ class _TorchModule(NeuralModule, nn.Module):
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``forward`` and hold the number of its outputs against the ports."""
         outputs = nn.Module.__call__(self, *args, **kwargs)
-        if self._num_outputs is None:
-            self._num_outputs = len(self.output_ports)
+        if self._num_declared_outputs is None:
+            self._num_declared_outputs = len(self.output_ports)
         # One output may be a list: a batch of strings, say. A tuple always stands for several.
-        several = isinstance(outputs, tuple) or (self._num_outputs > 1 and isinstance(outputs, list))
-        if not several and self._num_outputs == 1:
+        several = isinstance(outputs, tuple) or (self._num_declared_outputs > 1 and isinstance(outputs, list))
+        if not several and self._num_declared_outputs == 1:
             return outputs
-        if several and len(outputs) == self._num_outputs:
-            return outputs if self._num_outputs > 1 else outputs[0]
+        if several and len(outputs) == self._num_declared_outputs:
+            return outputs if self._num_declared_outputs > 1 else outputs[0]
         got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
-        ports = f"{self._num_outputs} ({', '.join(self.output_ports)})"
+        ports = f"{self._num_declared_outputs} ({', '.join(self.output_ports)})"
         problem = f"{self.port_function} does not return its output ports"
         raise NeuralPortNameMismatchError(problem, place=self.name, got=got, wanted=ports)
 

@@ -1,4 +1,4 @@
-"""Precision: autocast around a forward, a scaled backward, and the update. O0 is float32, O1 is ``torch.amp``. No loop here."""
+"""Precision: autocast around a forward, a scaled backward, the update. O0 is float32, O1 ``torch.amp``. No loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Precision:
     Args:
         level: O0 or O1.
         device: where it runs.
-        amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default bfloat16, and float16 on a GPU without bfloat16.
+        amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default bfloat16, or float16 where a GPU has none.
         min_loss_scale: lower bound of the loss scale (float16 only).
         max_loss_scale: upper bound of the loss scale (float16 only).
 
@@ -39,7 +39,9 @@ class Precision:
         max_loss_scale: float | None = 2.0**24,
     ) -> None:
         if level in (Optimization.mxprO2, Optimization.mxprO3):
-            raise UsageError(f"optimization level {level.short} is not supported", remedy="use O1 (mixed) or O0 (float32)")
+            raise UsageError(
+                f"optimization level {level.short} is not supported", remedy="use O1 (mixed) or O0 (float32)"
+            )
         self.level, self.device = level, device
         self.dtype = _choose_dtype(amp_dtype, device) if level is Optimization.mxprO1 else torch.float32
         self._scaler = torch.amp.GradScaler(device.type) if self.dtype is torch.float16 else None

@@ -1,11 +1,11 @@
-"""What callbacks see while an action runs: counters, times, the step's tensors, and verbs to evaluate, save and stop."""
+"""What callbacks see while an action runs: counters, times, the step's tensors; verbs to evaluate, save and stop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.evaluation import Evaluation
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.actions import StepTiming
+from nemo_lite.core.actions import StepTensors, StepTiming
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import CheckpointError, DagError, did_you_mean
@@ -23,7 +23,7 @@ from nemo_lite.utils import logging
 
 
 class StepValues:
-    """The tensors of the step that just ran; what continues beyond the training DAG is computed when it is first asked for."""
+    """The tensors of the step that just ran; what continues beyond the training DAG is computed when asked for."""
 
     def __init__(self, dag: Dag, precision: Precision) -> None:
         self._dag, self._precision = dag, precision
@@ -53,10 +53,8 @@ class StepValues:
         wanted = list(dict.fromkeys([*wires, *self._names.values()]))
         return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
 
-    def set(
-        self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[Any]
-    ) -> None:
-        """Take the values of a step that made ``calls``. This runs at every step: nothing is looked at before it is asked for."""
+    def set(self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[Any]) -> None:
+        """Take the values of a step that made ``calls``. Runs at every step: nothing is looked at before that."""
         self._loss, self._calls, self._fresh = loss, calls, (wires, values)
 
     def clear(self) -> None:
@@ -74,13 +72,15 @@ class StepValues:
             wire = self.wire(wire)
         if not self._values:
             wires, values = self._fresh
-            self._values = {w: v.detach() if isinstance(v, torch.Tensor) else v for w, v in zip(wires, values, strict=True)}
+            self._values = {
+                w: v.detach() if isinstance(v, torch.Tensor) else v for w, v in zip(wires, values, strict=True)
+            }
         if wire not in self._values and compute:
             self._values[wire] = self._continue_to(wire)
         return self._values.get(wire)
 
     def _continue_to(self, wire: NmTensor) -> Any:
-        """Compute a wire from what the step has. What the step itself computed is not computed again: dropout would differ."""
+        """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ."""
         key = (wire, id(self._calls))
         if key not in self._continuations:
             part = slice_between(self._fresh[0], [wire])
@@ -95,6 +95,14 @@ class StepValues:
         inputs, module = self._continuations[key]
         with torch.no_grad(), self._precision.forward():
             return module(*(self._values[taken] for taken in inputs))[0]
+
+
+class NoValues:
+    """In place of :class:`StepValues` where nothing is trained."""
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """Raises DagError: there was no step."""
+        raise DagError("there is no training step to read tensors of", got=str(wire))
 
 
 @dataclass
@@ -131,15 +139,15 @@ class RunState:
         device: torch.device,
         precision: Precision,
         optimizers: Sequence[torch.optim.Optimizer] = (),
-        modules: Mapping[str, nn.Module] | None = None,
+        modules: Mapping[str, Any] | None = None,
         tb_writer: Any = None,
         tensors: StepValues | None = None,
     ) -> None:
         self.comm, self.device, self.precision = comm, device, precision
         self.optimizers = list(optimizers)
-        self.modules = dict(modules or {})
+        self.modules: Mapping[str, Any] = dict(modules or {})
         self.tb_writer = tb_writer
-        self.tensors = tensors
+        self.tensors: StepTensors = tensors or NoValues()
         self.step = 0
         self.epoch = 0
         self.steps_done = 0
@@ -200,7 +208,9 @@ class RunState:
         """
         saved = state.get("optimizers", [])
         if len(saved) != len(self.optimizers):
-            raise CheckpointError("the optimizers differ", got=f"{len(saved)} saved", wanted=f"{len(self.optimizers)} of this run")
+            raise CheckpointError(
+                "the optimizers differ", got=f"{len(saved)} saved", wanted=f"{len(self.optimizers)} of this run"
+            )
         try:
             for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
                 optimizer.load_state_dict(optimizer_state)
@@ -219,7 +229,7 @@ class RunState:
         """Read what :meth:`save_state_to` wrote."""
         self.load_state_dict(load_training_state(path))
 
-    def save_checkpoint(self, folder: str | Path, kind: str, keep: int) -> None:
+    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
@@ -253,10 +263,8 @@ def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
     for module in modules:
         if not isinstance(module, nn.Module) or not module.state_dict():
             continue
-        name = module.name if module.has_own_name else type(module).__name__  # type: ignore[union-attr,operator]
+        name = module.name if module.has_own_name else type(module).__name__
         if name in found:
             raise CheckpointError(f'two modules would be saved as "{name}"', remedy="give each its own name=")
         found[str(name)] = module
     return found
-
-

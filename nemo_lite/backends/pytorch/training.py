@@ -1,4 +1,4 @@
-"""The training loop: it reads as the algorithm. Policy (precision, ranks, callbacks, checkpoints) lives in the objects it calls."""
+"""The training loop: it reads as the algorithm. Policy (precision, ranks, callbacks) lives in the objects it calls."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ class Training:
                 state.epochs_done += 1
                 callbacks.on_epoch_end(state)
         if self._num_skipped:
-            logging.warning("%d of %d steps were skipped: their loss was not finite", self._num_skipped, state.steps_done)
+            logging.warning(
+                "%d of %d steps were skipped: their loss was not finite", self._num_skipped, state.steps_done
+            )
         if state.stop_reason:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.on_action_end(state)
@@ -143,7 +145,7 @@ class Training:
         callbacks.on_step_end(state)
 
     def _accumulate(self, objective: Objective, batch: Batch, num_batches: int, is_last: bool) -> torch.Tensor:
-        """Forward and backward of one batch, weighted by the real number of batches of its step; its loss, still on the device."""
+        """Forward and backward of one batch, weighted by the real number of batches of its step; its loss."""
         state = self._state
         self._callbacks.on_batch_start(state)
         self._values.clear()
