@@ -62,6 +62,13 @@ def test_every_allowed_codec_is_read(name, subtype, error, save):
     assert np.abs(audio.samples - tone()).max() < error
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_sixteen_bits_become_the_floats_of_libsndfile(name, save):
+    path = save(np.arange(-32768, 32768).astype(np.int16), name)
+    expected, _ = soundfile.read(path, dtype="float32")
+    np.testing.assert_array_equal(read_audio(path, sample_rate=RATE).samples, expected)
+
+
 def test_channels_are_averaged_over_the_right_axis(save):
     channels = np.stack([tone(hertz=300), tone(hertz=500), tone(hertz=700)], axis=1)
     audio = read_audio(save(channels, subtype="FLOAT"), sample_rate=RATE)

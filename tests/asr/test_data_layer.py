@@ -1,6 +1,7 @@
 """The audio data layer as a user and the engine meet it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
 from nemo_lite.errors import ConfigError, DataError, UsageError
 
 LABELS = [" ", "a", "b", "c"]
+DIGITS = Path(__file__).resolve().parents[2] / ".." / "shared/data/fsdd/test.json"
 NOISE = {"white_noise": {"prob": 1.0, "min_level": -30, "max_level": -20}}
 
 
@@ -381,3 +383,15 @@ def test_infeasible_utterances_tell_their_positions(folder):
     found = layer.infeasible(lambda num_samples: 1)  # one frame: "a" fits, "ab" does not
     assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
     assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]
+
+
+@pytest.mark.skipif(not DIGITS.exists(), reason="the spoken digits are not beside this checkout")
+def test_real_recordings_come_whole_resampled_and_as_long_as_their_manifest_says():
+    letters = [" ", *"abcdefghijklmnopqrstuvwxyz"]
+    layer = AudioToTextDataLayer(str(DIGITS), labels=letters, batch_size=64)
+    batches = batches_of(layer)
+    assert ids_of(batches) == list(range(len(layer)))
+    assert sum(batch.amount for batch in batches) == pytest.approx(layer.manifest.seconds, rel=1e-3)
+    first = "".join(letters[i] for i in batches[0].values[2][0, : batches[0].values[3][0]])
+    assert first == layer.manifest.utterance(0).text
+    assert 0.1 < float(batches[0].values[0].abs().max()) <= 1.1
