@@ -116,6 +116,11 @@ def symbols_of(size: Size) -> set[str]:
     return {part.text for part in _parts(size) if part.operation is None}
 
 
+def is_unknown(symbol: str) -> bool:
+    """Whether a symbol stands for a size that nothing says: the axis' letter and a ``?``."""
+    return symbol.endswith("?")
+
+
 def definitions(shapes: Iterable[Shape]) -> dict[str, str]:
     """The named sizes among these shapes, and inside them, and what they stand for: ``{"T": "samples/160"}``.
 

@@ -162,9 +162,9 @@ def test_everything_wrong_in_a_file_is_said_at_once_with_its_place(write: Write)
     with pytest.raises(ConfigError) as caught:
         Stack.import_from_config(path)
     assert caught.value.problems == (
+        f"{path}:2:1: init_params.width is missing",
         f"{path}:3:3: init_params.activaton is not a key (did you mean activation?)",
         f'{path}:4:3: init_params.rate is "fast", wanted float',
-        f"{path}:2:1: init_params.width is missing",
     )
 
 

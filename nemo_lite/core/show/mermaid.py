@@ -1,0 +1,54 @@
+"""A DAG as a Mermaid flowchart: what a Markdown page draws by itself."""
+
+from __future__ import annotations
+
+from nemo_lite.core.dag import Dag, Step
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.show.palette import COLOURS
+from nemo_lite.core.show.view import Role, View
+
+
+def as_mermaid(dag: Dag) -> str:
+    """A ``flowchart TD``: a box for each step, an arrow for each wire with its name, type and shape."""
+    view = View(dag)
+    ids = {step.name: f"s{number}" for number, step in enumerate(view.steps)}
+    lines = ["flowchart TD"]
+    for step in view.steps:
+        role = view.role(step)
+        open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
+        lines.append(f'    {ids[step.name]}{open_}"{_box(view, step)}"{close}:::{role.name.lower()}')
+    for step in view.steps:
+        for wire in step.outputs.values():
+            lines += [
+                f'    {ids[step.name]} -->|"{_arrow(view, wire, port)}"| {ids[reader.name]}'
+                for reader, port in view.readers(wire)
+            ]
+    for number, (wire, name) in enumerate(view.outputs.items()):
+        lines.append(f'    out{number}(["{_escaped(name)}"]):::output')
+        lines.append(f'    {ids[view.source(wire).name]} -->|"{_arrow(view, wire)}"| out{number}')
+    roles = dict.fromkeys(view.role(step) for step in view.steps)
+    for role in roles:
+        fill, stroke = COLOURS[role]
+        lines.append(f"    classDef {role.name.lower()} fill:{fill},stroke:{stroke},color:#1f2933")
+    lines.append("    classDef output fill:#ffffff,stroke:#52606d,color:#1f2933")
+    return "\n".join(lines) + "\n"
+
+
+def _box(view: View, step: Step) -> str:
+    weights = view.weights(step)
+    if weights and view.shared_with(step) is None:
+        weights += " parameters"
+    lines = [f"<b>{_escaped(step.name)}</b>", _escaped(type(step.module).__name__)]
+    return "<br/>".join([*lines, _escaped(weights)] if weights else lines)
+
+
+def _arrow(view: View, wire: NmTensor, port: str = "") -> str:
+    """The port the wire comes from (and the one it goes to, where that has another name), its type and its shape."""
+    source = wire.output_port_name
+    name = source if port in ("", source) else f"{source} → {port}"
+    return "<br/>".join(_escaped(text) for text in (name, str(wire.ntype.elements_type), view.shape(wire)))
+
+
+def _escaped(text: str) -> str:
+    """Text that Mermaid takes literally inside quotes: it writes a character as ``#`` and its number."""
+    return "".join(f"#{ord(each)};" if each in '#"<>&' or each < " " else each for each in text)

@@ -1,0 +1,96 @@
+"""View: what there is to say about a DAG, for every way of showing it. No text layout and no geometry here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from nemo_lite.core.dag import Dag, Step
+from nemo_lite.core.dag_shapes import symbolic_shapes
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import LossType
+from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.shapes import definitions, written
+
+
+class Role(Enum):
+    """What a module is for; pictures colour it by that."""
+
+    DATA = "data layer"
+    PREPROCESSOR = "preprocessor"
+    AUGMENTATION = "augmentation"
+    TRAINABLE = "trainable"
+    LOSS = "loss"
+    OTHER = "other"
+
+
+class View:
+    """A DAG with everything that is shown of it.
+
+    Attributes:
+        steps: all steps, the data layer's first.
+        legend: the named sizes and what they stand for.
+        num_weights: trainable numbers, those of a shared module counted once.
+        outputs: the wires asked for, each with its name; those of one name are told apart by their steps.
+    """
+
+    def __init__(self, dag: Dag) -> None:
+        self.dag = dag
+        self.steps: tuple[Step, ...] = (dag.data_step, *dag.steps)
+        self.num_weights = sum(module.num_weights for module in dag.modules.values())
+        self._shapes = symbolic_shapes(dag)
+        self.legend = definitions(self._shapes.values())
+        self._step_of = {step.call: step for step in self.steps}
+        self._first_of: dict[NeuralModule, Step] = {}
+        for step in self.steps:
+            self._first_of.setdefault(step.module, step)
+        wires = dict.fromkeys(dag.outputs)
+        names = Counter(wire.name for wire in wires)
+        self.outputs = {w: w.name if names[w.name] == 1 else f"{self.source(w).name}.{w.name}" for w in wires}
+
+    def source(self, wire: NmTensor) -> Step:
+        """The step that gives a wire."""
+        return self._step_of[wire.call]
+
+    def readers(self, wire: NmTensor) -> list[tuple[Step, str]]:
+        """The steps of this DAG that take a wire, each with the port it takes it at."""
+        return [(self._step_of[call], port) for call, port in wire.readers if call in self._step_of]
+
+    def shared_with(self, step: Step) -> Step | None:
+        """The first step of the same module, where this one is not the first."""
+        first = self._first_of[step.module]
+        return None if first is step else first
+
+    def role(self, step: Step) -> Role:
+        """What a step's module is for."""
+        module = step.module
+        if step is self.dag.data_step:
+            return Role.DATA
+        if module.training_only:
+            return Role.AUGMENTATION
+        if any(isinstance(ntype.elements_type, LossType) for ntype in module.output_ports.values()):
+            return Role.LOSS
+        if module.converts is not None:
+            return Role.PREPROCESSOR
+        return Role.TRAINABLE if module.is_trainable() or module.num_weights else Role.OTHER
+
+    def shape(self, wire: NmTensor) -> str:
+        """``B 64 T``."""
+        return written(self._shapes[wire])
+
+    def shapes(self, step: Step) -> str:
+        """What the step does to the first of its inputs: ``B 64 T -> B 1024 T/2``; for a data layer what it gives."""
+        ends = [next(iter(wires.values()), None) for wires in (step.inputs, step.outputs)]
+        return " -> ".join(self.shape(wire) for wire in ends if wire is not None)
+
+    def weights(self, step: Step) -> str:
+        """``332,632,349``; the name of the first step for one that shares its module; nothing where there are none."""
+        first = self.shared_with(step)
+        if first is not None:
+            return f"shared with {first.name}"
+        return f"{step.module.num_weights:,}" if step.module.num_weights else ""
+
+    def summary(self) -> str:
+        """``7 steps, 332,632,349 parameters``."""
+        steps = len(self.steps)
+        return f"{steps} step{'s' if steps != 1 else ''}, {self.num_weights:,} parameters"
