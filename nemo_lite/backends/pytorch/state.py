@@ -243,14 +243,16 @@ class RunState:
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         checkpoints = CheckpointFolder(folder)
-        latest = checkpoints.latest()
-        if latest is None:
+        if checkpoints.is_empty():
             return None
-        state = checkpoints.restore(named_weighted_modules(self.modules.values()))
-        if state:
+        restored = str(checkpoints.latest() or folder)
+        state = checkpoints.restore(named_weighted_modules(self.modules.values())) or {}
+        if "optimizers" in state:
             self.load_state_dict(state)
-        logging.info("Restored %s: going on at step %d, at the start of epoch %d", latest, self.step, self.epoch)
-        return str(latest)
+            logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
+        else:
+            logging.warning("Restored the weights of %s; it has no training state of ours: starting at step 0", restored)
+        return restored
 
 
 def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
