@@ -239,6 +239,30 @@ def test_damaged_files_within_the_budget_are_skipped_counted_and_listed_at_the_e
     assert "skipped so far" not in capsys.readouterr().err
 
 
+def test_what_was_unusable_is_known_with_its_position_over_all_loaders_of_a_data_layer(folder, capsys):
+    make_set(folder, 40)
+    damage(folder, 3, 7)
+    layer = layer_of()
+    assert layer.unusable == {}
+    batches_of(layer, training=True)
+    assert [reason.partition(": ")[0] for reason in layer.unusable.values()] == ["train.json:3", "train.json:7"]
+    assert list(layer.unusable) == [2, 6]
+    capsys.readouterr()
+    batches_of(layer, training=True)
+    assert capsys.readouterr().err == ""
+    layer.report_unusable()
+    told = capsys.readouterr().err
+    assert "train.json: 2 of 40 utterances could not be used:\n  train.json:3: 3.wav is not" in told
+
+
+def test_too_many_unusable_files_are_listed_once(folder, capsys):
+    make_set(folder, 4)
+    damage(folder, 1)
+    with pytest.raises(DataError, match=r"^train\.json:1: .*max_corrupt allows 0: mend the files"):
+        batches_of(layer_of(), training=True)
+    assert capsys.readouterr().err == ""
+
+
 def test_what_was_skipped_is_listed_when_a_run_stops_within_an_epoch(folder, capsys):
     make_set(folder, 40)
     damage(folder, 1)

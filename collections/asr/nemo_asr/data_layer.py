@@ -106,6 +106,7 @@ class AudioToTextDataLayer(DataLayerNM):
         text_parser = self._make_parser()
         manifest = Manifest.open(manifest_filepath, min_duration=min_duration, max_duration=max_duration)
         self.manifest, self._all_seen = preflight.checked(manifest, text_parser, files_too=load_audio)
+        self._accounts: dict[bool, Account] = {}
         self._tell(text_parser.report())
 
     @property
@@ -161,10 +162,24 @@ class AudioToTextDataLayer(DataLayerNM):
         refused = np.zeros(len(self), bool)
         refused[list(rows)] = True
         self.manifest = self.manifest.without(refused, reason)
+        self._accounts.clear()  # they know utterances by their positions
 
     def place_of(self, item: int) -> str:
         """``manifest:line`` of the utterance at a position."""
         return self.manifest.place(item)
+
+    @property
+    def unusable(self) -> dict[int, str]:
+        """What turned out unusable while it was read, in any epoch: the reason by position, in order."""
+        faults = {row: fault for account in self._accounts.values() for row, fault in account.faults.items()}
+        return dict(sorted(faults.items()))
+
+    def report_unusable(self) -> None:
+        """List them all: for the end of a run, when the first messages about them are far above."""
+        if faults := self.unusable:
+            lines = "\n".join(f"  {fault}" for fault in faults.values())
+            place = ",".join(self.manifest.paths)
+            logging.warning(f"{place}: {len(faults)} of {len(self)} utterances could not be used:\n{lines}")
 
     def loader(self, *, training: bool, shard: Shard) -> AudioTextLoader:
         """The batches of one rank. In evaluation every utterance comes once, in manifest order, unperturbed.
@@ -184,7 +199,7 @@ class AudioToTextDataLayer(DataLayerNM):
             self.manifest,
             self._dataset(shard.seed),
             plan_of,
-            Account(self.manifest, self._reading.sample_rate, self.corrupt_budget(training)),
+            self._account(training),
             training=training,
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
@@ -198,6 +213,11 @@ class AudioToTextDataLayer(DataLayerNM):
         if not training:
             return 0
         return int(min(max(_CORRUPT_SHARE * len(self), _CORRUPT_COUNT), _CORRUPT_MOST * len(self)))
+
+    def _account(self, training: bool) -> Account:
+        """One for all loaders of a kind: what an epoch has told, the next need not tell again."""
+        budget = self.corrupt_budget(training)
+        return self._accounts.setdefault(training, Account(self.manifest, self._reading.sample_rate, budget))
 
     def _training_plans(self, shard: Shard) -> Callable[[int], Plan]:
         def plan_of(epoch: int) -> Plan:

@@ -21,7 +21,7 @@ _NUM_SPARES = 4
 
 
 class Account:
-    """What could not be used, against a budget, and what was converted on the way.
+    """What could not be used, against a budget, and what was converted on the way: in all epochs of a data layer.
 
     Args:
         manifest: the utterances.
@@ -56,8 +56,8 @@ class Account:
 
     def _over_budget(self) -> str:
         faults, count = list(self.faults.values()), len(self.faults)
-        noun = "utterance" if count == 1 else "utterances"
-        verdict = f"{count} {noun} cannot be used and max_corrupt allows {self._budget}"
+        self._num_told = count  # here: a report would list them a second time
+        verdict = f"{_utterances(count)} cannot be used and max_corrupt allows {self._budget}"
         remedy = "mend the files, delete their lines, or raise max_corrupt"
         if count == 1:
             return f"{faults[0]}; {verdict}: {remedy}"
@@ -68,16 +68,15 @@ class Account:
         if len(self.faults) > self._num_told:
             self._num_told = len(self.faults)
             lines = "\n".join(f"  {fault}" for fault in self.faults.values())
-            logging.warning(
-                f"{self._name}: {len(self.faults)} utterances skipped so far (max_corrupt {self._budget}):\n{lines}"
-            )
+            skipped = f"{_utterances(len(self.faults))} skipped so far (max_corrupt {self._budget})"
+            logging.warning(f"{self._name}: {skipped}:\n{lines}")
         if self._conversions_told:
             return
         self._conversions_told = True
         for rate, count in sorted(self._resampled.items()):
-            logging.info(f"{self._name}: {count} utterances resampled from {rate} Hz to {self._sample_rate} Hz")
+            logging.info(f"{self._name}: {_utterances(count)} resampled from {rate} Hz to {self._sample_rate} Hz")
         if self._num_mixed_down:
-            logging.info(f"{self._name}: {self._num_mixed_down} utterances of several channels averaged to one")
+            logging.info(f"{self._name}: {_utterances(self._num_mixed_down)} of several channels averaged to one")
         if count_unknown and self._unknown:
             shown = " ".join(f'"{symbol}" x{count}' for symbol, count in self._unknown.most_common(10))
             logging.warning(f"{self._name}: {len(self._unknown)} characters outside the vocabulary: {shown}")
@@ -177,6 +176,10 @@ class _Requests:
         neighbour = self._plan.batches[number - 1 if number else len(self._plan) - 1]
         spares: list[int] = neighbour[:_NUM_SPARES].tolist()
         return spares
+
+
+def _utterances(count: int) -> str:
+    return "1 utterance" if count == 1 else f"{count} utterances"
 
 
 def _as_it_is(loaded: Any) -> Any:
