@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 import types
@@ -19,9 +20,9 @@ Misfit = tuple[Keys, Any, Any]  # where, the value, the annotation that it does 
 def check_call(section: Config, target: Callable[..., Any], *, given: Collection[str] = ()) -> list[str]:
     """One line for each thing that keeps ``target(**section, **given)`` from being called.
 
-    An unknown key (with the nearest known one), a required parameter that is missing, a value that does not fit the
-    parameter's annotation. An int fits ``float``; a bool fits ``bool`` only; a list fits ``tuple``. Annotations that
-    cannot be resolved are not checked.
+    An unknown key (with the nearest known one), a required parameter that is missing (unless an unknown key looks like
+    it misspelt: one mistake, one line), a value that does not fit the parameter's annotation. An int fits ``float``; a
+    bool fits ``bool`` only; a list fits ``tuple``. Annotations that cannot be resolved are not checked.
 
     Args:
         section: the keys.
@@ -31,6 +32,7 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
     parameters, takes_any = _parameters(target)
     annotations = _annotations(target, parameters)
     problems = []
+    misspelt: set[str] = set()
     for key, value in section.items():
         if key in given:
             problems.append(f"{section.place(key)}: {section.path_of(key)} is set by the program; take it out")
@@ -38,8 +40,9 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
             problems += _type_problems(section, key, value, annotations.get(key, Any))
         elif not takes_any:
             problems.append(unknown_key(section, key, parameters))
+            misspelt.update(difflib.get_close_matches(key, parameters, n=1))
     for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in section and name not in given:
+        if parameter.default is parameter.empty and name not in {*section, *given, *misspelt}:
             problems.append(f"{section.place()}: {section.path_of(name)} is missing")
     return problems
 
@@ -72,7 +75,8 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
     try:
         return target(**section.plain(), **given)
     except (UsageError, UnknownNameError) as error:
-        raise ConfigError(f"{section.place()}: {section.path}: {error}") from error
+        text = str(error).removeprefix(f"{section.path}: ")
+        raise ConfigError(f"{section.place()}: {section.path}: {text}") from error
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -190,7 +190,7 @@ def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(folder, 
 )
 def test_an_empty_part_in_the_list_is_refused(paths, message, folder):
     write(folder / "train.json", entry())
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(DataError, match=message):
         Manifest.open(paths)
 
 

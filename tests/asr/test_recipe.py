@@ -271,7 +271,6 @@ def test_everything_wrong_is_told_at_once(write: Write) -> None:
     assert problems_of(write(text + "MultiplyBach: {}\n")) == [
         "a.yaml:6:3: AudioToTextDataLayer.max_duratoin is not a key (did you mean max_duration?)",
         'a.yaml:16:3: SpectrogramAugmentation.freq_masks is "one", wanted int',
-        "a.yaml:21:7: JasperEncoder.jasper[0].residual is missing",
         "a.yaml:21:88: JasperEncoder.jasper[0].residul is not a key (did you mean residual?)",
         "a.yaml:24:25: label 'b' repeats the one at a.yaml:24:20",
         "a.yaml:25:1: MultiplyBach is not a key (did you mean MultiplyBatch?)",

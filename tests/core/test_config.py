@@ -343,3 +343,13 @@ def test_raise_if_tells_every_problem_once_in_the_order_of_the_file() -> None:
 def test_unknown_key_without_a_near_one_lists_the_known(write: Write) -> None:
     section = encoder_section(write, "foo: 1")
     assert unknown_key(section, "foo", {"b", "a"}) == "a.yaml:1:7: Enc.foo is not a key; known: a, b"
+
+
+def test_a_misspelt_required_key_is_one_problem_and_a_missing_one_beside_it_another(write: Write) -> None:
+    def target(filters: int, stride: int) -> None: ...
+
+    section = load_config(write("block:\n  filtres: 3\n"))["block"]
+    assert check_call(section, target) == [
+        "a.yaml:2:3: block.filtres is not a key (did you mean filters?)",
+        "a.yaml:1:1: block.stride is missing",
+    ]

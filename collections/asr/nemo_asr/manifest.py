@@ -67,8 +67,9 @@ class Manifest:
             max_duration: seconds, inclusive; None for no limit.
 
         Raises:
-            UsageError: an empty part in the list of paths, or contradictory limits.
-            DataError: a file that is missing, empty, or has lines that are not valid; or nothing is left.
+            UsageError: contradictory limits.
+            DataError: an empty part in the list of paths; a file that is missing, empty, or has lines that are not
+                valid; or nothing is left.
         """
         if min_duration is not None and max_duration is not None and min_duration > max_duration:
             raise UsageError(f"min_duration {min_duration:g} s is above max_duration {max_duration:g} s")
@@ -151,11 +152,12 @@ def _checked_paths(paths: str | Sequence[str]) -> list[str]:
     parts = paths.split(",") if isinstance(paths, str) else list(paths)
     parts = [os.path.expanduser(part.strip()) for part in parts]
     if not parts or not all(parts):
-        raise UsageError(f'"{paths}" has an empty part', remedy="write a.json,b.json with no comma at the end")
+        problem = f'the list of manifests "{paths}" has an empty part'
+        raise DataError(problem, remedy="write a.json,b.json with no comma at the end")
     missing = [part for part in parts if not os.path.isfile(part)]
     if missing:
-        found = "is a folder" if os.path.isdir(missing[0]) else "does not exist"
-        raise DataError(f"the manifest {found}{_near(missing[0])}", place=missing[0], remedy=_also_missing(missing[1:]))
+        found = "is a folder" if os.path.isdir(missing[0]) else f"does not exist{_near(missing[0])}"
+        raise DataError(f"the manifest {found}", place=missing[0], remedy=_also_missing(missing[1:]))
     return parts
 
 
