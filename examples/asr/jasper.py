@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import nemo_asr
+import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
-
-import nemo_lite as nemo
-from nemo_lite.errors import UsageError, reported_to_user
-from nemo_lite.utils.lr_policies import WarmupPolicy, get_lr_policy
+from nemo_lite.errors import reported_to_user
+from nemo_lite.utils.argparse import positive_int
+from nemo_lite.utils.lr_policies import get_lr_policy
 
 
 class Model(NamedTuple):
@@ -63,33 +62,31 @@ def connect(
     return Wires(loss, predictions, text, text_len), log_probs
 
 
+def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo_asr.AudioToTextDataLayer:
+    """A data layer with the configuration's arguments, and those that the command line overrides."""
+    batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
+    workers = {} if args.num_workers is None else {"num_workers": args.num_workers}
+    return recipe.data_layer(manifest, training=training, batch_size=batch_size, **workers)
+
+
 def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
-    """The factory, and with it the run's folder."""
-    factory = nemo.NeuralModuleFactory(
+    """The factory, and with it the run's folder; a plan needs none."""
+    folders = {
+        "log_dir": args.run_dir,
+        "checkpoint_dir": args.checkpoint_dir,
+        "tensorboard_dir": args.tensorboard_dir,
+        "create_tb_writer": args.create_tb_writer,
+        "files_to_copy": [args.model_config],
+    }
+    return nemo.NeuralModuleFactory(
         local_rank=args.local_rank,
+        placement=args.placement,
         optimization_level=args.amp_opt_level,
         amp_dtype=args.amp_dtype,
         cudnn_benchmark=args.cudnn_benchmark,
-        random_seed=None if args.cudnn_benchmark else args.random_seed,
-        log_dir=Path(args.work_dir) / args.exp_name if args.work_dir else None,
-        checkpoint_dir=args.checkpoint_dir,
-        tensorboard_dir=args.tensorboard_dir,
-        create_tb_writer=args.create_tb_writer or bool(args.work_dir or args.tensorboard_dir),
-        files_to_copy=[args.model_config],
+        random_seed=args.random_seed,
+        **({} if args.plan else folders),
     )
-    if args.num_gpus not in (None, factory.world_size):
-        raise UsageError(
-            "--num_gpus differs from what was started",
-            got=f"{factory.world_size} process" + ("es" if factory.world_size > 1 else ""),
-            wanted=str(args.num_gpus),
-            remedy=f"start it with torchrun --nproc-per-node={args.num_gpus}, or leave the option out",
-        )
-    return factory
-
-
-def make_lr_policy(args: Namespace, total_steps: int) -> WarmupPolicy:
-    """The learning-rate policy that --lr_policy names, over the whole run."""
-    return get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
 
 
 def make_callbacks(
@@ -110,57 +107,56 @@ def make_callbacks(
             user_iter_callback=partial(process_evaluation_batch, labels=labels),
             user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
             eval_step=args.eval_freq,
-            eval_at_start=False,
         )
         for tag, wires in evals.items()
     ]
-    if factory.checkpoint_dir is not None:
+    if factory.checkpoint_dir is None:
+        nemo.logging.warning("No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir")
+    if factory.checkpoint_dir or args.load_dir:
         callbacks.append(
             nemo.CheckpointCallback(
-                folder=factory.checkpoint_dir,
+                folder=factory.checkpoint_dir or args.load_dir,
                 load_from_folder=args.load_dir,
-                step_freq=args.checkpoint_save_freq,
+                step_freq=args.checkpoint_save_freq if factory.checkpoint_dir else None,
                 force_load=args.load_dir is not None,
             )
         )
     return callbacks
 
 
-def parse_args() -> Namespace:
-    """The options of both generations; ``--help`` lists them."""
-    parser = AsrArgParser(description="Train Jasper or QuartzNet")
-    parser.add_argument("--log_freq", type=int, default=25, help="steps between log lines about training")
-    args: Namespace = parser.parse_args()
-    for option in ("model_config", "train_dataset"):
-        if not getattr(args, option):
-            parser.error(f"--{option} is missing")
-    if not (args.work_dir or args.checkpoint_dir) and args.load_dir is None:
-        nemo.logging.warning("nothing will be saved: there is neither --work_dir nor --checkpoint_dir")
-    return args
-
-
 def main() -> None:
     """Train, or with --plan say what would be trained."""
-    args = parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config)
-    factory = make_factory(args)
-    workers = {} if args.num_workers is None else {"num_workers": args.num_workers}
-    model = Model(recipe.preprocessor(), recipe.encoder(), recipe.decoder(), recipe.loss(), recipe.greedy())
+    parser = AsrArgParser(description="Train Jasper or QuartzNet")
+    parser.add_argument("--log_freq", type=positive_int, default=25, help="steps between log lines about training")
+    args = parser.parse_args()
 
-    train_data = recipe.data_layer(args.train_dataset, training=True, batch_size=args.batch_size, **workers)
+    # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
+    recipe = nemo_asr.load_recipe(args.model_config)
+    train_data = make_data(args, recipe, args.train_dataset, training=True)
+    eval_data = {
+        tag: make_data(args, recipe, manifest, training=False)
+        for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    }
+
+    factory = make_factory(args)
+    with nemo_asr.without_weights(args.plan):
+        encoder, decoder = recipe.encoder(), recipe.decoder()
+    model = Model(recipe.preprocessor(), encoder, decoder, recipe.loss(), recipe.greedy())
     train, log_probs = connect(model, train_data, recipe)
-    evals: dict[str, Wires] = {}
-    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
-        batch_size = args.eval_batch_size or args.batch_size
-        evals[tag], _ = connect(model, recipe.data_layer(manifest, training=False, batch_size=batch_size, **workers))
+    nemo_asr.leave_out_infeasible(train_data, log_probs)
+    evals = {}
+    for tag, data_layer in eval_data.items():
+        evals[tag], log_probs = connect(model, data_layer)
+        nemo_asr.warn_of_infeasible(data_layer, log_probs)
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step)
-    lr_policy = make_lr_policy(args, args.max_steps or steps_per_epoch * args.num_epochs)
+    total_steps = args.max_steps or steps_per_epoch * args.num_epochs
+    lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
     if args.plan:
-        dags = {"training": nemo.Dag([train.loss]), **{tag: nemo.Dag(list(wires)) for tag, wires in evals.items()}}
-        nemo_asr.show_plan(dags, steps_per_epoch, lr_policy, args.lr, args.max_steps, args.num_epochs, factory.work_dir)
+        dags = {"training": nemo.Dag([train.loss])}
+        dags.update((f"evaluation_{tag}", nemo.Dag(list(wires))) for tag, wires in evals.items())
+        nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         return
-    nemo_asr.warn_of_infeasible(train_data, log_probs)
     factory.train(
         tensors_to_optimize=[train.loss],
         callbacks=make_callbacks(args, factory, recipe.labels, train, evals),
@@ -171,10 +167,12 @@ def main() -> None:
             "max_steps": args.max_steps,
             "lr": args.lr,
             "weight_decay": args.weight_decay,
-            **args.betas,
+            "betas": args.betas,
         },
         batches_per_step=args.iter_per_step,
     )
+    for data_layer in (train_data, *eval_data.values()):
+        data_layer.report_unusable()
 
 
 if __name__ == "__main__":

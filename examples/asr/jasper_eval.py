@@ -7,33 +7,40 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import nemo_asr
+import nemo_lite as nemo
+from nemo_asr.argparse import EvalArgParser, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
-
-import nemo_lite as nemo
 from nemo_lite.errors import reported_to_user
-from nemo_asr.argparse import EvalArgParser, unique_tags
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+
+Connect = Callable[[nemo_asr.AudioToTextDataLayer], list[nemo.NmTensor]]
 
 
-def evaluate(args: Namespace, recipe: nemo_asr.Recipe, factory: nemo.NeuralModuleFactory, manifest: str) -> list[dict[str, str]]:
-    """Each utterance's place in the manifest, reference and hypothesis."""
-    data_layer = recipe.data_layer(manifest, training=False, batch_size=args.batch_size)
-    audio, audio_len, text, text_len = data_layer()
-    features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)
-    encoded, encoded_len = recipe.encoder()(audio_signal=features, length=features_len)
-    log_probs = recipe.decoder()(encoder_output=encoded)
-    predictions = recipe.greedy()(log_probs=log_probs, log_probs_length=encoded_len)
-    ids, texts, lengths = factory.infer([predictions, text, text_len], checkpoint_dir=args.load_dir)
-    hypotheses = post_process_predictions(ids, recipe.labels)
-    references = post_process_transcripts(texts, lengths, recipe.labels)
-    places = (data_layer.place_of(item) for item in range(len(data_layer)))
+def connector(recipe: nemo_asr.Recipe) -> Connect:
+    """The model, once: a function from a data layer to the wires of predictions, texts and text lengths."""
+    preprocessor, encoder, decoder, greedy = recipe.preprocessor(), recipe.encoder(), recipe.decoder(), recipe.greedy()
+
+    def connect(data_layer: nemo_asr.AudioToTextDataLayer) -> list[nemo.NmTensor]:
+        audio, audio_len, text, text_len = data_layer()
+        features, features_len = preprocessor(input_signal=audio, length=audio_len)
+        encoded, encoded_len = encoder(audio_signal=features, length=features_len)
+        log_probs = decoder(encoder_output=encoded)
+        return [greedy(log_probs=log_probs, log_probs_length=encoded_len), text, text_len]
+
+    return connect
+
+
+def write_transcripts(path: Path, places: list[str], references: list[str], hypotheses: list[str]) -> None:
+    """One JSON object a line: where the utterance is written, what was said and what was recognised."""
     rows = zip(places, references, hypotheses, strict=True)
-    return [{"place": place, "reference": said, "hypothesis": heard} for place, said, heard in rows]
+    objects = ({"place": place, "reference": said, "hypothesis": heard} for place, said, heard in rows)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
+    write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))
 
 
 def main() -> None:
@@ -43,16 +50,22 @@ def main() -> None:
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config)
-    factory = nemo.NeuralModuleFactory(local_rank=args.local_rank, optimization_level=args.amp_opt_level)
-    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
-        rows = evaluate(args, recipe, factory, manifest)
-        said, heard = ([row[key] for row in rows] for key in ("reference", "hypothesis"))
+    manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
+    factory = nemo.NeuralModuleFactory(args.local_rank, args.amp_opt_level, args.placement)
+    connect, out = connector(recipe), make_writable_folder(args.out)
+    for tag, data_layer in data.items():
+        predictions, texts, lengths = factory.infer(connect(data_layer), checkpoint_dir=args.load_dir)
+        heard = post_process_predictions(predictions, recipe.labels)
+        said = post_process_transcripts(texts, lengths, recipe.labels)
+        # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
+        items = [item for item in range(len(data_layer)) if item not in data_layer.unusable]
+        path = out / f"{tag}.transcripts.jsonl"
+        write_transcripts(path, [data_layer.place_of(item) for item in items], said, heard)
         words, characters = count_errors(heard, said), count_errors(heard, said, use_cer=True)
-        path = Path(args.out) / f"{tag}.transcripts.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomically(path, lambda file, lines=lines: file.write_text(lines, encoding="utf-8"))
-        print(f"{tag}: WER {words.rate:.2%}, CER {characters.rate:.2%} ({words}); {len(rows)} utterances in {path}")
+        errors = f"{words.insertions} insertions, {words.deletions} deletions, {words.substitutions} substitutions"
+        print(f"{tag}: WER {words.rate:.2%} ({errors} in {words.reference_length} words), CER {characters.rate:.2%}")
+        print(f"{tag}: {len(said)} transcripts in {path}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import nemo_asr
-from nemo_asr.helpers import post_process_predictions
-
 import nemo_lite as nemo
-from nemo_lite.errors import reported_to_user
 from nemo_asr.argparse import EvalArgParser
+from nemo_asr.helpers import post_process_predictions
+from nemo_lite.errors import reported_to_user
 
 
 def main() -> None:
@@ -20,8 +19,9 @@ def main() -> None:
     parser.add_argument("files", nargs="+", help="WAV, FLAC or OGG files")
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config)
-    factory = nemo.NeuralModuleFactory(local_rank=args.local_rank, optimization_level=args.amp_opt_level)
-    audio, audio_len = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)()
+    data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
+    factory = nemo.NeuralModuleFactory(args.local_rank, args.amp_opt_level, args.placement)
+    audio, audio_len = data_layer()
     features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)
     encoded, encoded_len = recipe.encoder()(audio_signal=features, length=features_len)
     log_probs = recipe.decoder()(encoder_output=encoded)

@@ -17,7 +17,13 @@ OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must."""
+    """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must.
+
+    ``--help`` shows the defaults.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _WithDefaults, **kwargs})
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -93,6 +99,14 @@ class NemoArgParser(OneLineParser):
         self.add_argument(
             "--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints"
         )
+
+
+class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Defaults are shown where there is something to show and the help does not do it itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        speaks = action.default in (None, False, "") or "(default" in (action.help or "")
+        return action.help if speaks else super()._get_help_string(action)
 
 
 def positive_int(text: str) -> int:

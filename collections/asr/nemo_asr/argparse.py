@@ -1,83 +1,209 @@
-"""AsrArgParser: the command-line options of the speech scripts, in the spellings of both NeMo generations. No training here."""
+"""The command-line options of the speech scripts, in the spellings of both NeMo generations. No training in here."""
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser
+import os
+from argparse import ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from pathlib import Path, PurePath
+from typing import Any
 
-from nemo_lite.utils.argparse import NemoArgParser, not_negative_float, positive_int
+from nemo_lite import DeviceType
+from nemo_lite.utils.argparse import (
+    NemoArgParser,
+    OneLineParser,
+    local_rank,
+    not_negative_float,
+    not_negative_int,
+    positive_int,
+)
 
-# The first generation's name of an option -> the one it became.
-_RENAMED = {
-    "--train_manifest": "train_dataset",
-    "--batch_per_step": "iter_per_step",
-    "--logdir": "work_dir",
-    "--save_freq": "checkpoint_save_freq",
+# The first generation's name of an option -> the name it has now.
+_OLDER = {
+    "train_manifest": "train_dataset",
+    "batch_per_step": "iter_per_step",
+    "logdir": "work_dir",
+    "save_freq": "checkpoint_save_freq",
 }
-_BETAS = {"novograd": (0.95, 0.25), "fused_novograd": (0.95, 0.25)}
+_VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
+# An option -> those of which it needs one, because otherwise it would have no effect.
+_NEEDS = {
+    "exp_name": ("work_dir",),
+    "checkpoint_save_freq": ("work_dir", "checkpoint_dir"),
+    "eval_freq": ("eval_datasets",),
+    "eval_batch_size": ("eval_datasets",),
+}
+_DEFAULT_BETAS = {"novograd": (0.95, 0.25), "fused_novograd": (0.95, 0.25)}
+_LEVELS = ("O0", "O1")
+_LEVELS_HELP = "precision: float32 (O0) or mixed (O1) (default: O1 on a GPU, O0 on a CPU)"
 
 
 class AsrArgParser(NemoArgParser):
     """NeMo's common options and those of its speech scripts.
 
-    ``--train_manifest --val_manifest1 .. 3 --num_gpus --batch_per_step --logdir --save_freq --disable_mixed_precision`` of the first
-    generation mean the same as ``--train_dataset --eval_datasets --iter_per_step --work_dir --checkpoint_save_freq --amp_opt_level``.
-    A value that cannot be used ends the script with one line and exit code 2.
+    The first generation's ``--train_manifest --val_manifest1 .. 3 --batch_per_step --logdir --save_freq`` and
+    ``--disable_mixed_precision`` mean the same as ``--train_dataset --eval_datasets --iter_per_step --work_dir
+    --checkpoint_save_freq`` and ``--amp_opt_level O0``. What cannot be used, contradicts another option or would have
+    no effect ends the script with one line and exit code 2, before anything is read or written.
+
+    The result has, beside the options: ``run_dir``, the run's folder or None; ``betas``, the optimizer's where they are
+    given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_defaults(
-            optimizer="novograd", batch_size=64, lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing", amp_opt_level=None
-        )
-        for option, dest in _RENAMED.items():
-            kind = str if dest in ("train_dataset", "work_dir") else positive_int
-            self.add_argument(option, dest=dest, type=kind, default=SUPPRESS, help=f"the same as --{dest}")
-        for number in (1, 2, 3):
-            self.add_argument(f"--val_manifest{number}", default="", help="one more of --eval_datasets")
-        self.add_argument("--num_gpus", type=int, help="how many processes the launcher started; checked")
-        self.add_argument("--disable_mixed_precision", action="store_true", help="the same as --amp_opt_level O0")
-        self.add_argument("--exp_name", default="Jasper", help="name of the run, and of its folder in WORK_DIR")
-        self.add_argument("--beta1", type=not_negative_float, help="first decay rate of the optimizer")
-        self.add_argument("--beta2", type=not_negative_float, help="second decay rate of the optimizer")
-        self.add_argument("--warmup_steps", type=int, default=0, help="steps over which the learning rate rises")
-        self.add_argument("--load_dir", help="folder of checkpoints to start from (default: the run's own)")
-        self.add_argument("--num_workers", type=int, help="processes that load batches (default: the configuration's)")
-        self.add_argument("--random_seed", type=int, default=0, help="seed of every random draw")
-        self.add_argument("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in")
+        # Some of the common options mean less, or more, in these scripts: they are defined anew.
+        super().__init__(*args, conflict_handler="resolve", **kwargs)
+        self._add_run_and_model_options()
+        self._add_training_options()
+        self._add_older_options()
+        self.set_defaults(optimizer="novograd", batch_size=64, lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
+
+    def _add_run_and_model_options(self) -> None:
+        self.add_argument("--train_dataset", help="manifest to train on; several are separated by commas")
+        self.add_argument("--eval_datasets", nargs="*", help="manifests to evaluate, each a set of its own")
         self.add_argument("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
+        self.add_argument(
+            "--exp_name",
+            default="Jasper",
+            help="name of the run: its results go to WORK_DIR/EXP_NAME",
+        )
+        self.add_argument(
+            "--load_dir", type=_folder, help="folder of checkpoints to start from (default: the run's own)"
+        )
+        self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
+        self.add_argument("--tensorboard_dir", help="folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
+        self.add_argument(
+            "--create_tb_writer",
+            action=BooleanOptionalAction,
+            help="write TensorBoard events (default: if there is a folder)",
+        )
+        self.add_argument(
+            "--placement", type=_placement, metavar="{GPU,CPU}", help="where to run (default: on a GPU if there is one)"
+        )
+        self.add_argument(
+            "--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)"
+        )
+
+    def _add_training_options(self) -> None:
+        self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
+        self.add_argument("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in; asks for O1")
+        self.add_argument("--beta1", type=_beta, help="first decay rate of the optimizer")
+        self.add_argument("--beta2", type=_beta, help="second decay rate of the optimizer")
+        self.add_argument(
+            "--warmup_steps", type=not_negative_int, default=0, help="steps over which the learning rate rises"
+        )
+        self.add_argument("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
+
+    def _add_older_options(self) -> None:
+        group = self.add_argument_group("options of the first generation")
+        for older, newer in _OLDER.items():
+            kind = positive_int if newer in ("iter_per_step", "checkpoint_save_freq") else str
+            group.add_argument(f"--{older}", type=kind, help=f"older name of --{newer}")
+        for manifest in _VAL_MANIFESTS:
+            group.add_argument(f"--{manifest}", default="", help="one more of --eval_datasets")
+        group.add_argument(
+            "--disable_mixed_precision", action="store_true", help="older spelling of --amp_opt_level O0"
+        )
+        group.add_argument(
+            "--num_gpus", type=positive_int, help="processes that the launcher started, one for each GPU; checked"
+        )
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """As in argparse, with the first generation's options folded into those they became."""
+        """As in argparse, with the older options folded into those they became, and everything checked."""
         parsed = super().parse_args(args, namespace)
-        first = [parsed.val_manifest1, parsed.val_manifest2, parsed.val_manifest3]
-        parsed.eval_datasets = [*(parsed.eval_datasets or ()), *(manifest for manifest in first if manifest)]
-        if parsed.disable_mixed_precision:
-            if parsed.amp_opt_level not in (None, "O0"):
-                self.error(f"--disable_mixed_precision contradicts --amp_opt_level {parsed.amp_opt_level}; leave one out")
-            parsed.amp_opt_level = "O0"
+        self._fold_older_options(parsed)
+        self._check_needed(parsed)
+        self._check_num_gpus(parsed)
+        self._fold_precision(parsed)
+        self._fold_betas(parsed)
+        self._fold_seed(parsed)
+        self._fold_folders(parsed)
+        return parsed
+
+    def _fold_older_options(self, parsed: Any) -> None:
+        for older, newer in _OLDER.items():
+            value = parsed.__dict__.pop(older)
+            if value is not None and getattr(parsed, newer) != self.get_default(newer):
+                self.error(f"--{older} is the older name of --{newer}; give one of them")
+            if value is not None:
+                setattr(parsed, newer, value)
+        older_sets = [parsed.__dict__.pop(manifest) for manifest in _VAL_MANIFESTS]
+        parsed.eval_datasets = [*(parsed.eval_datasets or ()), *filter(None, older_sets)]
+
+    def _check_needed(self, parsed: Any) -> None:
+        for option in ("model_config", "train_dataset"):
+            if not getattr(parsed, option):
+                self.error(f"--{option} is missing")
         if (parsed.num_epochs is None) == (parsed.max_steps is None):
             got = "neither" if parsed.num_epochs is None else "both"
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
-        if parsed.amp_dtype and parsed.amp_opt_level == "O0":
-            self.error("--amp_dtype has no effect with --amp_opt_level O0; leave one out")
-        self._fold_betas(parsed)
-        return parsed
+        for option, needed in _NEEDS.items():
+            if getattr(parsed, option) != self.get_default(option) and not any(getattr(parsed, n) for n in needed):
+                self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
+
+    def _check_num_gpus(self, parsed: Any) -> None:
+        num_processes = os.environ.get("WORLD_SIZE", "1")  # set by torchrun
+        if parsed.num_gpus is not None and str(parsed.num_gpus) != num_processes:
+            self.error(
+                f"--num_gpus {parsed.num_gpus} differs from what was started ({num_processes}); start it with "
+                f"torchrun --nproc-per-node={parsed.num_gpus}, or leave the option out"
+            )
+
+    def _fold_precision(self, parsed: Any) -> None:
+        if parsed.disable_mixed_precision:
+            if parsed.amp_opt_level == "O1":
+                self.error("--disable_mixed_precision contradicts --amp_opt_level O1; leave one out")
+            parsed.amp_opt_level = "O0"
+        if parsed.amp_dtype:
+            if parsed.amp_opt_level == "O0":
+                self.error("--amp_dtype has no effect in float32 (O0); leave it out")
+            parsed.amp_opt_level = "O1"
 
     def _fold_betas(self, parsed: Any) -> None:
-        """``parsed.betas``: what --beta1 and --beta2 say, the optimizer's own defaults where only one is given, else nothing."""
+        """``parsed.betas``: what --beta1 and --beta2 say, for one that is not given the optimizer's own; or None."""
         given = (parsed.beta1, parsed.beta2)
+        parsed.betas = None
         if given == (None, None):
-            parsed.betas = {}
             return
         if parsed.optimizer == "sgd":
             self.error("--beta1 and --beta2 have no effect with --optimizer sgd; leave them out")
-        defaults = _BETAS.get(parsed.optimizer, (0.9, 0.999))
-        parsed.betas = {"betas": tuple(d if g is None else g for g, d in zip(given, defaults, strict=True))}
+        defaults = _DEFAULT_BETAS.get(parsed.optimizer, (0.9, 0.999))
+        parsed.betas = tuple(d if g is None else g for g, d in zip(given, defaults, strict=True))
+
+    def _fold_seed(self, parsed: Any) -> None:
+        if parsed.cudnn_benchmark and parsed.random_seed is not None:
+            self.error("--random_seed contradicts --cudnn_benchmark, with which runs differ; leave one out")
+        if not parsed.cudnn_benchmark and parsed.random_seed is None:
+            parsed.random_seed = 0
+
+    def _fold_folders(self, parsed: Any) -> None:
+        has_folder = bool(parsed.work_dir or parsed.tensorboard_dir)
+        if parsed.create_tb_writer and not has_folder:
+            self.error("--create_tb_writer needs a folder for the events; give --work_dir or --tensorboard_dir")
+        if parsed.create_tb_writer is False and parsed.tensorboard_dir:
+            self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
+        if parsed.create_tb_writer is None:
+            parsed.create_tb_writer = has_folder
+        parsed.run_dir = Path(parsed.work_dir).expanduser() / parsed.exp_name if parsed.work_dir else None
+
+
+class EvalArgParser(OneLineParser):
+    """The options of scripts that use a trained model."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_argument("--model_config", required=True, help="YAML file of the model")
+        self.add_argument(
+            "--load_dir", type=_folder, required=True, help="folder of its checkpoints: the newest is taken"
+        )
+        self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
+        self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
+        self.add_argument(
+            "--placement", type=_placement, metavar="{GPU,CPU}", help="where to run (default: on a GPU if there is one)"
+        )
+        self.add_argument("--local_rank", "--local-rank", type=local_rank, help="given by a launcher")
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:
@@ -85,25 +211,46 @@ def unique_tags(manifests: Sequence[str]) -> list[str]:
 
     Comma-separated manifests are named after each part: ``dev-clean+dev-other``. The same set given twice is numbered.
     """
-    paths = [[Path(part).with_suffix("").parts for part in manifest.split(",")] for manifest in manifests]
-    for depth in range(1, 1 + max((len(part) for parts in paths for part in parts), default=0)):
-        tags = ["+".join("_".join(part[-depth:]).strip("/") for part in parts) for parts in paths]
+    sets = [[_parts(manifest) for manifest in together.split(",")] for together in manifests]
+    tags: list[str] = []
+    for depth in range(1, 1 + max((len(parts) for together in sets for parts in together), default=0)):
+        tags = ["+".join("_".join(parts[-depth:]) for parts in together) for together in sets]
         if len(set(tags)) == len(tags):
             return tags
-    return [f"{tag}_{number}" if tags.count(tag) > 1 else tag for number, tag in enumerate(tags, 1)] if paths else []
+    return _numbered(tags)
 
 
-class EvalArgParser(ArgumentParser):
-    """The options of scripts that use a trained model."""
+def _parts(manifest: str) -> list[str]:
+    """The folders and the stem of a path."""
+    path = PurePath(manifest.strip())
+    return [*(folder.strip("/") for folder in path.parts[:-1]), path.stem]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.add_argument("--model_config", required=True, help="YAML file of the model")
-        self.add_argument("--load_dir", required=True, help="folder of its checkpoints; the newest is taken")
-        self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
-        self.add_argument("--amp_opt_level", choices=("O0", "O1"), help="precision (default: O1 on a GPU, O0 on a CPU)")
-        self.add_argument("--local_rank", "--local-rank", type=int, help="given by a launcher")
 
-    def error(self, message: str) -> NoReturn:
-        """End the script with one line and exit code 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+def _numbered(tags: Sequence[str]) -> list[str]:
+    """The tags, those that occur more than once with a number that makes them different."""
+    numbered: list[str] = []
+    for tag in tags:
+        candidates = (f"{tag}_{number}" for number in range(1, 2 + 2 * len(tags)))
+        is_taken = tags.count(tag) > 1
+        numbered.append(next(c for c in candidates if c not in tags and c not in numbered) if is_taken else tag)
+    return numbered
+
+
+def _folder(text: str) -> str:
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise ArgumentTypeError(f"{text!r} is {'a file' if path.exists() else 'missing'}, and should be a folder")
+    return str(path)
+
+
+def _placement(text: str) -> DeviceType:
+    if text not in ("GPU", "CPU"):
+        raise ArgumentTypeError(f"{text!r} is neither GPU nor CPU")
+    return DeviceType[text]
+
+
+def _beta(text: str) -> float:
+    value = not_negative_float(text)
+    if value >= 1:
+        raise ArgumentTypeError(f"{text!r} is not below 1")
+    return value

@@ -1,53 +1,66 @@
-"""Before training: what would be run, in words and pictures, and which texts do not fit their frames. No audio is read."""
+"""Before training: what will be run, in words and pictures, and which texts do not fit their frames. Reads no audio."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import torch
+
 from nemo_asr.data_layer import AudioToTextDataLayer
+from nemo_asr.preflight import Infeasible
 from nemo_lite import Dag, NmTensor, logging
 from nemo_lite.core.show import as_text, frames_of, write_svg
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.utils.files import make_writable_folder, write_atomically
 
 MOST_LISTED = 20
 
 
+def without_weights(yes: bool = True) -> AbstractContextManager[object]:
+    """In this context modules get shapes but no values, which takes no time: to be shown, not run. Or do nothing."""
+    return torch.device("meta") if yes else nullcontext()
+
+
 def show_plan(
     dags: Mapping[str, Dag],
-    steps_per_epoch: int,
     lr_policy: Callable[[float, int, int], float],
     initial_lr: float,
-    max_steps: int | None,
-    num_epochs: int | None,
+    steps_per_epoch: int,
+    total_steps: int,
     folder: Path | None = None,
 ) -> None:
-    """Print every DAG as a table and the schedule; with a folder, save ``plan.txt`` and ``<name>.svg`` there.
+    """Print every DAG as a table, and the schedule; with a folder, save ``plan.txt`` and ``<name>.svg`` there.
 
     Args:
         dags: the DAGs by name.
-        steps_per_epoch: optimizer steps in an epoch.
         lr_policy: learning rate from (initial rate, step, epoch).
         initial_lr: the initial rate.
-        max_steps: how long the run is, or
-        num_epochs: how long it is.
-        folder: where to save.
+        steps_per_epoch: optimizer steps in an epoch.
+        total_steps: optimizer steps in all.
+        folder: where to save; it is made.
+
+    Raises:
+        UsageError: the folder is not writable.
     """
-    total = max_steps or steps_per_epoch * (num_epochs or 1)
-    rates = [f"step {step}: {lr_policy(initial_lr, step, step // steps_per_epoch):.3g}" for step in _four_points(total)]
-    schedule = f"{steps_per_epoch} steps an epoch, {total} steps in all\nlearning rate at " + ", ".join(rates)
+    points = sorted({0, total_steps // 3, 2 * total_steps // 3, total_steps - 1})
+    rates = [f"{lr_policy(initial_lr, step, step // steps_per_epoch):.3g} at step {step}" for step in points]
+    schedule = f"{steps_per_epoch} steps an epoch, {total_steps} steps in all\nlearning rate {', '.join(rates)}"
     text = "\n\n".join([*(as_text(dag, title=name) for name, dag in dags.items()), schedule]) + "\n"
     print(text)
     if folder is None:
         return
+    make_writable_folder(folder)
     write_atomically(folder / "plan.txt", lambda path: path.write_text(text, encoding="utf-8"))
     for name, dag in dags.items():
         write_svg(folder / f"{name}.svg", dag, title=name)
     logging.info("Saved plan.txt and %s in %s", ", ".join(f"{name}.svg" for name in dags), folder)
 
 
-def warn_of_infeasible(data_layer: AudioToTextDataLayer, log_probs: NmTensor) -> int:
-    """List the utterances whose frames, after the encoder's stride, cannot hold their text; their CTC loss is infinite.
+def leave_out_infeasible(data_layer: AudioToTextDataLayer, log_probs: NmTensor) -> int:
+    """Train without the utterances whose frames, behind the encoder's stride, cannot hold their text; list them.
+
+    Their CTC loss is infinite, so that every step with one of them would be lost.
 
     Args:
         data_layer: the utterances.
@@ -55,20 +68,32 @@ def warn_of_infeasible(data_layer: AudioToTextDataLayer, log_probs: NmTensor) ->
 
     Returns:
         How many there are.
+
+    Raises:
+        DataError: all are.
     """
+    found = _list_infeasible(data_layer, log_probs, "they are left out of training")
+    if found:
+        data_layer.leave_out([each.row for each in found], "with a text that does not fit its frames")
+    return len(found)
+
+
+def warn_of_infeasible(data_layer: AudioToTextDataLayer, log_probs: NmTensor) -> int:
+    """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
+    return len(_list_infeasible(data_layer, log_probs, "they count as they are recognised, and their loss is infinite"))
+
+
+def _list_infeasible(data_layer: AudioToTextDataLayer, log_probs: NmTensor, consequence: str) -> list[Infeasible]:
     found = data_layer.infeasible(frames_of(Dag([log_probs]), log_probs))
     for infeasible in found[:MOST_LISTED]:
         logging.warning("%s", infeasible)
     if found:
-        more = f" ({len(found) - MOST_LISTED} more are not listed)" if len(found) > MOST_LISTED else ""
         logging.warning(
-            "%d of %d texts do not fit their frames%s; steps with them are skipped: leave them out, or use a smaller stride",
+            "%s: %d of %d texts do not fit their frames%s: %s (a smaller stride gives more frames)",
+            ",".join(data_layer.manifest.paths),
             len(found),
             len(data_layer),
-            more,
+            f" ({len(found) - MOST_LISTED} more are not listed)" if len(found) > MOST_LISTED else "",
+            consequence,
         )
-    return len(found)
-
-
-def _four_points(total: int) -> list[int]:
-    return sorted({0, total // 3, 2 * total // 3, max(total - 1, 0)})
+    return found

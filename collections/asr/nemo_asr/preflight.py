@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from nemo_lite.errors import DataError
 
 CHECKED_LINES = 20_000
 _BLOCK_LINES = 1 << 16
+_SHOWN_CHARACTERS = 80
 
 
 class Infeasible(NamedTuple):
@@ -37,7 +39,8 @@ class Infeasible(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f'{self.place}: {self.frames} frames cannot hold "{self.text}", which needs {self.needed}'
+        text = self.text if len(self.text) <= _SHOWN_CHARACTERS else f"{self.text[:_SHOWN_CHARACTERS]}..."
+        return f'{self.place}: {self.frames} frames cannot hold "{text}", which needs {self.needed}'
 
 
 def checked(
@@ -77,11 +80,14 @@ def checked(
 
 def _check_file(utterance: Utterance) -> None:
     try:
-        size = os.stat(utterance.audio_path).st_size
+        status = os.stat(utterance.audio_path)
     except OSError as error:
         problem = f"the audio file {utterance.audio_path} cannot be opened ({error.strerror})"
         raise DataError(problem, place=utterance.place, remedy="mend the path, or delete the line") from None
-    if size == 0:
+    if stat.S_ISDIR(status.st_mode):
+        problem = f"the audio file {utterance.audio_path} is a folder"
+        raise DataError(problem, place=utterance.place, remedy="mend the path, or delete the line")
+    if status.st_size == 0:
         problem = f"the audio file {utterance.audio_path} is empty (0 bytes)"
         raise DataError(problem, place=utterance.place, remedy="make it again, or delete the line")
 
