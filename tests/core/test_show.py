@@ -305,14 +305,23 @@ def test_nothing_overlaps(make: object) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.tuples(st.sampled_from("sal"), st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from("sal"), st.integers(0, 50), st.integers(0, 50), st.integers(0, 60)),
+        min_size=1,
+        max_size=30,
+    ),
     st.lists(st.integers(0, 90), min_size=1, max_size=4),
 )
-def test_nothing_overlaps_in_any_dag(steps: list[tuple[str, int, int]], outputs: list[int]) -> None:
+def test_nothing_overlaps_in_any_dag(steps: list[tuple[str, int, int, int]], outputs: list[int]) -> None:
     wires: list[NmTensor] = [Source()()]
-    for kind, first, second in steps:
+    for number, (kind, first, second, width) in enumerate(steps):
         one, two = wires[-1 - first % len(wires)], wires[-1 - second % len(wires)]
-        wires += Split()(one) if kind == "s" else [Add()(one, two) if kind == "a" else Layer()(one)]
+        name = f"{number}" + width * "x"
+        wires += (
+            Split(name=name)(one)
+            if kind == "s"
+            else [Add(name=name)(one, two) if kind == "a" else Layer(name=name)(one)]
+        )
     asked = [wires[index % len(wires)] for index in outputs]
     check_geometry(Dag([Loss()(wires[-1]), *asked]))
 
@@ -333,6 +342,6 @@ def test_texts_stay_inside_their_boxes() -> None:
 
 def test_two_wires_without_need_do_not_cross() -> None:
     left, right = Split()(Source()())
-    svg = parsed(Dag([Add()(Layer(name="l")(left), Layer(name="r")(right))]))
+    svg = parsed(Dag([Add()(Layer(name="r")(right), Layer(name="l")(left))]))
     place = {text.text: float(text.get("x", "0")) for text in svg.iter(f"{SVG}text") if text.get("class") == "step"}
     assert place["l"] < place["r"]
