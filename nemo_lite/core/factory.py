@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from nemo_lite.core.neural_module import NeuralModule, subclasses
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
@@ -65,6 +66,9 @@ class BackendAdapter(Protocol):
     def choose_device(self, placement: DeviceType | None, local_rank: int | None) -> tuple[Any, str]:
         """The device, and in words what it is. Raises DeviceError when the placement cannot be had."""
 
+    def check_precision(self, device: Any, level: Optimization, amp_dtype: str | None) -> None:
+        """Raise UsageError when the device does not compute in this precision."""
+
     def seed(self, seed: int) -> None:
         """Seed every generator and ask for repeatable algorithms."""
 
@@ -91,8 +95,8 @@ class NeuralModuleFactory:
         random_seed: seed of every random draw.
         set_default: become the factory that :meth:`get_default_factory` gives.
         log_dir: the work directory: logs, checkpoints, TensorBoard events.
-        checkpoint_dir: where checkpoints go, relative to ``log_dir``; by default ``checkpoints``.
-        tensorboard_dir: where events go, relative to ``log_dir``; by default ``tensorboard``.
+        checkpoint_dir: where checkpoints go; by default ``log_dir/checkpoints``.
+        tensorboard_dir: where events go; by default ``log_dir/tensorboard``.
         create_tb_writer: make a TensorBoard writer: :attr:`tb_writer`.
         files_to_copy: files to copy into the work directory.
         add_time_to_log_dir: put a folder named after the time between ``log_dir`` and the rest.
@@ -100,7 +104,8 @@ class NeuralModuleFactory:
         amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default what the device does best.
 
     Raises:
-        UsageError: a seed together with ``cudnn_benchmark``, or a work directory that cannot be written.
+        UsageError: a seed together with ``cudnn_benchmark``, a precision that the device does not have, or a work
+            directory that cannot be written.
         DeviceError: a GPU is asked for where there is none.
     """
 
@@ -135,6 +140,7 @@ class NeuralModuleFactory:
         self._placement = placement or (DeviceType.CPU if str(self._device) == "cpu" else DeviceType.GPU)
         by_device = Optimization.mxprO0 if self._placement is DeviceType.CPU else Optimization.mxprO1
         self._level = by_device if optimization_level is None else Optimization.parse(optimization_level)
+        self._adapter.check_precision(self._device, self._level, amp_dtype)
         if placement is None:
             logging.info("Running on %s (no placement was asked for)", words)
         self._adapter.set_benchmark(cudnn_benchmark)
@@ -243,6 +249,34 @@ class NeuralModuleFactory:
     def reset_trainer(self) -> None:
         """Forget the actions object: optimizers, step and epoch."""
         self._actions = None
+
+    def get_module(
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        collection: str | None = None,
+        pretrained: bool = False,
+    ) -> Any:
+        """A module by the name of its class, as first-generation scripts make it; the class must have been imported.
+
+        Args:
+            name: the class.
+            params: its constructor's arguments.
+            collection: accepted and not needed: the class is looked up among all that are loaded.
+            pretrained: refused: there are no pretrained weights to download.
+
+        Raises:
+            UnknownNameError: no loaded class has this name.
+            UsageError: ``pretrained``.
+        """
+        if pretrained:
+            raise UsageError(
+                "there are no pretrained modules", place=name, remedy="restore weights with restore_from(path)"
+            )
+        known = {cls.__name__: cls for cls in subclasses(NeuralModule)}
+        if name not in known:
+            raise UnknownNameError("module", name, known, place=collection or "")
+        return known[name](**(params or {}))
 
     def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1) -> int:
         """Optimizer steps that an epoch of training over this data layer takes."""

@@ -5,6 +5,8 @@ import torch
 from test_training import BD, Mse, Net, Points, Record, build
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.placement import choose_device
+from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import CheckpointError, DagError, DeviceError, UnknownNameError, UsageError
 
@@ -187,3 +189,26 @@ def test_a_data_layer_is_needed_that_torch_can_load(factory):
 
     with pytest.raises(DagError, match=r"strange \(Strange\) is not a data layer; derive it from DataLayerNM"):
         factory.infer([Net()(x=Strange().connect())])
+
+
+def test_first_generation_scripts_get_modules_by_name(factory):
+    net = factory.get_module(name="TaylorNet", collection="tutorials", params={"dim": 3})
+    assert isinstance(net, TaylorNet)
+    assert net.init_params["dim"] == 3
+    with pytest.raises(UnknownNameError, match=r'module "TylorNet" is not known; .*did you mean TaylorNet\?'):
+        factory.get_module(name="TylorNet")
+
+
+def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(DeviceError, match=r"local_rank 5 takes GPU 5, and there is none of that number: got 1 GPU"):
+        choose_device(None, local_rank=5)
+    assert choose_device(None, local_rank=0) == torch.device("cuda", 0)
+
+
+def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is_made(tmp_path):
+    for arguments in ({"optimization_level": "O2"}, {"optimization_level": "O1", "amp_dtype": "float16"}):
+        with pytest.raises(UsageError, match="is not supported|is not computed on a CPU"):
+            nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, log_dir=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
