@@ -177,7 +177,7 @@ def test_there_are_no_import_cycles() -> None:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[str]:
-    """What is left when modules that import nothing that is left are taken away again and again, where it goes round."""
+    """What is left when modules that import nothing of what is left are taken away, again and again."""
     left = {module: set(targets) for module, targets in graph.items()}
     for backward in (False, True):
         while done := {module for module, targets in left.items() if not targets & left.keys()}:
