@@ -152,6 +152,10 @@ def main() -> None:
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
+    if args.warmup_steps >= total_steps:
+        nemo.logging.warning(
+            "The learning rate rises over %d steps, but the run has %d", args.warmup_steps, total_steps
+        )
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}
         dags.update((f"evaluation_{tag}", nemo.Dag(list(wires))) for tag, wires in evals.items())

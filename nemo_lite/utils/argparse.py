@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -14,6 +13,9 @@ from nemo_lite.utils.lr_policies import get_all_lr_classes
 N = TypeVar("N", int, float)
 
 OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
+
+
+_LARGEST_FLOAT32 = 3.4e38
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -126,9 +128,9 @@ def not_negative_int(text: str) -> int:
 
 
 def not_negative_float(text: str) -> float:
-    """An argparse type: a finite number from 0."""
+    """An argparse type: a number from 0 that fits into 32 bits, so that one may compute with it."""
     value = _parsed(float, text)
-    if value is None or not (math.isfinite(value) and value >= 0):
+    if value is None or not 0 <= value < _LARGEST_FLOAT32:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
     return value
 

@@ -209,6 +209,6 @@ def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
 
 def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is_made(tmp_path):
     for arguments in ({"optimization_level": "O2"}, {"optimization_level": "O1", "amp_dtype": "float16"}):
-        with pytest.raises(UsageError, match="is not supported|is not computed on a CPU"):
+        with pytest.raises(UsageError, match=r"is not supported|is not computed on a CPU"):
             nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, log_dir=tmp_path / "run", **arguments)
     assert not (tmp_path / "run").exists()

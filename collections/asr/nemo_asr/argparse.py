@@ -17,6 +17,7 @@ from nemo_lite.utils.argparse import (
     not_negative_int,
     positive_int,
 )
+from nemo_lite.utils.helpers import parse_checkpoint_name
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {
@@ -68,7 +69,7 @@ class AsrArgParser(NemoArgParser):
             help="name of the run: its results go to WORK_DIR/EXP_NAME",
         )
         self.add_argument(
-            "--load_dir", type=_folder, help="folder of checkpoints to start from (default: the run's own)"
+            "--load_dir", type=_checkpoints, help="folder of checkpoints to start from (default: the run's own)"
         )
         self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
         self.add_argument("--tensorboard_dir", help="folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
@@ -196,7 +197,7 @@ class EvalArgParser(OneLineParser):
         super().__init__(*args, **kwargs)
         self.add_argument("--model_config", required=True, help="YAML file of the model")
         self.add_argument(
-            "--load_dir", type=_folder, required=True, help="folder of its checkpoints: the newest is taken"
+            "--load_dir", type=_checkpoints, required=True, help="folder of its checkpoints: the newest is taken"
         )
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
@@ -236,10 +237,14 @@ def _numbered(tags: Sequence[str]) -> list[str]:
     return numbered
 
 
-def _folder(text: str) -> str:
+def _checkpoints(text: str) -> str:
     path = Path(text).expanduser()
     if not path.is_dir():
-        raise ArgumentTypeError(f"{text!r} is {'a file' if path.exists() else 'missing'}, and should be a folder")
+        raise ArgumentTypeError(
+            f"{text!r} {'is a file' if path.exists() else 'does not exist'}; give a folder of checkpoints"
+        )
+    if not any(parse_checkpoint_name(file.name) for file in path.iterdir()):
+        raise ArgumentTypeError(f"there is no checkpoint in {text!r}")
     return str(path)
 
 

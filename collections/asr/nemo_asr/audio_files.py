@@ -31,7 +31,9 @@ class AudioFilesDataLayer(DataLayerNM):
         DataError: no file is given, or one is not there; while reading, also one that is damaged.
     """
 
-    def __init__(self, paths: Sequence[str], batch_size: int = 1, sample_rate: int = 16000, name: str | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[str], batch_size: int = 1, sample_rate: int = 16000, name: str | None = None
+    ) -> None:
         super().__init__(name)
         if not paths:
             raise DataError("no audio file is given")

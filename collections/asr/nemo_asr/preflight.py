@@ -6,9 +6,10 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from nemo_asr.dataset import AudioTextDataset
 from nemo_asr.manifest import Manifest
@@ -19,6 +20,10 @@ from nemo_lite.errors import DataError
 CHECKED_LINES = 20_000
 _BLOCK_LINES = 1 << 16
 _SHOWN_CHARACTERS = 80
+_MOST_SECONDS = 1e6  # a larger duration is a mistake, found when the audio is read; here its samples must fit an int64
+
+
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Infeasible(NamedTuple):
@@ -123,6 +128,8 @@ def _all_refs(manifest: Manifest) -> Iterator[LineRef]:
         yield from manifest.refs(np.arange(first, min(first + _BLOCK_LINES, len(manifest))))
 
 
-def lengths_in_samples(manifest: Manifest, sample_rate: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def lengths_in_samples(manifest: Manifest, sample_rate: int) -> Integers:
     """(N,) samples of each utterance, by its duration in the manifest."""
-    return np.rint(manifest.durations.astype(np.float64) * sample_rate).astype(np.int64)
+    seconds = np.minimum(manifest.durations.astype(np.float64), _MOST_SECONDS)
+    num_samples: Integers = np.rint(seconds * sample_rate).astype(np.int64)
+    return num_samples

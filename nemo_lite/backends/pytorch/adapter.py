@@ -12,6 +12,7 @@ import torch
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.backends.pytorch.placement import choose_device, describe
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.factory import DeviceType, Optimization
 from nemo_lite.errors import UsageError
 
@@ -23,6 +24,10 @@ class PyTorchAdapter:
         """The device, and in words what it is."""
         device = choose_device(placement, local_rank)
         return device, describe(device)
+
+    def check_precision(self, device: torch.device, level: Optimization, amp_dtype: str | None) -> None:
+        """Raise UsageError when the device does not compute in this precision."""
+        Precision(level, device, amp_dtype)
 
     def seed(self, seed: int) -> None:
         """Seed Python's, numpy's and torch's generators, and take repeatable algorithms of cuDNN."""

@@ -15,7 +15,7 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
     """The device for a placement; without one, the GPU if there is one, else the CPU.
 
     Raises:
-        DeviceError: a GPU is asked for where there is none.
+        DeviceError: a GPU is asked for where there is none, or none for this local rank.
     """
     has_gpu = torch.cuda.is_available()
     if placement is DeviceType.CPU or (placement is None and not has_gpu):
@@ -27,7 +27,14 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
             got=f"torch {torch.__version__}, CUDA not available",
             remedy="use DeviceType.CPU, or leave the placement out",
         )
-    return torch.device("cuda", local_rank or 0)
+    index, count = local_rank or 0, torch.cuda.device_count()
+    if index >= count:
+        raise DeviceError(
+            f"local_rank {index} takes GPU {index}, and there is none of that number",
+            got=f"{count} GPU{'s' if count > 1 else ''}",
+            wanted=f"local_rank below {count}",
+        )
+    return torch.device("cuda", index)
 
 
 def describe(device: torch.device) -> str:
