@@ -1,0 +1,189 @@
+"""The options of the speech scripts: two generations of names, and nothing accepted that would have no effect."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
+from nemo_lite import DeviceType
+
+NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
+
+NEWER = """--model_config m.yaml --train_dataset t.json --eval_datasets a.json b.json c.json --num_epochs 3
+    --iter_per_step 2 --work_dir runs --checkpoint_save_freq 7 --amp_opt_level O0"""
+OLDER = """--model_config m.yaml --train_manifest t.json --val_manifest1 a.json --val_manifest2 b.json
+    --val_manifest3 c.json --num_epochs 3 --batch_per_step 2 --logdir runs --save_freq 7 --disable_mixed_precision
+    --num_gpus 1"""
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for variable in ("LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def parse(*args):
+    return AsrArgParser(prog="jasper.py").parse_args([*NEEDED, *args])
+
+
+def refusal(capsys, *args, parser=AsrArgParser):
+    with pytest.raises(SystemExit) as stopped:
+        parser(prog="jasper.py").parse_args(args)
+    assert stopped.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith("jasper.py: error: ")
+    assert text.count("\n") == 1, "one line"
+    return text
+
+
+def test_both_generations_of_names_give_the_same_options():
+    newer, older = (AsrArgParser().parse_args(line.split()) for line in (NEWER, OLDER))
+    told = {key: value for key, value in vars(older).items() if key not in ("disable_mixed_precision", "num_gpus")}
+    assert told == {key: vars(newer)[key] for key in told}
+    assert older.eval_datasets == ["a.json", "b.json", "c.json"]
+    assert older.run_dir == Path("runs/Jasper")
+
+
+def test_validation_sets_of_both_spellings_add_up():
+    assert parse("--eval_datasets", "a.json", "--val_manifest2", "b.json").eval_datasets == ["a.json", "b.json"]
+    assert parse().eval_datasets == []
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "value"),
+    [
+        ("--train_manifest", "--train_dataset", "u.json"),
+        ("--batch_per_step", "--iter_per_step", "3"),
+        ("--logdir", "--work_dir", "runs"),
+        ("--save_freq", "--checkpoint_save_freq", "5"),
+    ],
+)
+def test_one_option_in_both_spellings_is_refused(older, newer, value, capsys):
+    told = refusal(capsys, *NEEDED, newer, value, older, value)
+    assert f"{older} is the older name of {newer}; give one of them" in told
+
+
+def test_the_defaults_are_those_of_nemos_jasper():
+    parsed = parse()
+    assert (parsed.optimizer, parsed.batch_size, parsed.lr, parsed.weight_decay) == ("novograd", 64, 0.02, 0.001)
+    assert (parsed.lr_policy, parsed.warmup_steps, parsed.exp_name) == ("CosineAnnealing", 0, "Jasper")
+    assert (parsed.eval_freq, parsed.checkpoint_save_freq, parsed.random_seed) == (1000, 1000, 0)
+    assert (parsed.amp_opt_level, parsed.betas, parsed.run_dir, parsed.create_tb_writer) == (None, None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ("--train_dataset t.json --max_steps 2", "--model_config is missing"),
+        ("--model_config m.yaml --max_steps 2", "--train_dataset is missing"),
+        ("--model_config m.yaml --train_dataset t.json", "got neither, wanted --num_epochs or --max_steps"),
+        ("{} --num_epochs 3", "got both, wanted --num_epochs or --max_steps"),
+        (
+            "{} --num_gpus 8",
+            "--num_gpus 8 differs from what was started (1); start it with torchrun --nproc",
+        ),
+        ("{} --disable_mixed_precision --amp_opt_level O1", "--disable_mixed_precision contradicts --amp_opt_level O1"),
+        ("{} --amp_opt_level O2", "invalid choice: 'O2'"),
+        ("{} --amp_opt_level O0 --amp_dtype float16", "--amp_dtype has no effect in float32 (O0); leave it out"),
+        ("{} --optimizer sgd --beta1 0.9", "--beta1 and --beta2 have no effect with --optimizer sgd"),
+        ("{} --beta1 1.5", "'1.5' is not below 1"),
+        ("{} --cudnn_benchmark --random_seed 3", "--random_seed contradicts --cudnn_benchmark"),
+        ("{} --random_seed -1", "'-1' is not a whole number from 0"),
+        ("{} --random_seed 9223372036854775808", "is not a whole number from 0"),
+        ("{} --num_workers -2", "'-2' is not a whole number from 0"),
+        ("{} --warmup_steps -1", "'-1' is not a whole number from 0"),
+        ("{} --batch_size 0", "'0' is not a whole number from 1"),
+        ("{} --lr -1", "'-1' is not a number from 0"),
+        ("{} --lr 1e300", "'1e300' is not a number from 0"),
+        ("{} --placement TPU", "'TPU' is neither GPU nor CPU"),
+        ("{} --create_tb_writer", "--create_tb_writer needs a folder for the events"),
+        ("{} --tensorboard_dir tb --no-create_tb_writer", "--no-create_tb_writer contradicts --tensorboard_dir"),
+        ("{} --exp_name x", "--exp_name has no effect without --work_dir; leave it out"),
+        ("{} --save_freq 5", "--checkpoint_save_freq has no effect without --work_dir or --checkpoint_dir"),
+        ("{} --eval_freq 5", "--eval_freq has no effect without --eval_datasets"),
+        ("{} --eval_batch_size 5", "--eval_batch_size has no effect without --eval_datasets"),
+        ("{} --load_dir nowhere", "'nowhere' does not exist; give a folder of checkpoints"),
+        ("{} --trian_manifest x", "unrecognized arguments: --trian_manifest x (did you mean --train_manifest?)"),
+    ],
+)
+def test_what_cannot_be_used_or_would_have_no_effect_is_one_line(args, told, capsys):
+    assert told in refusal(capsys, *args.format(" ".join(NEEDED)).split())
+
+
+def test_a_folder_without_checkpoints_is_refused_by_every_script(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    for parser, needed in ((AsrArgParser, NEEDED), (EvalArgParser, ("--model_config", "m.yaml"))):
+        told = refusal(capsys, *needed, "--load_dir", str(tmp_path), parser=parser)
+        assert f"--load_dir: there is no checkpoint in '{tmp_path}'" in told
+        assert "is a file; give a folder" in refusal(capsys, *needed, "--load_dir", str(file), parser=parser)
+
+
+def test_the_number_of_gpus_is_held_against_the_launchers(monkeypatch, capsys):
+    assert parse("--num_gpus", "1").num_gpus == 1
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert parse("--num_gpus", "8").num_gpus == 8
+    assert "--num_gpus 1 differs from what was started (8)" in refusal(capsys, *NEEDED, "--num_gpus", "1")
+
+
+def test_one_beta_leaves_the_other_at_the_optimizers_own():
+    assert parse("--beta1", "0.5").betas == (0.5, 0.25)
+    assert parse("--beta2", "0.5").betas == (0.95, 0.5)
+    assert parse("--optimizer", "adam_w", "--beta1", "0.5").betas == (0.5, 0.999)
+
+
+def test_a_dtype_asks_for_mixed_precision():
+    assert parse("--amp_dtype", "bfloat16").amp_opt_level == "O1"
+
+
+def test_timed_algorithms_go_without_a_seed():
+    assert parse("--cudnn_benchmark").random_seed is None
+    assert parse("--random_seed", "5").random_seed == 5
+
+
+def test_the_placement_is_a_device_type():
+    assert parse("--placement", "GPU").placement is DeviceType.GPU
+    assert parse().placement is None
+
+
+def test_events_are_written_where_there_is_a_folder_for_them():
+    assert parse("--work_dir", "runs").create_tb_writer is True
+    assert parse("--tensorboard_dir", "tb").create_tb_writer is True
+    assert parse("--work_dir", "runs", "--no-create_tb_writer").create_tb_writer is False
+
+
+@pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
+def test_both_spellings_of_the_local_rank_are_one_option(option, tmp_path):
+    (tmp_path / "JasperEncoder-STEP-1.safetensors").write_bytes(b"")
+    assert parse(option, "0").local_rank == 0
+    args = ["--model_config", "m.yaml", "--load_dir", str(tmp_path), option, "0"]
+    assert EvalArgParser().parse_args(args).local_rank == 0
+
+
+def test_the_help_shows_every_option_and_the_defaults(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        AsrArgParser().parse_args(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for shown in ("--local-rank", "--val_manifest3", "default: 0.02", "default: CosineAnnealing", "first generation"):
+        assert shown in text
+    assert "default: None" not in text
+
+
+@pytest.mark.parametrize(
+    ("manifests", "tags"),
+    [
+        ([], []),
+        (["/d/dev-clean.json"], ["dev-clean"]),
+        (["a/dev.json", "b/dev.json"], ["a_dev", "b_dev"]),
+        (["x/a/dev.json", "y/a/dev.json", "x/b/test.json"], ["x_a_dev", "y_a_dev", "x_b_test"]),
+        (["/dev.json", "/a/dev.json"], ["_dev", "a_dev"]),
+        (["dev.json,test.json"], ["dev+test"]),
+        (["dev.json", "dev.json"], ["dev_1", "dev_2"]),
+        (["dev.json", "dev.json", "dev_1.json"], ["dev_2", "dev_3", "dev_1"]),
+        (["dev.v1.json", "dev.v2.json"], ["dev.v1", "dev.v2"]),
+        (["", "dev.json,"], ["", "dev+"]),
+    ],
+)
+def test_every_set_gets_a_tag_of_its_own(manifests, tags):
+    assert unique_tags(manifests) == tags

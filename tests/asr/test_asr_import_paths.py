@@ -1,0 +1,49 @@
+"""What scripts import from NeMo's speech collection is found at the same places."""
+
+import importlib
+
+import pytest
+
+import nemo_asr
+
+PLACES = {
+    "data_layer": ["AudioToTextDataLayer"],
+    "audio_preprocessing": [
+        "AudioPreprocessor",
+        "AudioToMFCCPreprocessor",
+        "AudioToMelSpectrogramPreprocessor",
+        "AudioToSpectrogramPreprocessor",
+        "CropOrPadSpectrogramAugmentation",
+        "MultiplyBatch",
+        "SpectrogramAugmentation",
+    ],
+    "jasper": ["JasperDecoderForCTC", "JasperDecoderForClassification", "JasperEncoder"],
+    "losses": ["CTCLossNM", "CrossEntropyLossNM"],
+    "greedy_ctc_decoder": ["GreedyCTCDecoder"],
+}
+HELPERS = {
+    "helpers": [
+        "monitor_asr_train_progress",
+        "monitor_classification_training_progress",
+        "post_process_predictions",
+        "post_process_transcripts",
+        "process_classification_evaluation_batch",
+        "process_classification_evaluation_epoch",
+        "process_evaluation_batch",
+        "process_evaluation_epoch",
+    ],
+    "metrics": ["classification_accuracy", "classification_confusion_matrix", "word_error_rate"],
+}
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_modules_are_at_nemos_place_and_at_the_top(module):
+    place = importlib.import_module(f"nemo_asr.{module}")
+    for name in PLACES[module]:
+        assert getattr(place, name) is getattr(nemo_asr, name), name
+
+
+@pytest.mark.parametrize("module", HELPERS)
+def test_helpers_are_at_nemos_place(module):
+    place = importlib.import_module(f"nemo_asr.{module}")
+    assert [name for name in HELPERS[module] if not callable(getattr(place, name, None))] == []
