@@ -39,7 +39,8 @@ class AudioFilesDataLayer(DataLayerNM):
             raise DataError("no audio file is given")
         missing = [path for path in paths if not Path(path).is_file()]
         if missing:
-            raise DataError("there is no such audio file", place=", ".join(missing))
+            remedy = "give WAV, FLAC or OGG files"
+            raise DataError("there is no such audio file", place=", ".join(missing), remedy=remedy)
         self.batch_size, self._sample_rate = batch_size, sample_rate
         self._files = _Files(paths, sample_rate)
         self.collate_fn = _padded
