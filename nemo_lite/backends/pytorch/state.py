@@ -197,28 +197,42 @@ class RunState:
             "step": self.steps_done,
             "epoch": self.epochs_done,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
         """Restore counters, optimizers and the loss scale.
+
+        Args:
+            state: what :meth:`state_dict` gave.
+            place: where it was read from, for messages.
 
         Raises:
             CheckpointError: the state is of another set of optimizers or parameters.
         """
         saved = state.get("optimizers", [])
-        if len(saved) != len(self.optimizers):
+        names = state.get("optimizer_names", self._optimizer_names())
+        if len(saved) != len(self.optimizers) or names != self._optimizer_names():
             raise CheckpointError(
-                "the optimizers differ", got=f"{len(saved)} saved", wanted=f"{len(self.optimizers)} of this run"
+                "the optimizers differ",
+                place=place,
+                got=f"{', '.join(names)} saved",
+                wanted=f"{', '.join(self._optimizer_names())} of this run",
+                remedy="train on with the same",
             )
         try:
             for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
                 optimizer.load_state_dict(optimizer_state)
         except (ValueError, KeyError) as error:
-            raise CheckpointError("the optimizer's state does not fit the parameters", got=str(error)) from error
+            problem = "the optimizer's state does not fit the parameters"
+            raise CheckpointError(problem, place=place, got=str(error)) from error
         self.precision.load_state_dict(state.get("precision", {}))
         self.step = self.steps_done = int(state["step"])
         self.epoch = self.epochs_done = int(state["epoch"])
+
+    def _optimizer_names(self) -> list[str]:
+        return [type(optimizer).__name__ for optimizer in self.optimizers]
 
     def save_state_to(self, path: str | Path) -> None:
         """Write step, epoch, optimizers and the loss scale to one file."""
@@ -248,10 +262,12 @@ class RunState:
         restored = str(checkpoints.latest() or folder)
         state = checkpoints.restore(named_weighted_modules(self.modules.values())) or {}
         if "optimizers" in state:
-            self.load_state_dict(state)
+            self.load_state_dict(state, restored)
             logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
         else:
-            logging.warning("Restored the weights of %s; it has no training state of ours: starting at step 0", restored)
+            logging.warning(
+                "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
+            )
         return restored
 
 

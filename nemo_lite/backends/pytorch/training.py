@@ -91,6 +91,9 @@ class Training:
         """Train until a limit is reached or a callback asks to stop."""
         state, callbacks = self._state, self._callbacks
         callbacks.on_action_start(state)
+        if self._is_done():
+            done = "%d steps and %d epochs were done before this run"
+            logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
         while not self._is_done():
             state.epoch = state.epochs_done
             callbacks.on_epoch_start(state)
