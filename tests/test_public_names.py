@@ -19,8 +19,8 @@ PUBLIC = {
         ActionCallback Backend CheckpointCallback Dag DeviceType EvaluatorCallback ModuleSaverCallback
         NeMoCallback NeuralModule NeuralModuleFactory NmTensor Optimization Ports SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
-        WandbCallback callbacks neural_types on_action_end on_action_start on_batch_end on_batch_start
-        on_epoch_end on_epoch_start on_step_end on_step_start
+        WandbCallback WeightShareTransform callbacks neural_types on_action_end on_action_start on_batch_end
+        on_batch_start on_epoch_end on_epoch_start on_step_end on_step_start
     """,
     "nemo_lite.core.neural_types": """
         AcousticEncodedRepresentation AudioSignal AxisKind AxisKindAbstract AxisType CategoricalValuesType

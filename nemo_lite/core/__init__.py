@@ -32,3 +32,4 @@ from nemo_lite.core.factory import Optimization as Optimization
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.nm_tensor import NmTensor as NmTensor
 from nemo_lite.core.ports import Ports as Ports
+from nemo_lite.core.weight_sharing import WeightShareTransform as WeightShareTransform

@@ -230,8 +230,8 @@ def test_accented_labels_are_not_turned_into_ascii():
 
 def test_characters_that_have_no_ascii_are_counted_not_swallowed():
     parser = make_parser(ENGLISH, "en")
-    assert spell(parser, parser("so \U0001f600")) == "so "
-    assert parser.unknown == {"\U0001f600": 1}
+    assert spell(parser, parser("so \ue000")) == "so "
+    assert parser.unknown == {"\ue000": 1}
 
 
 def test_importing_the_parsers_does_not_import_inflect():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from unidecode import unidecode
+from anyascii import anyascii
 
 if TYPE_CHECKING:
     import inflect
@@ -80,7 +80,7 @@ def normalize_english(text: str, keep: str = "'", lowercase: bool = True) -> str
     if lowercase:
         text = text.lower()
     text = _MONEY.sub(_say_money, text)  # before the next step turns the euro sign into letters
-    text = _NOT_ASCII.sub(lambda match: match[0] if match[0] in keep else unidecode(match[0], errors="preserve"), text)
+    text = _NOT_ASCII.sub(lambda match: match[0] if match[0] in keep else anyascii(match[0]) or match[0], text)
     if lowercase:
         text = text.lower()  # some characters become capitals: the numero sign turns into "No"
     text = _NUMERO.sub(" number ", _ABBREVIATION.sub(lambda match: _ABBREVIATIONS[match[1].lower()] + " ", text))

@@ -297,12 +297,15 @@ class PtActions:
     ) -> Objective:
         own = [wire for wire in kept if wire in Dag(losses) and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
-        module = self._comm.wrap(lower(part, "TrainingDag").to(self._device))
+        module = lower(part, "TrainingDag").to(self._device)
+        wrapped = self._comm.wrap(module)
+        # Nothing hooks into the lowered module itself, so its forward is called without torch's machinery for hooks.
+        run = module.forward if wrapped is module else wrapped
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         rates = [group["lr"] for group in chosen.param_groups]
         calls = {step.call for step in part.steps}
-        return Objective(module, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
+        return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,22 +14,8 @@ from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
 from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.weight_sharing import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
-
-
-class WeightShareTransform(Enum):
-    """How a weight is shared: as it is, or transposed."""
-
-    SAME = 0
-    TRANSPOSE = 1
-
-
-class PretrainedModelInfo:
-    """What is known of a pretrained model: where its weights are and for which constructor arguments they were made."""
-
-    def __init__(self, pretrained_model_name: str, description: str, parameters: str, location: str) -> None:
-        self.pretrained_model_name, self.description = pretrained_model_name, description
-        self.parameters, self.location = parameters, location
 
 
 class _TorchModule(NeuralModule, nn.Module):
@@ -67,6 +52,8 @@ class _TorchModule(NeuralModule, nn.Module):
 
     def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
+        if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
+            return self._run(args, kwargs)
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
         device = next(iter(devices - {"cpu"}), "cpu")
@@ -298,7 +285,14 @@ class DataLayerNM(_TorchModule):
 
 
 def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    return not (args or kwargs) or any(type(value) is NmTensor for value in (*args, *kwargs.values()))
+    # Written out: this runs at every call of every module, and a generator costs as much as the rest of the call.
+    for value in kwargs.values():
+        if type(value) is NmTensor:
+            return True
+    for value in args:
+        if type(value) is NmTensor:
+            return True
+    return not (args or kwargs)
 
 
 def _widened(value: Any) -> Any:

@@ -45,7 +45,7 @@ def describe(device: torch.device) -> str:
 def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:
     """Move the tensors among these values; copies from pinned memory overlap with what the device is doing."""
     if device.type == "cpu":
-        return tuple(values)
+        return values if isinstance(values, tuple) else tuple(values)
     return tuple(v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for v in values)
 
 

@@ -46,10 +46,11 @@ class Precision:
         self.dtype = _choose_dtype(amp_dtype, device) if level is Optimization.mxprO1 else torch.float32
         self._scaler = torch.amp.GradScaler(device.type) if self.dtype is torch.float16 else None
         self._bounds = (min_loss_scale, max_loss_scale)
+        self._nothing = nullcontext()
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of a forward; features and losses leave it by themselves (``keep_float32``)."""
-        return nullcontext() if self.dtype is torch.float32 else torch.autocast(self.device.type, self.dtype)
+        return self._nothing if self.dtype is torch.float32 else torch.autocast(self.device.type, self.dtype)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a loss, scaled against underflow where the dtype needs it."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,16 +28,16 @@ class Objective:
     """What one optimizer minimises.
 
     Attributes:
-        module: computes the losses, then the kept wires, from a batch.
+        run: computes the losses, then the kept wires, from a batch.
         num_losses: how many of its outputs are losses; they are summed.
         kept: the wires of a batch, then those of its outputs.
-        calls: the calls that ``module`` makes.
+        calls: the calls that ``run`` makes.
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
     """
 
-    module: nn.Module
+    run: Callable[..., tuple[Any, ...]]
     num_losses: int
     kept: Sequence[NmTensor]
     calls: Set[ModuleCall]
@@ -137,13 +138,17 @@ class Training:
         callbacks.on_step_start(state)
         self._set_learning_rate(objective)
         objective.optimizer.zero_grad(set_to_none=True)
-        losses = [self._accumulate(objective, batch, len(batches), is_last=n == 1) for n, batch in _countdown(batches)]
+        num_batches = len(batches)
+        losses = [
+            self._accumulate(objective, batch, num_batches, number == num_batches)
+            for number, batch in enumerate(batches, 1)
+        ]
         if state.comm.all_agree(_all_finite(losses)):
             state.precision.update(objective.optimizer, objective.parameters, self._limits.max_grad_norm)
         else:
             self._skip(batches, losses)
         state.steps_done += 1
-        amount = sum(batch.amount for batch in batches)
+        amount = sum([batch.amount for batch in batches])
         state.clock.add(time.perf_counter() - self._started, self._wait_seconds, amount)
         callbacks.on_step_end(state)
 
@@ -155,7 +160,7 @@ class Training:
         values = to_device(batch.values, state.device)
         with state.comm.sync_only_if(is_last):
             with state.precision.forward():
-                outputs = objective.module(*values)
+                outputs = objective.run(*values)
             loss = outputs[0] if objective.num_losses == 1 else torch.stack(outputs[: objective.num_losses]).sum()
             state.precision.backward(loss if num_batches == 1 else loss / num_batches)
         detached = loss.detach()
@@ -184,10 +189,6 @@ class Training:
         if self._limits.stop_on_nan_loss:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
         logging.warning("%s; the step is skipped", problem)
-
-
-def _countdown(batches: list[Batch]) -> Iterator[tuple[int, Batch]]:
-    return zip(range(len(batches), 0, -1), batches, strict=True)
 
 
 def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
