@@ -157,7 +157,8 @@ def _checked_paths(paths: str | Sequence[str]) -> list[str]:
     missing = [part for part in parts if not os.path.isfile(part)]
     if missing:
         found = "is a folder" if os.path.isdir(missing[0]) else f"does not exist{_near(missing[0])}"
-        raise DataError(f"the manifest {found}", place=missing[0], remedy=_also_missing(missing[1:]))
+        remedy = _also_missing(missing[1:]) or "name a file with one JSON object a line"
+        raise DataError(f"the manifest {found}", place=missing[0], remedy=remedy)
     return parts
 
 

@@ -1,0 +1,248 @@
+"""jasper.py with what it cannot use: one line that names the place and the remedy, exit code 2, nothing left behind."""
+
+import re
+
+import numpy as np
+import pytest
+import soundfile
+from tone_corpus import CONFIG, read_manifest, run_process, run_script, write_manifest
+
+
+@pytest.fixture
+def lines(corpus):
+    """The training manifest's lines."""
+    return read_manifest(corpus / "train.json")
+
+
+def refusal(corpus, *args, **options):
+    """The one line that the script says."""
+    options = {
+        "model_config": corpus / "tones.yaml",
+        "train_dataset": corpus / "train.json",
+        "max_steps": 2,
+        "batch_size": 4,
+        "work_dir": "runs",
+        **options,
+    }
+    given = [part for name, value in options.items() if value is not None for part in (f"--{name}", value)]
+    finished = run_script("jasper.py", *given, *args)
+    assert finished.code == 2, finished
+    assert finished.err.count("\n") == 1, finished.err
+    assert "Traceback" not in finished.err
+    return finished.err
+
+
+# Manifests: what is wrong is known before the run's folder is made
+
+
+def broken(index=2, **changes):
+    """The lines, with the third changed; a value of None takes the key out."""
+
+    def change(lines):
+        line = {key: value for key, value in {**lines[index], **changes}.items() if value is not None}
+        return [*lines[:index], line, *lines[index + 1 :]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: [], r"bad\.json: the manifest is empty; it needs one JSON object a line"),
+        (lambda lines: [*lines, '{"audio_filepath": '], r"bad\.json:13: invalid JSON .*one JSON object a line"),
+        (lambda lines: ["[]", *lines], r"bad\.json:1: expected object, got array; .*one JSON object a line"),
+        (
+            broken(audio_filepath="none.wav"),
+            r"bad\.json:3: the audio file \S+ cannot be opened .*mend the path",
+        ),
+        (broken(audio_filepath="."), r"bad\.json:3: the audio file \S+ is a folder; mend the path"),
+        (broken(audio_filepath="void.wav"), r"bad\.json:3: the audio file \S*void\.wav is empty \(0 bytes\); make it"),
+        (broken(audio_filepath=None), r"bad\.json:3: no audio_filepath .*; name the audio file"),
+        (broken(text=None), r"bad\.json:3: text is missing or empty; write the words, or delete the line"),
+        (broken(text="  "), r"bad\.json:3: text is missing or empty; write the words, or delete the line"),
+        (broken(text=5), r"bad\.json:3: text: expected str"),
+        (broken(duration=None), r"bad\.json:3: no duration; write the seconds of audio"),
+        (broken(duration=-1), r"bad\.json:3: duration -1 s; write the seconds of audio, above 0"),
+        (lambda lines: [{**line, "text": "xyz"} for line in lines], r"no utterance is left: 12 .* cannot write"),
+        (lambda lines: [{**line, "duration": 0.01} for line in lines], r"no utterance is left: 12 shorter than"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_named_by_line_before_a_folder_is_made(change, told, lines, corpus, tmp_path):
+    (tmp_path / "void.wav").write_bytes(b"")
+    write_manifest(tmp_path / "bad.json", change(lines))
+    assert re.search(told, refusal(corpus, train_dataset=tmp_path / "bad.json"))
+    assert re.search(told, refusal(corpus, "--eval_datasets", "bad.json"))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "told"),
+    [
+        ("trian.json", r"trian\.json: the manifest does not exist \(did you mean train\.json\?\)"),
+        ("nowhere/train.json", r"nowhere/train\.json: the manifest does not exist \(there is no folder nowhere\)"),
+        (".", r"DataError: \.: the manifest is a folder; name a file"),
+        ("train.json,", r'the list of manifests "train\.json," has an empty part; write a\.json,b\.json with no comma'),
+    ],
+)
+def test_a_manifest_that_is_not_there_is_named_with_the_nearest(manifest, told, lines, corpus, tmp_path):
+    write_manifest(tmp_path / "train.json", lines)
+    assert re.search(told, refusal(corpus, train_dataset=manifest))
+    assert not (tmp_path / "runs").exists()
+
+
+# Audio: only reading shows it
+
+
+@pytest.fixture
+def audio(tmp_path, lines):
+    """Files that nothing can be learnt from."""
+    (tmp_path / "corrupt.wav").write_bytes(b"corrupt" * 100)
+    (tmp_path / "cut.wav").write_bytes((tmp_path / str(lines[0]["audio_filepath"])).read_bytes()[:4000])
+    soundfile.write(tmp_path / "silent.wav", np.zeros(0), 16000)
+    soundfile.write(tmp_path / "nan.wav", np.full(8000, np.nan, np.float32), 16000, subtype="FLOAT")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"audio_filepath": "corrupt.wav"}, r"corrupt\.wav is not a WAV, FLAC or OGG file; convert it"),
+        ({"audio_filepath": "cut.wav"}, r"duration 0\.51 s disagrees with \S*cut\.wav, .*; correct the duration"),
+        ({"audio_filepath": "silent.wav"}, r"silent\.wav holds no samples"),
+        ({"audio_filepath": "nan.wav", "duration": 0.5}, r"nan\.wav has samples that are NaN or infinite"),
+        ({"duration": 2.0}, r"duration 2 s disagrees with .*0\.wav, which holds 0\.510 s; correct the duration"),
+        ({"offset": 60.0}, r"offset 60 s \+ duration 0\.51 s is beyond the end of .*0\.wav: got 0\.510 s"),
+    ],
+)
+def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told, lines, corpus, audio):
+    write_manifest(audio / "bad.json", [{**lines[0], **changes}])
+    line = refusal(corpus, train_dataset="bad.json")
+    assert re.search(rf"^DataError: bad\.json:1: .*{told}", line)
+    assert line.endswith("max_corrupt allows 0: mend the files, delete their lines, or raise max_corrupt\n")
+    assert list(audio.rglob("*.safetensors")) == []
+
+
+def test_audio_of_an_evaluation_set_is_read_before_the_first_step(lines, corpus, audio):
+    write_manifest(audio / "bad.json", broken(audio_filepath="corrupt.wav")(lines))
+    line = refusal(corpus, "--eval_datasets", "bad.json", max_steps=10**6)
+    assert re.search(r"bad\.json:3: \S*corrupt\.wav is not a WAV, FLAC or OGG file", line)
+
+
+def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_end(lines, corpus, audio):
+    damaged = [{**lines[0], "audio_filepath": "corrupt.wav"}, {**lines[1], "duration": 9.0}]
+    write_manifest(audio / "some.json", [*damaged, *lines, *lines])
+    finished = run_script(
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", "some.json", "--num_epochs", 2),
+        *("--batch_size", 4, "--work_dir", "runs"),
+    )
+    assert finished.code == 0
+    first, last = finished.err.split("2 of 26 utterances could not be used:\n")
+    assert "some.json: 2 utterances skipped so far (max_corrupt 2):" in first
+    assert [re.match(r"  some\.json:(\d): ", line)[1] for line in last.splitlines()] == ["1", "2"]
+    assert len(list(audio.rglob("checkpoint-*.json"))) == 1
+
+
+def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(lines, corpus, tmp_path):
+    write_manifest(tmp_path / "long.json", broken(text="abc" * 30)(lines))
+    finished = run_script(
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", "long.json", "--num_epochs", 1),
+        *("--batch_size", 1, "--log_freq", 1),
+    )
+    assert finished.code == 0
+    assert re.search(r'long\.json:3: 17 frames cannot hold "(abc)+ab\.\.\.", which needs 90', finished.err)
+    assert "1 of 12 texts do not fit their frames: they are left out of training" in finished.err
+    assert "not finite" not in finished.err
+    assert len(finished.losses) == 11
+
+
+# Configurations
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("activation", "activaton", r"bad\.yaml:8:3: .*activaton is not a key \(did you mean activation\?\)"),
+        ("residual: false}", "residul: false}", r"bad\.yaml:12:\d+: .*residul is not a key \(did you mean residual"),
+        ("JasperEncoder", "JasperEncodr", r"bad\.yaml:7:1: JasperEncodr is not a key \(did you mean JasperEncoder\?\)"),
+        ("shuffle: true", "shufle: true", r"bad\.yaml:4:11: .*train\.shufle is not a key \(did you mean shuffle\?\)"),
+        ("  conv_mask: true", "  conv_mask: true\n  conv_mask: true", r"bad\.yaml:10:3: .*conv_mask is given twice"),
+        ('"b", "c"', '"b", "b"', r"bad\.yaml:13:25: label 'b' repeats the one at \S*bad\.yaml:13:20"),
+        ("activation: relu", "activation: relu\n  feat_in: 64", r"bad\.yaml:6:37: .*features is 32, .*feat_in is 64"),
+        ("activation: relu", "activation: rellu", r'bad\.yaml:7:1: JasperEncoder: activation "rellu" .*mean relu\?'),
+        ("features: 32", "features: many", r'bad\.yaml:6:37: .*features is "many", wanted int'),
+        ("filters: 64", "filters: -64", r"bad\.yaml:12:7: .*jasper\[1\]: filters is -64, wanted .*at least 1"),
+        ("model: Tones", "model: [Tones", r"bad\.yaml:\d+:\d+: cannot be parsed: "),
+        (CONFIG, "", r"bad\.yaml: the file is empty, a mapping of sections was expected"),
+        (CONFIG, "\x00\x01", r"bad\.yaml:1: character 0x00 has no place in YAML"),
+        (CONFIG, "- a\n- b\n", r"bad\.yaml:1:1: .* where a mapping of sections was expected"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_named_by_line_and_column(old, new, told, corpus, tmp_path):
+    assert old in CONFIG
+    (tmp_path / "bad.yaml").write_text(CONFIG.replace(old, new))
+    assert re.search(told, refusal(corpus, model_config="bad.yaml"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_configuration_that_is_not_there_or_no_text_is_named(corpus, tmp_path):
+    (tmp_path / "tones.yaml").write_text(CONFIG)
+    assert "tone.yaml: no such file (did you mean tones.yaml?)" in refusal(corpus, model_config="tone.yaml")
+    assert "cannot be read: Is a directory" in refusal(corpus, model_config=".")
+    assert "is not UTF-8; save the file as UTF-8" in refusal(corpus, model_config=corpus / "train0.wav")
+    assert "--model_config is missing" in refusal(corpus, model_config=None)
+
+
+# What is asked for and not there
+
+
+def test_an_output_folder_that_is_not_writable_is_named(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    for options in ({"work_dir": "file/runs"}, {"work_dir": "/proc/runs"}):
+        told = refusal(corpus, **options)
+        assert f"{options['work_dir']}/Jasper: the folder is not writable" in told
+        assert "choose another folder, or correct its permissions" in told
+    assert "file/runs/Jasper: the folder is not writable" in refusal(corpus, "--plan", work_dir="file/runs")
+
+
+def test_a_device_or_a_precision_that_is_not_there_leaves_nothing_behind(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "placement GPU asks for a GPU, and there is none" in refusal(corpus, placement="GPU")
+    assert "float16 is not computed on a CPU; use bfloat16" in refusal(corpus, amp_dtype="float16")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_how_long_to_train_must_be_said_once(corpus, tmp_path):
+    assert "got both, wanted --num_epochs or --max_steps" in refusal(corpus, num_epochs=3)
+    assert "got neither, wanted --num_epochs or --max_steps" in refusal(corpus, max_steps=None)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def checkpoints(corpus, tmp_path):
+    options = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--max_steps", 1]
+    assert run_script("jasper.py", *options, "--checkpoint_dir", "checkpoints").code == 0
+    return tmp_path / "checkpoints"
+
+
+def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_named(corpus, checkpoints, tmp_path):
+    (tmp_path / "other.yaml").write_text(CONFIG.replace('"b", "c"', '"b", "c", "d"'))
+    told = refusal(corpus, load_dir=checkpoints, model_config="other.yaml")
+    assert re.search(
+        r"JasperDecoderForCTC-STEP-1\.safetensors: does not fit .*is \(5, 64, 1\), the module has \(6,", told
+    )
+    told = refusal(corpus, load_dir=checkpoints, optimizer="sgd")
+    assert (
+        "checkpoints/STEP-1: the optimizers differ: got Novograd saved, wanted SGD of this run; train on with" in told
+    )
+    weights = checkpoints / "JasperEncoder-STEP-1.safetensors"
+    weights.write_bytes(b"?" * weights.stat().st_size)
+    assert "JasperEncoder-STEP-1.safetensors: the file is damaged" in refusal(corpus, load_dir=checkpoints)
+    weights.unlink()
+    told = refusal(corpus, load_dir=checkpoints)
+    assert "no complete checkpoint: got STEP-1 lacks JasperEncoder-STEP-1.safetensors" in told
+
+
+def test_a_process_of_its_own_says_one_line_and_returns_2(corpus):
+    options = ["--model_config", corpus / "tones.yaml", "--train_dataset", "none", "--max_steps", 1]
+    told = "DataError: none: the manifest does not exist; name a file with one JSON object a line\n"
+    assert run_process("jasper.py", *options) == (2, "", told)

@@ -1,0 +1,227 @@
+"""jasper.py: every option has the effect that --help promises, in the spellings of both generations."""
+
+import re
+
+import pytest
+import torch
+from tone_corpus import read_manifest, run_process, run_script, write_manifest
+
+import nemo_asr
+from nemo_asr.argparse import AsrArgParser
+
+# Options that the parser turns into others.
+FOLDED = {"beta1", "beta2", "disable_mixed_precision", "exp_name", "num_gpus", "work_dir"}
+
+
+@pytest.fixture
+def base(corpus):
+    """What every run needs, of 3 steps, each logged."""
+    options = {"model_config": corpus / "tones.yaml", "train_dataset": corpus / "train.json", "max_steps": 3}
+    return [*flat(options), "--batch_size", "4", "--log_freq", "1"]
+
+
+def flat(options):
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def train(*args):
+    finished = run_script("jasper.py", *args)
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
+    newer = train(
+        *("--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
+        *("--eval_datasets", corpus / "dev.json", corpus / "other.json", "--num_epochs", 2, "--batch_size", 2),
+        *("--iter_per_step", 2, "--work_dir", "newer", "--checkpoint_save_freq", 3, "--amp_opt_level", "O0"),
+        *("--log_freq", 1, "--local_rank", 0),
+    )
+    older = train(
+        *("--model_config", corpus / "tones.yaml", "--train_manifest", corpus / "train.json"),
+        *("--val_manifest1", corpus / "dev.json", "--val_manifest2", corpus / "other.json", "--num_epochs", 2),
+        *("--batch_size", 2, "--batch_per_step", 2, "--logdir", "older", "--save_freq", 3),
+        *("--disable_mixed_precision", "--num_gpus", 1, "--log_freq", 1, "--local-rank", 0),
+    )
+    assert len(newer.losses) == 6
+    assert newer.losses == older.losses
+    evaluated = [re.findall(r"Evaluation (?:Loss|WER) .*", finished.out) for finished in (newer, older)]
+    assert len(evaluated[0]) == 8  # before the first step and at the end
+    assert evaluated[0] == evaluated[1]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("batch_size", 3),
+        ("iter_per_step", 2),
+        ("lr", 0.5),
+        ("lr_policy", "WarmupPolicy"),
+        ("warmup_steps", 2),
+        ("weight_decay", 0.9),
+        ("optimizer", "sgd"),
+        ("beta1", 0.1),
+        ("beta2", 0.9),
+        ("random_seed", 7),
+        ("amp_opt_level", "O1"),
+        ("amp_dtype", "bfloat16"),
+    ],
+)
+def test_what_shapes_the_training_changes_the_losses(option, value, base, plain_losses):
+    changed = train(*base, f"--{option}", value).losses
+    assert len(changed) == len(plain_losses) == 3
+    assert changed[1:] != plain_losses[1:]
+
+
+@pytest.mark.parametrize("option", [("--num_workers", 1), ("--placement", "CPU"), ("--num_gpus", 1)])
+def test_what_is_only_about_machines_does_not(option, base, plain_losses):
+    assert train(*base, *option).losses == plain_losses
+
+
+@pytest.fixture(scope="module")
+def plain_losses(corpus):
+    options = {"model_config": corpus / "tones.yaml", "train_dataset": corpus / "train.json", "max_steps": 3}
+    return train(*flat(options), "--batch_size", 4, "--log_freq", 1).losses
+
+
+def test_every_option_is_read_by_the_script_or_folded_by_the_parser(base, corpus, monkeypatch):
+    read = set()
+    parse = AsrArgParser.parse_args
+
+    def recording(self, args=None, namespace=None):
+        parsed = parse(self, args, namespace)
+        options.update(vars(parsed))
+
+        class Recorder:
+            def __getattr__(self, name):
+                read.add(name)
+                return getattr(parsed, name)
+
+        return Recorder()
+
+    options = {}
+    monkeypatch.setattr(AsrArgParser, "parse_args", recording)
+    train(*base, "--eval_datasets", corpus / "dev.json", "--work_dir", "runs")
+    assert set(options) - read == FOLDED
+
+
+def test_the_precision_is_said_with_its_default(base):
+    assert "Precision O0: float32 throughout" in train(*base, "--placement", "CPU").out
+    assert "Precision O1: bfloat16 where torch.amp finds it safe" in train(*base, "--amp_opt_level", "O1").out
+
+
+def test_the_place_is_said_once_unless_it_was_asked_for(base):
+    where = r"Running on .* \(no placement was asked for\)"
+    assert len(re.findall(where, train(*base).out)) == 1
+    assert not re.findall(where, train(*base, "--placement", "CPU").out)
+
+
+def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
+    finished = train(
+        *(*base, "--max_steps", 6, "--log_freq", 2, "--eval_datasets", corpus / "dev.json", "--eval_freq", 4),
+        *("--work_dir", "runs", "--checkpoint_save_freq", 2, "--exp_name", "mine"),
+    )
+    assert re.findall(r"Step: (\d+)", finished.out) == ["0", "2", "4"]
+    assert len(re.findall("Evaluation WER dev", finished.out)) == 3  # at the start, at step 4, at the end
+    saved = sorted(path.name for path in (tmp_path / "runs/mine/checkpoints").glob("checkpoint-*"))
+    assert saved == [f"checkpoint-STEP-{step}.json" for step in (2, 4, 6)]
+
+
+def test_max_steps_and_num_epochs_end_the_run(base, corpus):
+    assert len(train(*base, "--max_steps", 5).losses) == 5
+    epochs = [part if part != "--max_steps" else "--num_epochs" for part in base]
+    assert len(train(*epochs).losses) == 9  # 12 utterances, 4 in a batch
+
+
+def test_a_run_leaves_its_log_its_command_its_configuration_events_and_a_checkpoint(base, tmp_path):
+    train(*base, "--work_dir", "runs")
+    left = {re.sub(r"_2\d{3}-.*?\.|\.tfevents.*", ".", path.name) for path in (tmp_path / "runs/Jasper").rglob("*.*")}
+    assert left == {
+        "log_globalrank-0_localrank-0.txt",
+        "cmd-args.log",
+        "tones.yaml",
+        "events.out.",
+        "JasperEncoder-STEP-3.safetensors",
+        "JasperDecoderForCTC-STEP-3.safetensors",
+        "trainer-STEP-3.safetensors",
+        "checkpoint-STEP-3.json",
+    }
+    (log,) = (tmp_path / "runs/Jasper").glob("log*.txt")
+    assert "Precision O0" in log.read_text()
+
+
+def test_folders_can_be_chosen_one_by_one(base, tmp_path):
+    train(*base, "--checkpoint_dir", "checkpoints", "--tensorboard_dir", "events")
+    assert (tmp_path / "checkpoints" / "checkpoint-STEP-3.json").is_file()
+    assert len(list((tmp_path / "events").glob("events.*"))) == 1
+    train(*base, "--work_dir", "runs", "--no-create_tb_writer")
+    assert not (tmp_path / "runs/Jasper/tensorboard").exists()
+
+
+def test_without_a_folder_nothing_is_saved_and_that_is_said(base, tmp_path):
+    assert "No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir" in train(*base).err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_path):
+    first = train(*base, "--work_dir", "runs")
+    again = train(*base, "--max_steps", 5, "--work_dir", "runs")
+    assert "going on at step 3" in again.out
+    assert len(again.losses) == 2
+    elsewhere = train(*base, "--max_steps", 5, "--load_dir", "runs/Jasper/checkpoints", "--work_dir", "other")
+    assert "going on at step 5" in elsewhere.out
+    assert "There is nothing left to train: 5 steps and" in elsewhere.err
+    unsaved = train(*base, "--max_steps", 6, "--load_dir", "runs/Jasper/checkpoints")
+    assert len(unsaved.losses) == 1
+    assert first.losses[0] not in unsaved.losses
+
+
+def test_loading_and_evaluation_options_reach_the_data_layers(base, corpus, monkeypatch):
+    seen = {}
+    make = nemo_asr.Recipe.data_layer
+
+    def recording(self, manifest, training, **overrides):
+        seen["train" if training else "eval"] = overrides
+        return make(self, manifest, training, **overrides)
+
+    monkeypatch.setattr(nemo_asr.Recipe, "data_layer", recording)
+    train(*base, "--eval_datasets", corpus / "dev.json", "--eval_batch_size", 2, "--num_workers", 0)
+    assert seen == {
+        "train": {"batch_size": 4, "num_workers": 0},
+        "eval": {"batch_size": 2, "num_workers": 0},
+    }
+    train(*base, "--eval_datasets", corpus / "dev.json")
+    assert seen["eval"] == {"batch_size": 4}
+
+
+def test_cudnn_times_its_algorithms_if_asked_to(base):
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    try:
+        train(*base, "--cudnn_benchmark")
+        assert torch.backends.cudnn.benchmark
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
+
+
+def test_validation_sets_of_the_same_stem_have_different_tags(base, corpus, tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write_manifest(tmp_path / folder / "dev.json", read_manifest(corpus / "dev.json"))
+    out = train(*base, "--eval_datasets", "one/dev.json", "two/dev.json", "--work_dir", "runs").out
+    assert re.findall(r"WER (\S+):", out) == ["one_dev", "two_dev"] * 2
+
+
+def test_more_processes_than_were_started_is_one_line(base):
+    finished = run_script("jasper.py", *base, "--num_gpus", 8)
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
+    assert "--num_gpus 8 differs from what was started (1)" in finished.err
+
+
+def test_a_warm_up_longer_than_the_run_is_said(base):
+    assert "The learning rate rises over 30 steps, but the run has 3" in train(*base, "--warmup_steps", 30).err
+
+
+def test_a_process_of_its_own_trains(base):
+    finished = run_process("jasper.py", *base, "--max_steps", 1, "--local-rank", 0)
+    assert finished.code == 0, finished.err
+    assert len(finished.losses) == 1
