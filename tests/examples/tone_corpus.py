@@ -64,8 +64,8 @@ def record(path: Path, text: str, rate: int = 16000, channels: int = 1) -> float
 
 
 def make_corpus(folder: Path) -> Path:
-    """``train.json`` (all texts), ``dev.json`` (the first four), ``other.json`` (four at 8 kHz), ``tones.yaml``."""
-    for name, texts, rate in (("train", TEXTS, 16000), ("dev", TEXTS[:4], 16000), ("other", TEXTS[4:8], 8000)):
+    """``train.json`` (all texts), ``dev.json`` (the first four), ``other.json`` (four at 22.05 kHz), ``tones.yaml``."""
+    for name, texts, rate in (("train", TEXTS, 16000), ("dev", TEXTS[:4], 16000), ("other", TEXTS[4:8], 22050)):
         lines = []
         for number, text in enumerate(texts):
             path = folder / f"{name}{number}.wav"

@@ -1,0 +1,89 @@
+"""jasper.py --plan: what will be run, before any audio is read."""
+
+import re
+import time
+
+import pytest
+from tone_corpus import ASR, read_manifest, run_script, write_manifest
+
+import nemo_asr
+
+
+@pytest.fixture
+def garbage(corpus, tmp_path):
+    """A manifest whose audio files are there, and no audio."""
+    (tmp_path / "garbage.wav").write_bytes(b"no audio" * 100)
+    lines = read_manifest(corpus / "train.json")
+    write_manifest(tmp_path / "train.json", [{**line, "audio_filepath": "garbage.wav"} for line in lines])
+    return "train.json"
+
+
+def plan(*args):
+    finished = run_script("jasper.py", *args, "--plan")
+    assert finished.code == 0, finished.err
+    return finished.out
+
+
+def test_all_dags_their_shapes_and_the_schedule_are_printed_and_saved_and_no_audio_is_read(
+    garbage, corpus, tmp_path, monkeypatch
+):
+    def read(*_, **__):
+        raise AssertionError("audio was read")
+
+    monkeypatch.setattr("nemo_asr.dataset.read_audio", read)
+    printed = plan(
+        *("--model_config", corpus / "tones.yaml", "--train_dataset", garbage, "--eval_datasets", garbage),
+        *("--num_epochs", 10, "--batch_size", 5, "--iter_per_step", 2, "--lr", 0.5, "--work_dir", "runs"),
+    )
+    assert "training: 5 steps, 3,941 parameters" in printed
+    assert "evaluation_train: 6 steps, 3,941 parameters" in printed
+    assert "B samples -> B 32 T" in printed
+    assert re.search(r"JasperEncoder +B 32 T -> B 64 T/2 +3,616", printed)
+    assert re.search(r"log_probs +<- \[3\] output +B T/2 5  Logprobs", printed)
+    assert "2 steps an epoch, 20 steps in all" in printed
+    assert "learning rate 0.5 at step 0, 0.397 at step 6, 0.137 at step 13, 0.00308 at step 19" in printed
+    saved = {path.name: path.read_text() for path in (tmp_path / "runs/Jasper").iterdir()}
+    assert saved.keys() == {"plan.txt", "training.svg", "evaluation_train.svg"}
+    assert saved["plan.txt"].strip() in printed
+    assert "JasperEncoder" in saved["training.svg"]
+
+
+@pytest.mark.parametrize("policy", ["WarmupPolicy", "InverseSquareRootAnnealing", "SquareAnnealing"])
+def test_the_policy_and_its_warm_up_show_in_the_schedule(policy, corpus):
+    arguments = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--max_steps", 30]
+    rates = re.compile(r"learning rate (\S+) at step 0, (\S+) at step 10, (\S+) at step 20, (\S+) at step 29")
+    first, *then = map(float, rates.search(plan(*arguments, "--lr_policy", policy, "--warmup_steps", 4)).groups())
+    assert first == pytest.approx(0.02 / 5)
+    assert then == sorted(then, reverse=True)
+    assert policy == "WarmupPolicy" or then[0] > then[-1]
+
+
+def test_a_plan_counts_without_the_texts_that_do_not_fit(corpus, tmp_path):
+    lines = read_manifest(corpus / "train.json")
+    write_manifest(tmp_path / "long.json", [{**line, "text": "abc" * 30} for line in lines[:2]] + lines[2:])
+    printed = plan(
+        *("--model_config", corpus / "tones.yaml", "--train_dataset", "long.json"),
+        *("--num_epochs", 1, "--batch_size", 1),
+    )
+    assert "10 steps an epoch, 10 steps in all" in printed
+
+
+def test_the_plan_of_a_large_model_takes_no_time(corpus, tmp_path):
+    lines = [{**line, "text": "ab"} for line in read_manifest(corpus / "train.json")]
+    write_manifest(tmp_path / "train.json", lines)
+    started = time.perf_counter()
+    printed = plan(
+        *("--model_config", ASR / "configs" / "jasper10x5dr.yaml", "--train_dataset", "train.json"),
+        *("--num_epochs", 1, "--batch_size", 2),
+    )
+    assert time.perf_counter() - started < 5  # its 333 M weights alone take longer to draw
+    assert re.search(r"JasperEncoder +B 64 T -> B 1024 T/2 +332,602,624", printed)
+
+
+def test_every_configuration_that_is_shipped_has_a_plan(corpus, tmp_path):
+    for config in sorted((ASR / "configs").glob("*.yaml")):
+        lines = read_manifest(corpus / "train.json")
+        texts = "".join(label for label in nemo_asr.load_recipe(config).labels if label.strip())[:1]
+        write_manifest(tmp_path / "one.json", [{**lines[0], "text": texts}])
+        printed = plan("--model_config", config, "--train_dataset", "one.json", "--max_steps", 1)
+        assert "1 steps in all" in printed, config

@@ -1,0 +1,132 @@
+"""From audio to a model that understands it, and what the other scripts do with that model."""
+
+import json
+import re
+
+import pytest
+from tone_corpus import TEXTS, read_manifest, record, run_script, write_manifest
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """The run of a model that learns the tones: its options, its folder and what it said."""
+    folder = tmp_path_factory.mktemp("trained")
+    finished = run_script(
+        *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
+        *("--eval_datasets", corpus / "dev.json", corpus / "other.json", "--num_epochs", 40, "--batch_size", 4),
+        *("--optimizer", "adam_w", "--lr", 0.02, "--checkpoint_dir", folder, "--log_freq", 1),
+    )
+    assert finished.code == 0, finished.err
+    return ["--model_config", corpus / "tones.yaml", "--load_dir", folder], finished
+
+
+def test_the_loss_falls_and_the_transcripts_become_right(trained):
+    _, finished = trained
+    first, last = float(finished.losses[0]), max(map(float, finished.losses[-3:]))
+    assert last < 0.01 * first
+    predictions, references = (re.findall(rf"\] {what}: (.*)", finished.out) for what in ("Prediction", "Reference"))
+    assert predictions[0] != references[0]
+    assert predictions[-3:] == references[-3:]
+    rates = {name: re.findall(rf"Evaluation WER {name}: +(\S+)%", finished.out) for name in ("dev", "other")}
+    assert min(float(before) for before, _ in rates.values()) > 50
+    assert {name: after for name, (_, after) in rates.items()} == {"dev": "0.00", "other": "0.00"}
+
+
+def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(trained, corpus, tmp_path):
+    options, _ = trained
+    write_manifest(tmp_path / "dev.json", [{**line, "text": "cc"} for line in read_manifest(corpus / "dev.json")])
+    sets = (corpus / "dev.json", corpus / "other.json", "dev.json")
+    finished = run_script(
+        "jasper_eval.py", *options, "--eval_datasets", *sets, "--out", "out/folder", "--batch_size", 3
+    )
+    assert finished.code == 0, finished.err
+    tag = f"{corpus.name}_dev"
+    assert f"{tag}: WER 0.00% (0 insertions, 0 deletions, 0 substitutions in 4 words), CER 0.00%\n" in finished.out
+    assert "other: WER 0.00%" in finished.out
+    assert "\ndev: WER 100.00% (0 insertions, 0 deletions, 4 substitutions in 4 words), CER" in finished.out
+    assert f"{tag}: 4 transcripts in out/folder/{tag}.transcripts.jsonl\n" in finished.out
+    rows = [json.loads(line) for line in (tmp_path / f"out/folder/{tag}.transcripts.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"place": f"{corpus / 'dev.json'}:{number}", "reference": text, "hypothesis": text}
+        for number, text in enumerate(TEXTS[:4], 1)
+    ]
+    wrong = [json.loads(line) for line in (tmp_path / "out/folder/dev.transcripts.jsonl").read_text().splitlines()]
+    assert [(row["reference"], row["hypothesis"]) for row in wrong] == [("cc", text) for text in TEXTS[:4]]
+
+
+def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them(trained, corpus, tmp_path):
+    (_, config, *others), _ = trained
+    text = config.read_text()
+    (tmp_path / "lenient.yaml").write_text(text.replace("eval: {", "eval: {max_corrupt: 1, "))
+    (tmp_path / "corrupt.wav").write_bytes(b"corrupt" * 100)
+    lines = read_manifest(corpus / "dev.json")
+    write_manifest(tmp_path / "dev.json", [lines[0], {**lines[1], "audio_filepath": "corrupt.wav"}, *lines[2:]])
+    finished = run_script(
+        *("jasper_eval.py", "--model_config", "lenient.yaml", *others, "--eval_datasets", "dev.json"),
+        *("--batch_size", 1),
+    )
+    assert finished.code == 0, finished.err
+    assert "dev: WER 0.00% (0 insertions, 0 deletions, 0 substitutions in 3 words)" in finished.out
+    assert re.search(r"dev\.json:2: \S*corrupt\.wav is not a WAV", finished.err)
+    rows = [json.loads(line) for line in (tmp_path / "dev.transcripts.jsonl").read_text().splitlines()]
+    assert [row["place"] for row in rows] == ["dev.json:1", "dev.json:3", "dev.json:4"]
+
+
+def test_recordings_of_any_rate_and_number_of_channels_become_text(trained, tmp_path):
+    options, _ = trained
+    record(tmp_path / "one.wav", "cab")
+    record(tmp_path / "fast.flac", "abba", rate=48000)
+    record(tmp_path / "stereo.ogg", "bc", rate=44100, channels=2)
+    finished = run_script("jasper_infer.py", *options, "one.wav", "fast.flac", "stereo.ogg")
+    assert finished.code == 0, finished.err
+    assert finished.out.endswith("one.wav: cab\nfast.flac: abba\nstereo.ogg: bc\n")
+
+
+def test_a_transcript_does_not_change_with_its_neighbours_in_the_batch(trained, tmp_path):
+    options, _ = trained
+    record(tmp_path / "short.wav", "b")
+    record(tmp_path / "long.wav", "caca" * 5)
+    together = run_script("jasper_infer.py", *options, "short.wav", "long.wav")
+    alone = run_script("jasper_infer.py", *options, "short.wav", "long.wav", "--batch_size", 1)
+    assert together.out.splitlines()[-2:] == alone.out.splitlines()[-2:]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("none.wav",), "DataError: none.wav: there is no such audio file; give WAV, FLAC or OGG files"),
+        (("one.wav", "corrupt.wav"), "DataError: corrupt.wav is not a WAV, FLAC or OGG file; convert it to"),
+        (("one.wav", "--batch_sze", "3"), "error: unrecognized arguments: --batch_sze 3 (did you mean --batch_size?)"),
+        (("--batch_size", "0", "one.wav"), "'0' is not a whole number from 1"),
+        ((), "error: the following arguments are required: files"),
+    ],
+)
+def test_inference_says_in_one_line_what_it_cannot_use(args, told, trained, tmp_path):
+    options, _ = trained
+    record(tmp_path / "one.wav", "cab")
+    (tmp_path / "corrupt.wav").write_bytes(b"corrupt" * 100)
+    finished = run_script("jasper_infer.py", *options, *args)
+    assert finished.code == 2
+    assert told in finished.err
+    assert finished.err.count("\n") == 1
+
+
+def test_evaluation_says_in_one_line_what_it_cannot_use(trained, corpus, tmp_path):
+    options, _ = trained
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    other = tmp_path / "other.yaml"
+    other.write_text(options[1].read_text().replace('"b", "c"', '"b", "c", "d"'))
+    dev = corpus / "dev.json"
+    for args, told in (
+        ((*options, "--eval_datasets", "none.json"), "none.json: the manifest does not exist"),
+        ((*options, "--eval_datasets", dev, "--out", "file/out"), "file/out: the folder is not writable"),
+        ((*options[:2], "--load_dir", "empty", "--eval_datasets", dev), "there is no checkpoint in 'empty'"),
+        (("--model_config", other, *options[2:], "--eval_datasets", dev), "does not fit JasperDecoderForCTC"),
+        (options, "the following arguments are required: --eval_datasets"),
+    ):
+        finished = run_script("jasper_eval.py", *args)
+        assert finished.code == 2
+        assert told in finished.err
+        assert finished.err.count("\n") == 1
+    assert list(tmp_path.rglob("*.jsonl")) == []
