@@ -27,7 +27,7 @@ SETS = {
     "val_seen_voices": "validation set 1 (voices heard in training)",
     "val_unseen_voices": "validation set 2 (new voices)",
 }
-NUM_EPOCHS = 12
+NUM_EPOCHS = 20
 
 
 def run(script: str, *arguments: str) -> str:
@@ -46,8 +46,8 @@ def train(corpus: Path, work_dir: Path, num_epochs: int) -> None:
         *("--train_dataset", str(corpus / "train.json")),
         *("--eval_datasets", *(str(corpus / f"{name}.json") for name in SETS)),
         *("--num_epochs", str(num_epochs), "--batch_size", "16", "--eval_batch_size", "64"),
-        *("--optimizer", "novograd", "--lr", "0.02", "--weight_decay", "0.001", "--warmup_steps", "100"),
-        *("--eval_freq", "200", "--work_dir", str(work_dir.parent), "--exp_name", work_dir.name),
+        *("--optimizer", "novograd", "--lr", "0.02", "--beta2", "0.5", "--warmup_steps", "100"),
+        *("--eval_freq", "250", "--log_freq", "75", "--work_dir", str(work_dir.parent), "--exp_name", work_dir.name),
     ]
     run("jasper.py", *shared, "--plan")
     run("jasper.py", *shared)
