@@ -1,9 +1,9 @@
 """What README and docs show works: python blocks run, commands run scaled down, links lead somewhere."""
 
 import contextlib
+import importlib
 import io
 import re
-import runpy
 import shlex
 import sys
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def check_module(module: str, *args: str) -> None:
     with contextlib.redirect_stdout(told), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module, "--help"])
         with pytest.raises(SystemExit) as stopped:
-            runpy.run_module(module, run_name="__main__")
+            importlib.import_module(module).main()
     assert not stopped.value.code
     check_options(list(args), told.getvalue())
 
