@@ -62,6 +62,22 @@ def connect(
     return Wires(loss, predictions, text, text_len), log_probs
 
 
+def connect_all(
+    model: Model,
+    recipe: nemo_asr.Recipe,
+    train_data: nemo_asr.AudioToTextDataLayer,
+    eval_data: dict[str, nemo_asr.AudioToTextDataLayer],
+) -> tuple[Wires, dict[str, Wires]]:
+    """The training DAG and the evaluation DAGs. Texts that do not fit their frames are listed, and not trained on."""
+    train, log_probs = connect(model, train_data, recipe)
+    nemo_asr.leave_out_infeasible(train_data, log_probs)
+    evals = {}
+    for tag, data_layer in eval_data.items():
+        evals[tag], log_probs = connect(model, data_layer)
+        nemo_asr.warn_of_infeasible(data_layer, log_probs)
+    return train, evals
+
+
 def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo_asr.AudioToTextDataLayer:
     """A data layer with the configuration's arguments, and those that the command line overrides."""
     batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
@@ -101,15 +117,6 @@ def make_callbacks(
             step_freq=args.log_freq,
         )
     ]
-    callbacks += [
-        nemo.EvaluatorCallback(
-            eval_tensors=list(wires),
-            user_iter_callback=partial(process_evaluation_batch, labels=labels),
-            user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
-            eval_step=args.eval_freq,
-        )
-        for tag, wires in evals.items()
-    ]
     if factory.checkpoint_dir is None:
         nemo.logging.warning("No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir")
     if factory.checkpoint_dir or args.load_dir:
@@ -121,6 +128,16 @@ def make_callbacks(
                 force_load=args.load_dir is not None,
             )
         )
+    # Behind the checkpoints: what an evaluation stumbles over costs no weights.
+    callbacks += [
+        nemo.EvaluatorCallback(
+            eval_tensors=list(wires),
+            user_iter_callback=partial(process_evaluation_batch, labels=labels),
+            user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
+            eval_step=args.eval_freq,
+        )
+        for tag, wires in evals.items()
+    ]
     return callbacks
 
 
@@ -142,20 +159,12 @@ def main() -> None:
     with nemo_asr.without_weights(args.plan):
         encoder, decoder = recipe.encoder(), recipe.decoder()
     model = Model(recipe.preprocessor(), encoder, decoder, recipe.loss(), recipe.greedy())
-    train, log_probs = connect(model, train_data, recipe)
-    nemo_asr.leave_out_infeasible(train_data, log_probs)
-    evals = {}
-    for tag, data_layer in eval_data.items():
-        evals[tag], log_probs = connect(model, data_layer)
-        nemo_asr.warn_of_infeasible(data_layer, log_probs)
-
+    train, evals = connect_all(model, recipe, train_data, eval_data)
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
     if args.warmup_steps >= total_steps:
-        nemo.logging.warning(
-            "The learning rate rises over %d steps, but the run has %d", args.warmup_steps, total_steps
-        )
+        nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}
         dags.update((f"evaluation_{tag}", nemo.Dag(list(wires))) for tag, wires in evals.items())

@@ -7,6 +7,8 @@ import pytest
 import soundfile
 from tone_corpus import CONFIG, read_manifest, run_process, run_script, write_manifest
 
+from nemo_lite.errors import DataError
+
 
 @pytest.fixture
 def lines(corpus):
@@ -126,6 +128,19 @@ def test_audio_of_an_evaluation_set_is_read_before_the_first_step(lines, corpus,
     write_manifest(audio / "bad.json", broken(audio_filepath="corrupt.wav")(lines))
     line = refusal(corpus, "--eval_datasets", "bad.json", max_steps=10**6)
     assert re.search(r"bad\.json:3: \S*corrupt\.wav is not a WAV, FLAC or OGG file", line)
+
+
+def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp_path, monkeypatch):
+    calls = []
+
+    def score(*_, **__):
+        calls.append(1)
+        if len(calls) > 1:
+            raise DataError("the disk of the evaluation set is gone")
+
+    monkeypatch.setattr("nemo_asr.helpers.process_evaluation_epoch", score)
+    assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
+    assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2.json").is_file()
 
 
 def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_end(lines, corpus, audio):

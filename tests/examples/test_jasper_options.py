@@ -218,7 +218,7 @@ def test_more_processes_than_were_started_is_one_line(base):
 
 
 def test_a_warm_up_longer_than_the_run_is_said(base):
-    assert "The learning rate rises over 30 steps, but the run has 3" in train(*base, "--warmup_steps", 30).err
+    assert "The run has 3 steps, and the learning rate rises in all of them" in train(*base, "--warmup_steps", 30).err
 
 
 def test_a_process_of_its_own_trains(base):
