@@ -1,7 +1,6 @@
 """What is said before training: the plan, and the texts that their frames cannot hold."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -129,12 +128,12 @@ def test_a_plan_of_one_step_names_it_once(folder, capsys):
     assert "learning rate 0.5 at step 0\n" in capsys.readouterr().out
 
 
-def test_modules_without_weights_take_no_time_and_count_their_parameters():
-    blocks = [{"filters": 4096, "kernel": 99, "stride": 1, **BLOCK}] * 3
-    started = time.perf_counter()
+def test_modules_without_weights_count_their_parameters_and_hold_none():
+    blocks = [{"filters": 64, "kernel": 9, "stride": 1, **BLOCK}]
     with without_weights():
-        encoder = JasperEncoder(jasper=blocks, activation="relu", feat_in=64)
-    assert encoder.num_weights > 3e9  # 13 GB, had they values
-    assert time.perf_counter() - started < 5
+        shown = JasperEncoder(jasper=blocks, activation="relu", feat_in=64)
     with without_weights(False):
-        assert JasperDecoderForCTC(feat_in=8, num_classes=3).decoder_layers[0].weight.device.type == "cpu"
+        run = JasperEncoder(jasper=blocks, activation="relu", feat_in=64)
+    assert shown.num_weights == run.num_weights > 64 * 64 * 9
+    assert {parameter.device.type for parameter in shown.parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in run.parameters()} == {"cpu"}
