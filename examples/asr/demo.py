@@ -27,7 +27,7 @@ SETS = {
     "val_seen_voices": "validation set 1 (voices heard in training)",
     "val_unseen_voices": "validation set 2 (new voices)",
 }
-NUM_EPOCHS = 20
+NUM_EPOCHS = 28
 
 
 def run(script: str, *arguments: str) -> str:
