@@ -81,6 +81,8 @@ class Precision:
             return "O0: float32 throughout"
         name = str(self.dtype).removeprefix("torch.")
         scaling = "the loss is scaled" if self._scaler else "no loss scaling needed"
+        if self.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
+            scaling += "; this CPU has no instructions for it, so O0 is faster"
         return f"O1: {name} where torch.amp finds it safe, features and losses in float32; {scaling}"
 
     def state_dict(self) -> dict[str, Any]:
