@@ -29,6 +29,8 @@ _BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files 
 _GUESSED_LINE_BYTES = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NEWLINE, _BRACE = ord("\n"), ord("{")
+_NULL = rb"\u0000"  # as JSON spells the only character that no path can have
+_MOST_SECONDS = float(np.finfo(np.float32).max)
 
 
 class ManifestChangedError(DataError):
@@ -241,10 +243,11 @@ def _durations_if_all_valid(block: bytes, starts: Integers) -> Seconds | None:
         and (line.text or line.text_filepath or line.normalized_text or "").strip()
         and not (line.offset and line.offset < 0.0)
     ]
-    seconds = np.array(usable, np.float32)
-    if len(usable) != len(lines) or not (seconds > 0.0).all() or _may_repeat_keys(block, lines):
+    with np.errstate(over="ignore"):
+        seconds = np.array(usable, np.float32)
+    if len(usable) != len(lines) or not ((seconds > 0.0) & np.isfinite(seconds)).all():
         return None
-    return seconds
+    return None if _NULL in block or _may_repeat_keys(block, lines) else seconds
 
 
 def _may_repeat_keys(block: bytes, lines: list[Line]) -> bool:
@@ -287,7 +290,9 @@ def _examine(raw: bytes) -> tuple[str, float]:
         return f"the key {repeated[0]} occurs twice; keep one", 0.0
     if not (line.audio_filepath or line.audio_filename):
         return "no audio_filepath (or audio_filename); name the audio file", 0.0
-    if not line.duration > 0.0:
+    if "\0" in (line.audio_filepath or line.audio_filename or "") + (line.text_filepath or ""):
+        return "a path has a null character in it; mend the path, or delete the line", 0.0
+    if not 0.0 < line.duration <= _MOST_SECONDS:
         return f"duration {line.duration:g} s; write the seconds of audio, above 0", 0.0
     if line.offset is not None and line.offset < 0.0:
         return f"offset {line.offset:g} s; write the seconds from the start of the file, 0 or more", 0.0
