@@ -185,6 +185,12 @@ def test_flac_with_a_hole_is_refused(tmp_path, save):
     assert "a.flac is damaged" in refusal(tmp_path / "a.flac", duration=1.0)
 
 
+def test_the_reason_of_the_decoder_names_no_descriptor(tmp_path):
+    (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(50))
+    message = refusal(tmp_path / "a.flac", duration=1.0)
+    assert message.endswith("a.flac is damaged (File contains data in an unimplemented format)"), message
+
+
 @pytest.mark.parametrize("content", [b"ID3\4 mp3", b"<html>", b"RIFF\0\0\0\0AVI ", b"FORM\0\0\0\0AIFF", b"RI"])
 def test_another_kind_of_file_is_refused_before_a_decoder_sees_it(content, tmp_path, monkeypatch):
     monkeypatch.setattr(soundfile, "SoundFile", None)

@@ -85,7 +85,9 @@ def read_audio(
             samples = _decode(file, first, count, int_values)
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
     except (soundfile.SoundFileError, OSError) as error:
-        raise DataError(f"{path} is damaged ({str(error).rstrip('.')})", place=place) from None
+        # The whole text of a libsndfile error would name our descriptor as the file.
+        reason = getattr(error, "error_string", str(error)).rstrip(".")
+        raise DataError(f"{path} is damaged ({reason})", place=place) from None
     finally:
         os.close(descriptor)
     _check_decoded(samples, count, subtype, path, place)
