@@ -371,6 +371,8 @@ def test_feasibility_agrees_with_torchs_ctc_loss(folder):
     [
         ({"max_corrupt": -1}, "max_corrupt is a number of utterances, or a share below 1: got -1"),
         ({"batch_size": 0}, "batch_size is a number above 0"),
+        ({"num_workers": -1}, "num_workers is too small: got -1, wanted 0 or more"),
+        ({"sample_rate": 0}, "sample_rate is too small: got 0, wanted 1 or more"),
         ({"max_batch_seconds": 9.0}, "max_batch_seconds needs bucketing"),
     ],
 )

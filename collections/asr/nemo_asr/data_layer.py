@@ -97,6 +97,7 @@ class AudioToTextDataLayer(DataLayerNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
+        _check_least(sample_rate=(sample_rate, 1), num_workers=(num_workers, 0))
         self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
         self._batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds)
         self._reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id)
@@ -244,6 +245,12 @@ def _augmentor_of(augmentor: Mapping[str, Any] | AudioAugmentor | None) -> Audio
     if isinstance(augmentor, Mapping):
         return AudioAugmentor.from_config(augmentor)
     return augmentor
+
+
+def _check_least(**limits: tuple[int, int]) -> None:
+    for argument, (value, least) in limits.items():
+        if value < least:
+            raise UsageError(f"{argument} is too small", got=str(value), wanted=f"{least} or more")
 
 
 def _checked_max_corrupt(max_corrupt: float | None) -> float | None:
