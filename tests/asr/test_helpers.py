@@ -119,6 +119,26 @@ def test_training_progress_honours_lengths_given_as_a_fifth_tensor(lines):
     assert lines[1:3] == ["training_batch_CER:  0.00%", "Prediction: a"]
 
 
+class OwnLogger:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, line):
+        self.lines.append(line)
+
+
+def test_a_logger_that_a_script_hands_over_gets_the_lines(lines):
+    logger, collected = OwnLogger(), {}
+    tensors = [torch.tensor(1.5), batch(["ab"])[0], *transcripts(["ab"])]
+    helpers.monitor_asr_train_progress(tensors, LABELS, logger=logger)
+    helpers.process_evaluation_batch(wires(["ab"], ["ab"], loss=1.0), collected, LABELS)
+    helpers.process_evaluation_epoch(collected, tag="dev", logger=logger)
+    assert logger.lines[0] == "Loss: 1.5"
+    assert logger.lines[5] == "==========>>>>>>Evaluation WER dev:  0.00%"
+    assert len(logger.lines) == 7
+    assert lines == []
+
+
 def test_an_unknown_metric_is_refused():
     with pytest.raises(UsageError, match="eval_metric is not known: got BLEU, wanted WER or CER"):
         helpers.process_evaluation_epoch({}, eval_metric="BLEU")

@@ -38,6 +38,12 @@ class ScalarWriter(Protocol):
     def add_scalar(self, tag: str, scalar_value: float, /) -> object: ...
 
 
+class LineWriter(Protocol):
+    """What is needed of a logger."""
+
+    def info(self, line: str, /) -> object: ...
+
+
 def ctc_collapse(predictions: Tensor, lengths: Tensor | None, blank: int) -> list[list[int]]:
     """Best paths to label ids: repeats merged, then blanks left out, frames beyond ``lengths`` not looked at.
 
@@ -107,6 +113,7 @@ def monitor_asr_train_progress(
     labels: Sequence[str],
     eval_metric: str = "WER",
     tb_logger: ScalarWriter | None = None,
+    logger: LineWriter | None = None,
 ) -> None:
     """Log the loss, the error rate of the batch, and its first utterance as recognised and as spoken.
 
@@ -116,6 +123,7 @@ def monitor_asr_train_progress(
         labels: the vocabulary.
         eval_metric: WER or CER.
         tb_logger: a writer that gets the rate too.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
     """
     metric = _known_metric(eval_metric)
     loss, predictions, transcripts, transcript_lengths, *ends = tensors
@@ -125,10 +133,11 @@ def monitor_asr_train_progress(
     tag = f"training_batch_{metric}"
     if tb_logger is not None:
         tb_logger.add_scalar(tag, rate)
-    logging.info(f"Loss: {float(loss)}")
-    logging.info(f"{tag}: {rate * 100: 5.2f}%")
-    logging.info(f"Prediction: {hypotheses[0]}")
-    logging.info(f"Reference: {references[0]}")
+    log = logger or logging
+    log.info(f"Loss: {float(loss)}")
+    log.info(f"{tag}: {rate * 100: 5.2f}%")
+    log.info(f"Prediction: {hypotheses[0]}")
+    log.info(f"Reference: {references[0]}")
 
 
 def process_evaluation_batch(
@@ -162,7 +171,10 @@ def process_evaluation_batch(
 
 
 def process_evaluation_epoch(
-    global_vars: Mapping[str, Any], eval_metric: str = "WER", tag: str | None = None
+    global_vars: Mapping[str, Any],
+    eval_metric: str = "WER",
+    tag: str | None = None,
+    logger: LineWriter | None = None,
 ) -> dict[str, float]:
     """Score and log what :func:`process_evaluation_batch` collected: the ``user_epochs_done_callback`` of an evaluator.
 
@@ -170,6 +182,7 @@ def process_evaluation_epoch(
         global_vars: the collected batches.
         eval_metric: WER or CER.
         tag: the name of the evaluated set.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
 
     Returns:
         ``Evaluation_Loss[_tag]``, the mean over utterances (left out when no loss was evaluated), and
@@ -179,14 +192,15 @@ def process_evaluation_epoch(
     counts = count_errors(
         global_vars.get("predictions", []), global_vars.get("transcripts", []), use_cer=metric == "CER"
     )
+    log = logger or logging
     said, key = (f" {tag}", f"_{tag}") if tag else ("", "")
     results = {}
     if global_vars.get("EvalLoss"):
         results[f"Evaluation_Loss{key}"] = loss = _mean_loss(global_vars)
-        logging.info(f"{_EPOCH_LINE} Loss{said}: {loss}")
+        log.info(f"{_EPOCH_LINE} Loss{said}: {loss}")
     results[f"Evaluation_{metric}{key}"] = counts.rate
-    logging.info(f"{_EPOCH_LINE} {metric}{said}: {counts.rate * 100: 5.2f}%")
-    logging.info(f"{_EPOCH_LINE} errors{said}: {_describe(counts, 'words' if metric == 'WER' else 'characters')}")
+    log.info(f"{_EPOCH_LINE} {metric}{said}: {counts.rate * 100: 5.2f}%")
+    log.info(f"{_EPOCH_LINE} errors{said}: {_describe(counts, 'words' if metric == 'WER' else 'characters')}")
     return results
 
 
