@@ -22,6 +22,7 @@ from nemo_lite.core.loggers import TensorboardLogger as TensorboardLogger
 from nemo_lite.core.loggers import WandBLogger as WandBLogger
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
+from nemo_lite.utils.files import make_writable_folder
 
 
 class CheckpointCallback(NeMoCallback):
@@ -39,7 +40,8 @@ class CheckpointCallback(NeMoCallback):
         force_load: it is an error when there is nothing to restore.
 
     Raises:
-        UsageError: a frequency of 0, or fewer than one checkpoint to keep.
+        UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
+            be written.
         CheckpointError: when training starts: a checkpoint that does not fit, or none with ``force_load``.
     """
 
@@ -69,6 +71,8 @@ class CheckpointCallback(NeMoCallback):
         """Restore the newest checkpoint, if there is one."""
         self._is_unsaved = False
         self._restore(state)
+        if self._saves:
+            make_writable_folder(self._folder)
         if not self._saves and self._load_from_folder is None:
             logging.warning("CheckpointCallback saves nothing: neither step_freq nor epoch_freq is given")
 

@@ -91,7 +91,7 @@ class StepValues:
                     got=f"it needs what {again[-1]} gave",
                     remedy='name the wire before training starts: wire.rename("...") keeps it',
                 )
-            self._continuations[key] = (part.inputs, lower(part, "Continuation"))
+            self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
         inputs, module = self._continuations[key]
         with torch.no_grad(), self._precision.forward():
             return module(*(self._values[taken] for taken in inputs))[0]
@@ -257,10 +257,11 @@ class RunState:
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         checkpoints = CheckpointFolder(folder)
+        modules = named_weighted_modules(self.modules.values())  # names that clash are told now, not at the first save
         if checkpoints.is_empty():
             return None
         restored = str(checkpoints.latest() or folder)
-        state = checkpoints.restore(named_weighted_modules(self.modules.values())) or {}
+        state = checkpoints.restore(modules) or {}
         if "optimizers" in state:
             self.load_state_dict(state, restored)
             logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
