@@ -10,8 +10,15 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from nemo_lite.backends.pytorch.arguments import (
+    check_callbacks,
+    check_policy,
+    limits_of,
+    optimizers_and_losses,
+    refuse_unsupported,
+)
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.backends.pytorch.data import BatchLoader, Shard
+from nemo_lite.backends.pytorch.data import BatchLoader, Shard, length_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.backends.pytorch.evaluation import Evaluation, torch_data_layer
 from nemo_lite.backends.pytorch.lowering import lower
@@ -103,12 +110,10 @@ class PtActions:
         Raises:
             UsageError: the data layer does not know how many batches it has.
         """
-        try:
-            return math.ceil(len(self._loader(data_layer)) / batches_per_step)
-        except TypeError:
-            raise UsageError(
-                f"{data_layer.name} does not know its number of batches", remedy="train for max_steps"
-            ) from None
+        count = length_of(self._loader(data_layer))
+        if count is None:
+            raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps")
+        return math.ceil(count / batches_per_step)
 
     def create_optimizer(
         self,
@@ -172,13 +177,14 @@ class PtActions:
             NonFiniteLossError: with ``stop_on_nan_loss``.
         """
         params = dict(optimization_params or {})
-        called = CallbackList(_with_bar(callbacks or ()))
+        called = CallbackList(_with_bar(check_callbacks(callbacks)))
         if tensors_to_optimize is None:
             self._only_end(called)
             return
-        limits = _limits(params, batches_per_step or 1, stop_on_nan_loss)
-        _refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
-        pairs = _pairs(tensors_to_optimize, optimizer, limits)
+        limits = limits_of(params, batches_per_step, stop_on_nan_loss)
+        check_policy(lr_policy)
+        refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
+        pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
         dag = Dag([loss for _, losses in pairs for loss in losses])
         precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
         values = StepValues(dag, precision)
@@ -204,7 +210,7 @@ class PtActions:
         Raises:
             UsageError: no callback, or one that does not evaluate.
         """
-        if not callbacks:
+        if not check_callbacks(callbacks):
             raise UsageError("eval needs at least one EvaluatorCallback")
         called = CallbackList(callbacks)
         if len(called.eval_wires) != len(callbacks):
@@ -303,6 +309,13 @@ class PtActions:
         run = module.forward if wrapped is module else wrapped
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
+        if not {*parameters} & {*_parameters(Dag(losses).modules.values())}:
+            raise UsageError(
+                "the optimizer holds no weight that these losses depend on",
+                place=type(chosen).__name__,
+                got=", ".join(wire.place for wire in losses),
+                remedy="make it of the parameters of the DAG's modules",
+            )
         rates = [group["lr"] for group in chosen.param_groups]
         calls = {step.call for step in part.steps}
         return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
@@ -330,51 +343,9 @@ def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
     return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))
 
 
-def _limits(params: Mapping[str, Any], batches_per_step: int, stop_on_nan_loss: bool) -> Limits:
-    num_epochs, max_steps = params.get("num_epochs"), params.get("max_steps")
-    if (num_epochs is None) == (max_steps is None):
-        got = "neither" if num_epochs is None else f"num_epochs={num_epochs} and max_steps={max_steps}"
-        raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
-    for name, value in (("num_epochs", num_epochs), ("max_steps", max_steps), ("batches_per_step", batches_per_step)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} must be at least 1", got=str(value))
-    return Limits(num_epochs, max_steps, batches_per_step, params.get("grad_norm_clip"), stop_on_nan_loss)
-
-
-def _refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, gradient_predivide: bool) -> None:
-    if gradient_predivide:
-        raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
-    if synced_batchnorm and group_size and comm.world_size % group_size:
-        raise UsageError(
-            "synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}"
-        )
-
-
-def _pairs(
-    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, limits: Limits
-) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
-    """``(optimizer, losses)`` for each objective."""
-    if not tensors:
-        raise UsageError("tensors_to_optimize is empty", wanted="losses, or (optimizer, [losses]) tuples")
-    if all(isinstance(item, NmTensor) for item in tensors):
-        if optimizer is None:
-            raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
-        return [(optimizer, tensors)]
-    for item in tensors:
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
-            got = ", ".join(type(item).__name__ for item in tensors)
-            raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
-    if optimizer is not None or limits.batches_per_step > 1:
-        raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
-    return list(tensors)
-
-
 def _total_steps(loader: BatchLoader, limits: Limits) -> int | None:
     if limits.max_steps is not None:
         return limits.max_steps
-    try:
-        num_batches = len(loader)
-    except TypeError:
-        return None
+    count = length_of(loader)
     assert limits.num_epochs is not None
-    return math.ceil(num_batches / limits.batches_per_step) * limits.num_epochs
+    return None if count is None else math.ceil(count / limits.batches_per_step) * limits.num_epochs

@@ -148,6 +148,14 @@ class IteratorLoader:
             yield Batch(values, None, float(_num_items(values[0])))
 
 
+def length_of(loader: BatchLoader) -> int | None:
+    """How many batches the epoch has on this rank, where the loader knows it."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
     """A collated batch as a tuple in port order.
 

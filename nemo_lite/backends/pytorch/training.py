@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, length_of
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.state import RunState, StepValues
+from nemo_lite.backends.pytorch.statistics import RunningStatistics
 from nemo_lite.core.events import CallbackList
 from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
-from nemo_lite.errors import NonFiniteLossError
+from nemo_lite.errors import NonFiniteLossError, UsageError
 from nemo_lite.utils import logging
 
 LrPolicy = Callable[[float, int, int], float]
@@ -85,7 +86,8 @@ class Training:
         self._objectives, self._loader, self._place_of = objectives, loader, place_of
         self._state, self._values, self._callbacks = state, values, callbacks
         self._lr_policy, self._limits = lr_policy, limits
-        self._num_skipped = 0
+        self._statistics = RunningStatistics(m for m in state.modules.values() if isinstance(m, nn.Module))
+        self._num_skipped = self._num_taken = 0
         self._started = self._wait_seconds = 0.0
 
     def run(self) -> None:
@@ -96,14 +98,15 @@ class Training:
             done = "%d steps and %d epochs were done before this run"
             logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
         while not self._is_done():
-            state.epoch = state.epochs_done
+            state.epoch, self._num_taken = state.epochs_done, 0
             callbacks.on_epoch_start(state)
             for batches in self._steps(self._loader.epoch(state.epoch)):
                 if self._is_done():  # asked here and not behind the step: an epoch that ends with the run is complete
                     break
                 self._step(batches)
             else:
-                state.epochs_done += 1
+                self._refuse_no_data()
+                state.epochs_done = state.epoch + 1
                 callbacks.on_epoch_end(state)
         if self._num_skipped:
             logging.warning(
@@ -113,6 +116,14 @@ class Training:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.on_action_end(state)
         self._values.clear()
+
+    def _refuse_no_data(self) -> None:
+        if not self._num_taken:
+            raise UsageError(
+                f"the data layer gave no batch in epoch {self._state.epoch}",
+                remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
+                "data_iterator must give a new one for each epoch",
+            )
 
     def _is_done(self) -> bool:
         state, limits = self._state, self._limits
@@ -138,6 +149,7 @@ class Training:
         callbacks.on_step_start(state)
         self._set_learning_rate(objective)
         objective.optimizer.zero_grad(set_to_none=True)
+        self._statistics.keep()
         num_batches = len(batches)
         losses = [
             self._accumulate(objective, batch, num_batches, number == num_batches)
@@ -148,6 +160,9 @@ class Training:
         else:
             self._skip(batches, losses)
         state.steps_done += 1
+        self._num_taken += num_batches
+        if self._num_taken == length_of(self._loader):
+            state.epochs_done = state.epoch + 1  # known before the step's end is told: a checkpoint made then holds it
         amount = sum([batch.amount for batch in batches])
         state.clock.add(time.perf_counter() - self._started, self._wait_seconds, amount)
         callbacks.on_step_end(state)
@@ -161,7 +176,7 @@ class Training:
         with state.comm.sync_only_if(is_last):
             with state.precision.forward():
                 outputs = objective.run(*values)
-            loss = outputs[0] if objective.num_losses == 1 else torch.stack(outputs[: objective.num_losses]).sum()
+            loss = _total(outputs[: objective.num_losses])
             state.precision.backward(loss if num_batches == 1 else loss / num_batches)
         detached = loss.detach()
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
@@ -176,12 +191,13 @@ class Training:
         state.learning_rate = objective.optimizer.param_groups[0]["lr"]
 
     def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
-        """Leave the weights as they are and say which items were in the batch.
+        """Leave weights and running statistics as they were and say which items were in the batch.
 
         Raises:
             NonFiniteLossError: the run was told to stop then.
         """
         self._num_skipped += 1
+        self._statistics.put_back()
         bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
         places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
         items = f"; in the batch: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}" if places else ""
@@ -189,6 +205,22 @@ class Training:
         if self._limits.stop_on_nan_loss:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
         logging.warning("%s; the step is skipped", problem)
+
+
+def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of the losses.
+
+    Raises:
+        UsageError: one that is not a single number, or none that depends on a weight that is trained.
+    """
+    for loss in losses:
+        if loss.numel() != 1:
+            got = f"shape {tuple(loss.shape)}"
+            raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    if not total.requires_grad:
+        raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
+    return total
 
 
 def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
