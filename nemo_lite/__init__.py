@@ -11,6 +11,7 @@ from nemo_lite.backends.pytorch import PtActions as PtActions
 from nemo_lite.backends.pytorch import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch import TrainableNM as TrainableNM
 from nemo_lite.backends.pytorch import WeightShareTransform as WeightShareTransform
+from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.core import Backend as Backend
 from nemo_lite.core import CheckpointCallback as CheckpointCallback
 from nemo_lite.core import Dag as Dag

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+NEURAL_TYPES = """
+    AcousticEncodedRepresentation AudioSignal AxisKind AxisKindAbstract AxisType CategoricalValuesType
+    ChannelType ClassificationTarget ElementType EmbeddedTextType EncodedRepresentation ImageFeatureValue
+    ImageValue Index IntType LabelsType Length LengthsType LogitsType LogprobsType LossType
+    MFCCSpectrogramType MaskType MelSpectrogramType NeuralPortNameMismatchError
+    NeuralPortNmTensorMismatchError NeuralType NeuralTypeComparisonResult NeuralTypeError NormalizedImageValue
+    PredictionsType RegressionValuesType SpectrogramType StringLabel StringType Target TokenIndex VoidType
+"""
 
 PUBLIC = {
     "nemo_lite": """
         Backend CheckpointCallback Dag DataLayerNM DeviceType EvaluatorCallback LossNM NeMoCallback
         NemoLiteError NeuralModule NeuralModuleFactory NmTensor NonTrainableNM Optimization PtActions
         SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrainableNM TrainableNeuralModuleWrapper
-        WeightShareTransform backends core errors logging utils
+        WeightShareTransform backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Dag DeviceType EvaluatorCallback ModuleSaverCallback
         NeMoCallback NeuralModule NeuralModuleFactory NmTensor Optimization Ports SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
-        WandbCallback WeightShareTransform callbacks neural_types on_action_end on_action_start on_batch_end
-        on_batch_start on_epoch_end on_epoch_start on_step_end on_step_start
-    """,
-    "nemo_lite.core.neural_types": """
-        AcousticEncodedRepresentation AudioSignal AxisKind AxisKindAbstract AxisType CategoricalValuesType
-        ChannelType ClassificationTarget Comparison ElementType EmbeddedTextType EncodedRepresentation
-        ImageFeatureValue ImageValue Index IntType LabelsType Length LengthsType LogitsType LogprobsType
-        LossType MFCCSpectrogramType MaskType MelSpectrogramType NeuralPortNameMismatchError
-        NeuralPortNmTensorMismatchError NeuralType NeuralTypeComparisonResult NeuralTypeError
-        NormalizedImageValue PredictionsType RegressionValuesType SpectrogramType StringLabel StringType Target
-        TokenIndex VoidType
-    """,
+        WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
+        on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_step_end on_step_start
+    """
+    + NEURAL_TYPES,
+    "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
     "nemo_lite.core.show": """
         as_mermaid as_svg as_text frames_of symbolic_shapes write_svg
     """,
@@ -42,7 +46,7 @@ PUBLIC = {
     """,
     "nemo_lite.backends.pytorch": """
         DataLayerNM LossNM NonTrainableNM PtActions PyTorchAdapter TrainableNM TrainableNeuralModuleWrapper
-        WeightShareTransform
+        WeightShareTransform tutorials
     """,
     "nemo_asr": """
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor
@@ -80,3 +84,19 @@ def test_doors_hold_re_exports_only() -> None:
         assert file is not None
         for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
             assert not isinstance(node, (ast.FunctionDef, ast.ClassDef)), f"{file}:{node.lineno}"
+
+
+PLACES_OF_NEMO = """
+    backends.pytorch.actions.PtActions backends.pytorch.nm.TrainableNM
+    backends.pytorch.tutorials.RealFunctionDataLayer core.AxisType core.NeuralPortNmTensorMismatchError
+    core.NeuralType core.callbacks.EvaluatorCallback core.callbacks.SimpleLossLoggerCallback
+    core.neural_factory.DeviceType core.neural_modules.WeightShareTransform tutorials.TaylorNet
+    utils.lr_policies.CosineAnnealing
+"""
+
+
+def test_one_import_reaches_the_names_at_the_places_where_nemo_has_them() -> None:
+    # In a process of its own: other tests import submodules, which makes them attributes of their packages.
+    lines = ["import nemo_lite as nemo", *(f"nemo.{place}" for place in PLACES_OF_NEMO.split())]
+    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert run.stderr == ""

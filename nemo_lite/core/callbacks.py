@@ -1,4 +1,4 @@
-"""CheckpointCallback, and everything else a script needs of the newer callbacks. Events and loggers live beside it."""
+"""CheckpointCallback, and the place where scripts of every version find callbacks. All others live beside it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_lite.core.actions import ActionState
+from nemo_lite.core.deprecated_callbacks import ActionCallback as ActionCallback
+from nemo_lite.core.deprecated_callbacks import EvaluatorCallback as EvaluatorCallback
+from nemo_lite.core.deprecated_callbacks import ModuleSaverCallback as ModuleSaverCallback
+from nemo_lite.core.deprecated_callbacks import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+from nemo_lite.core.deprecated_callbacks import UnfreezeCallback as UnfreezeCallback
+from nemo_lite.core.deprecated_callbacks import ValueSetterCallback as ValueSetterCallback
+from nemo_lite.core.deprecated_callbacks import WandbCallback as WandbCallback
 from nemo_lite.core.events import CallbackList as CallbackList
 from nemo_lite.core.events import NeMoCallback as NeMoCallback
 from nemo_lite.core.events import on_action_end as on_action_end

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, WeightShareTransform
 from nemo_lite.core.dag import Dag
+from nemo_lite.core.factory import DeviceType, NeuralModuleFactory
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
 from nemo_lite.core.nm_tensor import NmTensor
@@ -499,3 +500,17 @@ def test_torch_modules_form_dags() -> None:
     dag = Dag([Distance()(Linear()(x), target)])
     assert [step.name for step in dag.steps] == ["linear", "distance"]
     assert dag.modules["linear"].num_weights == 12
+
+
+def test_a_module_that_moves_itself_as_in_nemo_goes_where_the_default_factory_runs(monkeypatch):
+    class Moving(TrainableNM):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(1, 1)
+            self.to(self._device)
+
+    monkeypatch.setattr(NeuralModuleFactory, "_default", None)
+    assert Moving().fc.weight.device == torch.device("cpu")
+    factory = NeuralModuleFactory(placement=DeviceType.CPU)
+    monkeypatch.setattr(factory, "_device", torch.device("meta"))
+    assert Moving().fc.weight.device == torch.device("meta")

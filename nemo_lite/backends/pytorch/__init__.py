@@ -1,5 +1,6 @@
 """The PyTorch backend: re-exports, and the registration with the factory."""
 
+from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter as PyTorchAdapter
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper

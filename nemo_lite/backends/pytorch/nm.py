@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
 from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
+from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.core.weight_sharing import WeightShareTransform as WeightShareTransform
@@ -26,6 +27,9 @@ class _TorchModule(NeuralModule, nn.Module):
     def __init__(self, name: str | None = None) -> None:
         nn.Module.__init__(self)
         NeuralModule.__init__(self, name)
+        # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
+        factory = NeuralModuleFactory.get_default_factory()
+        self._device: torch.device = torch.device("cpu") if factory is None else factory.device
 
     def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
         # NeMo's force_pt asked for running; what the arguments are says so already.
