@@ -210,9 +210,14 @@ class UnfreezeCallback(ActionCallback):
     Args:
         modules: the modules.
         start_epoch: index of the epoch.
+
+    Raises:
+        UsageError: ``modules`` is not a list.
     """
 
     def __init__(self, modules: Sequence[Any], start_epoch: int = 0) -> None:
+        if not isinstance(modules, (list, tuple)):
+            raise UsageError("modules must be a list", place="UnfreezeCallback", got=type(modules).__name__)
         self.modules, self.start_epoch = list(modules), start_epoch
         self._is_done = False
 

@@ -27,7 +27,8 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
 
     Raises:
         NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes, or a name that no parameter can have.
-        NeuralPortNameMismatchError: a port without a parameter of its name, or a needed parameter without a port.
+        NeuralPortNameMismatchError: a port without a parameter of its name, a needed parameter without a port, or an
+            optional port whose parameter has no default.
     """
     if not isinstance(ports, Mapping) or any(not isinstance(t, NeuralType) for t in ports.values()):
         raise NeuralTypeError("ports must be a dictionary of NeuralTypes", place=owner, got=repr(ports)[:120])
@@ -47,6 +48,12 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
             f'input port "{port}" is not a parameter of {function.__name__}',
             place=owner,
             remedy=f"parameters: {', '.join(sorted(known)) or 'none'}{did_you_mean(port, known)}",
+        )
+    for parameter in (p for p in parameters if p.default is p.empty and p.name in ports and ports[p.name].optional):
+        raise NeuralPortNameMismatchError(
+            f'the optional input port "{parameter.name}" is a parameter of {function.__name__} without a default',
+            place=owner,
+            remedy="give the parameter a default: what it is when the port is not connected",
         )
     for parameter in parameters:
         if parameter.default is parameter.empty and parameter.name not in ports:

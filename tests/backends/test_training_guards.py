@@ -90,6 +90,13 @@ def test_an_epoch_without_a_batch_is_an_error_and_not_a_run_without_end(factory,
         train(factory, [build(Points(n=0))[1]], params=params)
 
 
+def test_things_to_optimize_are_modules_or_wires_in_a_list(factory):
+    net, _ = build()
+    for things, got in ((net, "Net"), ([net, "head"], "Net, str"), (net.parameters(), "generator")):
+        with pytest.raises(UsageError, match=f"things_to_optimize must be a list of modules or wires: got {got}"):
+            factory.create_optimizer("adam", things, {"lr": 0.1})
+
+
 class UsedUp(Points):
     """A data layer whose iterator serves for one epoch only."""
 

@@ -477,6 +477,11 @@ def test_an_attribute_that_is_not_there_is_refused():
 # UnfreezeCallback
 
 
+def test_one_module_to_unfreeze_without_a_list_is_refused():
+    with pytest.raises(UsageError, match="UnfreezeCallback: modules must be a list: got object"):
+        UnfreezeCallback(object())
+
+
 def test_modules_are_unfrozen_once_when_their_epoch_comes():
     module, when = Encoder(), []
 

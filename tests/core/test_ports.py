@@ -29,6 +29,18 @@ CHANNELS = NeuralType("B D", ChannelType())
 # When the class is made
 
 
+def test_an_optional_port_whose_parameter_has_no_default_is_refused() -> None:
+    with pytest.raises(
+        NeuralPortNameMismatchError,
+        match='Wrong: the optional input port "mask" is a parameter of forward without a default; give the parameter',
+    ):
+
+        class Wrong(Toy):
+            input_ports = {"x": CHANNELS, "mask": NeuralType("B D", ChannelType(), optional=True)}
+
+            def forward(self, x: Any, mask: Any) -> Any: ...
+
+
 def test_a_port_that_forward_lacks_is_refused_with_the_nearest_parameter() -> None:
     with pytest.raises(
         NeuralPortNameMismatchError,

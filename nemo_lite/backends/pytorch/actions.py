@@ -129,6 +129,13 @@ class PtActions:
         """
         if isinstance(optimizer, torch.optim.Optimizer):
             return optimizer
+        if not isinstance(things_to_optimize, (list, tuple)) or not all(map(_can_be_optimized, things_to_optimize)):
+            things = things_to_optimize if isinstance(things_to_optimize, (list, tuple)) else [things_to_optimize]
+            raise UsageError(
+                "things_to_optimize must be a list of modules or wires",
+                place="create_optimizer",
+                got=", ".join(type(thing).__name__ for thing in things),
+            )
         wires = [thing for thing in things_to_optimize if isinstance(thing, NmTensor)]
         modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
         if wires:
@@ -336,6 +343,10 @@ class PtActions:
 
 def _with_bar(callbacks: Sequence[Any]) -> list[Any]:
     return [*callbacks, *([] if any(isinstance(each, ProgressBar) for each in callbacks) else [ProgressBar()])]
+
+
+def _can_be_optimized(thing: Any) -> bool:
+    return isinstance(thing, (nn.Module, NmTensor))
 
 
 def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
