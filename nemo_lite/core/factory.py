@@ -104,8 +104,8 @@ class NeuralModuleFactory:
         amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default what the device does best.
 
     Raises:
-        UsageError: a seed together with ``cudnn_benchmark``, a precision that the device does not have, or a work
-            directory that cannot be written.
+        UsageError: a placement or seed of another kind, a seed together with ``cudnn_benchmark``, a precision that the
+            device does not have, or a work directory that cannot be written.
         DeviceError: a GPU is asked for where there is none.
     """
 
@@ -129,6 +129,11 @@ class NeuralModuleFactory:
         backend: Backend = Backend.PyTorch,
         amp_dtype: str | None = None,
     ) -> None:
+        if placement is not None and not isinstance(placement, DeviceType):
+            wanted = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
+            raise UsageError("placement must be a DeviceType", got=repr(placement), wanted=wanted)
+        if random_seed is not None and not (isinstance(random_seed, int) and random_seed >= 0):
+            raise UsageError("random_seed must be a whole number, at least 0", got=repr(random_seed))
         if random_seed is not None and cudnn_benchmark:
             raise UsageError(
                 "random_seed and cudnn_benchmark contradict each other",

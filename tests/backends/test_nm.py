@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, WeightShareTransform
@@ -514,3 +514,29 @@ def test_a_module_that_moves_itself_as_in_nemo_goes_where_the_default_factory_ru
     factory = NeuralModuleFactory(placement=DeviceType.CPU)
     monkeypatch.setattr(factory, "_device", torch.device("meta"))
     assert Moving().fc.weight.device == torch.device("meta")
+
+
+@pytest.mark.parametrize("claimed", [2, 5])
+def test_the_items_are_those_of_the_data_set_whatever_the_layer_says_of_its_length(claimed):
+    class Layer(DataLayerNM):
+        output_ports = {"x": NeuralType("B D", ChannelType())}
+        dataset = TensorDataset(torch.arange(3.0)[:, None])
+
+        def __len__(self):
+            return claimed
+
+    batches = Layer().loader(training=False, shard=Shard()).epoch(0)
+    assert [batch.values[0].item() for batch in batches] == [0.0, 1.0, 2.0]
+
+
+def test_an_iterable_data_set_is_refused_with_the_remedy():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([torch.zeros(1)])
+
+    class Layer(DataLayerNM):
+        output_ports = {"x": NeuralType("B D", ChannelType())}
+        dataset = Stream()
+
+    with pytest.raises(UsageError, match="layer: dataset is read by position: got an IterableDataset; give batches"):
+        Layer().loader(training=False, shard=Shard())

@@ -1,4 +1,4 @@
-"""What train() refuses, and what a step or a run that went wrong leaves behind."""
+"""What train() and the factory refuse, and what a step or a run that went wrong leaves behind."""
 
 import math
 import re
@@ -212,3 +212,16 @@ def test_modules_beyond_the_training_dag_are_moved_to_its_device():
     calls = {step.call for step in dag.slice().steps}
     values.set(torch.zeros((), device=device), calls, [prediction], [torch.zeros(4, 1, device=device)])
     assert values.get_tensor(beyond).device == device
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"placement": "CPU"}, "placement must be a DeviceType: got 'CPU', wanted DeviceType.GPU, DeviceType.CPU"),
+        ({"random_seed": "a"}, "random_seed must be a whole number, at least 0: got 'a'"),
+        ({"random_seed": -1}, "random_seed must be a whole number, at least 0: got -1"),
+    ],
+)
+def test_arguments_of_the_factory_of_another_kind_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        nemo.NeuralModuleFactory(set_default=False, **{"placement": nemo.DeviceType.CPU, **arguments})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
 from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
@@ -258,8 +258,9 @@ class DataLayerNM(_TorchModule):
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
 
         Raises:
-            UsageError: both or neither of ``dataset`` and ``data_iterator`` are there, or there is a ``data_iterator``
-                on several ranks: only the data layer itself could divide it.
+            UsageError: both or neither of ``dataset`` and ``data_iterator`` are there, ``dataset`` is an
+                IterableDataset, or there is a ``data_iterator`` on several ranks: only the data layer itself could
+                divide it.
         """
         dataset, iterator = self.dataset, self.data_iterator
         if (dataset is None) == (iterator is None):
@@ -271,10 +272,15 @@ class DataLayerNM(_TorchModule):
                 remedy = "give it a dataset, or its own loader()"
                 raise UsageError("a data_iterator is not divided among ranks", place=self.name, remedy=remedy)
             return IteratorLoader(self._batches, ports, None)
+        if isinstance(dataset, IterableDataset):
+            remedy = "give batches of it as data_iterator"
+            raise UsageError("dataset is read by position", place=self.name, got="an IterableDataset", remedy=remedy)
         shuffle = training and self.setting("shuffle", True)
         drop_last = training and self.setting("drop_last", False)
         batch_size = self.setting("batch_size", 1)
-        order = EpochOrder(len(self), batch_size, shard, even=training, shuffle=shuffle, drop_last=drop_last)
+        # The data set's own length: a layer's that differs would leave items out, or ask for some that are not there.
+        num_items = len(dataset) if isinstance(dataset, Sized) else len(self)
+        order = EpochOrder(num_items, batch_size, shard, even=training, shuffle=shuffle, drop_last=drop_last)
         settings = {
             "num_workers": self.setting("num_workers", 0),
             "pin_memory": self.setting("pin_memory", False),
