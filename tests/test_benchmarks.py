@@ -1,4 +1,4 @@
-"""Every benchmark runs, few steps of it, and prints a table with a ratio to its reference. The figures are not judged here."""
+"""Every benchmark runs, few steps of it, and prints its table. The figures are not judged here."""
 
 import subprocess
 import sys
