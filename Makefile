@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 SYNTH := data/synth
 RUNS := runs/demo
 
-.PHONY: demo test lint format clean
+.PHONY: demo test unit lint format clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -19,7 +19,9 @@ demo: $(VENV)/.installed-demo
 	$(RUN) -m nemo_asr.corpora.synth $(SYNTH)
 	$(RUN) examples/asr/demo.py --corpus $(SYNTH) --work_dir $(RUNS)
 
-test: lint
+test: lint unit
+
+unit: $(VENV)/.installed-demo-dev
 	$(RUN) -m pytest
 
 lint: $(VENV)/.installed-demo-dev
