@@ -1,0 +1,42 @@
+"""Comm: a process alone, and what a rank does when others disagree, by the fake."""
+
+import torch
+from test_training import Points, Record, build
+
+from nemo_lite.backends.pytorch.actions import PtActions
+from nemo_lite.backends.pytorch.distributed import FakeComm, SingleProcess
+
+
+def train_as(comm, **kwargs):
+    net, loss = build(Points())
+    record = Record()
+    before = net.fc.weight.detach().clone()
+    actions = PtActions(device=torch.device("cpu"), comm=comm)
+    params = {"lr": 0.1, "momentum": 0.0, "max_steps": 1}
+    actions.train([loss], optimizer="sgd", callbacks=[record], optimization_params=params, **kwargs)
+    return not torch.equal(net.fc.weight, before), record
+
+
+def test_a_process_alone_agrees_with_itself_and_gathers_each_number_once_in_order():
+    comm = SingleProcess()
+    assert [comm.all_agree(ok) for ok in (True, False)] == [True, False]
+    assert comm.gather([(2, "c"), (0, "a"), (2, "c")]) == [(0, "a"), (2, "c")]
+    assert comm.sum([1.0, 2.0]) == [1.0, 2.0]
+    assert comm.on_first(lambda: "made") == "made"
+
+
+def test_a_step_that_is_not_finite_on_another_rank_is_skipped_here_too():
+    assert train_as(FakeComm(0, 2, others_agree=[True]))[0]
+    updated, record = train_as(FakeComm(0, 2, others_agree=[False]))
+    assert not updated
+    assert len(record.losses) == 1
+
+
+def test_gradients_are_exchanged_on_the_last_micro_batch_only_and_the_vote_is_one_a_step():
+    comm = FakeComm(1, 2)
+    train_as(comm, batches_per_step=2)
+    assert comm.calls == [("sync_only_if", False), ("sync_only_if", True), ("all_agree", True)]
+
+
+def test_only_the_first_rank_makes_what_there_is_one_of():
+    assert [FakeComm(rank, 2).on_first(lambda: "made") for rank in (0, 1)] == ["made", None]
