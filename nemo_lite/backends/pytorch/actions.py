@@ -308,7 +308,8 @@ class PtActions:
         kept: Sequence[NmTensor],
         params: Mapping[str, Any],
     ) -> Objective:
-        own = [wire for wire in kept if wire in Dag(losses) and wire not in (*dag.inputs, *losses)]
+        reached = Dag(losses)
+        own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
         module = lower(part, "TrainingDag").to(self._device)
         wrapped = self._comm.wrap(module)
@@ -316,7 +317,7 @@ class PtActions:
         run = module.forward if wrapped is module else wrapped
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
-        if not {*parameters} & {*_parameters(Dag(losses).modules.values())}:
+        if not {*parameters} & {*_parameters(reached.modules.values())}:
             raise UsageError(
                 "the optimizer holds no weight that these losses depend on",
                 place=type(chosen).__name__,
