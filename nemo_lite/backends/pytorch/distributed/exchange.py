@@ -1,0 +1,309 @@
+"""Values that travel between ranks: as bytes and back, gathered at the first rank or shared from it, in bounded pieces.
+
+A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code. Which
+processes there are, and what becomes of one that fails, is not decided here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from nemo_lite.errors import UsageError
+
+T = TypeVar("T")
+Parcel: TypeAlias = "list[torch.Tensor]"
+Path: TypeAlias = "tuple[str | int, ...]"
+
+_PIECE_BYTES = 4 * 2**20
+_STOP = -1  # in place of a size: the first rank takes no further rounds
+_LENGTH_BYTES = 8
+# Python refuses to write or read very long decimal numbers; longer integers than these travel in hexadecimal.
+_DECIMAL = range(-(2**63), 2**63)
+_NUMPY_KINDS = "biufcSUmM"
+
+
+def encode(value: Any) -> Parcel:
+    """A value as buffers: one-dimensional uint8 tensors on the CPU, to be sent one after the other.
+
+    The buffers of contiguous tensors on the CPU share their memory: send them before the tensors change.
+
+    Args:
+        value: a tensor (its gradient stays behind), a NumPy array or scalar, text, bytes, an integer, a float, a bool,
+            None, or a list, a tuple or a dictionary (with texts or integers as keys) of such values.
+
+    Raises:
+        UsageError: something else, with its place in the value.
+    """
+    buffers: Parcel = []
+    try:
+        described = _described(value, (), buffers)
+        text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        _refuse("what is nested so deeply, or contains itself,", ())
+    header = text.encode("utf-8", "surrogatepass")
+    return [_buffer_of(len(header).to_bytes(_LENGTH_BYTES, "little") + header), *buffers]
+
+
+def decode(parcel: torch.Tensor) -> Any:
+    """The value of a parcel: the buffers of :func:`encode`, joined. Its tensors are on the CPU, in memory of their own.
+
+    Raises:
+        ValueError: bytes that :func:`encode` does not give.
+    """
+    length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
+    header, rest = parcel[_LENGTH_BYTES : _LENGTH_BYTES + length], parcel[_LENGTH_BYTES + length :]
+    text = header.numpy().tobytes().decode("utf-8", "surrogatepass")
+    return _Unpacked(rest).value(json.loads(text))
+
+
+class Exchange:
+    """The exchanges of values in a group of processes. Every method is called by all ranks, in the same order.
+
+    Args:
+        group: all ranks, on gloo.
+        rank, world_size: this process in the group.
+        piece_bytes: no message is longer.
+        mark: what each exchange happens in: it is given the exchange's name, for reports about a rank that hangs.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        rank: int,
+        world_size: int,
+        piece_bytes: int = _PIECE_BYTES,
+        mark: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self._group, self._rank, self._world_size = group, rank, world_size
+        self._piece_bytes, self._mark = piece_bytes, mark
+
+    def gather(self, value: T) -> list[T] | None:
+        """Every rank's value in order of the ranks, on the first; ``None`` on the others.
+
+        Raises:
+            UsageError: a value that cannot travel, on the rank that has it.
+        """
+        parcel = encode(value)
+        arrived = self._arrived(parcel, self._sizes(_num_bytes(parcel), "gather"), "gather")
+        return arrived if self._rank == 0 else None
+
+    def share(self, value: T) -> T:
+        """The first rank's value, on all. What the others give is not looked at.
+
+        Raises:
+            UsageError: a value that cannot travel, on the first rank.
+        """
+        parcel = encode(value) if self._rank == 0 else []
+        with self._mark("share: rank 0 to all ranks"):
+            size = torch.tensor([_num_bytes(parcel)])
+            dist.broadcast(size, group=self._group, group_src=0)
+            arrived = _joined(parcel) if self._rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+            for piece in _pieces([arrived], self._piece_bytes):
+                dist.broadcast(piece, group=self._group, group_src=0)
+        shared: T = decode(arrived)
+        return shared
+
+    def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
+        """The ranks' rows on the first: in each round one row of every rank that still has one, in order of the ranks.
+
+        On the others nothing comes out, and their rows are consumed, each only when the one before it has gone. When
+        the first rank closes the iterator early, the others learn it with their next row and consume no more.
+
+        Raises:
+            UsageError: a row that cannot travel, on the rank that has it. It leaves there, as an error of ``rows``
+                does: the other ranks wait until someone tells them.
+        """
+        source = iter(rows)
+        for number in count(1):
+            arrived = self._round(source, f"rounds, round {number}")
+            if arrived is None:
+                return
+            if self._rank == 0:
+                try:
+                    yield arrived
+                except GeneratorExit:
+                    self._sizes(_STOP, f"rounds, end after round {number}")
+                    raise
+            del arrived  # before the next round is there
+
+    def _round(self, source: Iterator[T], name: str) -> list[T] | None:
+        """One round's rows (none on other ranks than the first); None when there are no more."""
+        parcel = next((encode(row) for row in source), [])
+        sizes = self._sizes(_num_bytes(parcel), name)
+        if sizes[0] == _STOP or not any(sizes):
+            return None
+        return self._arrived(parcel, sizes, name)
+
+    def _sizes(self, mine: int, name: str) -> list[int]:
+        with self._mark(f"{name}: sizes of all ranks"):
+            sizes = list(torch.zeros(self._world_size, 1, dtype=torch.int64).unbind())
+            dist.all_gather(sizes, torch.tensor([mine]), group=self._group)
+        return [int(size) for size in sizes]
+
+    def _arrived(self, parcel: Parcel, sizes: list[int], name: str) -> list[Any]:
+        """The values of all ranks that sent one, on the first."""
+        if self._rank != 0:
+            if parcel:
+                self._send(parcel, name)
+            return []
+        # The first rank's own value takes the same way, so that all have the same types and lie on the CPU.
+        mine = [decode(_joined(parcel))] if parcel else []
+        return mine + [decode(self._received(rank, sizes[rank], name)) for rank in range(1, len(sizes)) if sizes[rank]]
+
+    def _send(self, parcel: Parcel, name: str) -> None:
+        with self._mark(f"{name}: rank {self._rank} to rank 0"):
+            for piece in _pieces(parcel, self._piece_bytes):
+                dist.send(piece, group=self._group, group_dst=0)
+
+    def _received(self, rank: int, size: int, name: str) -> torch.Tensor:
+        arrived = torch.empty(size, dtype=torch.uint8)
+        with self._mark(f"{name}: rank {rank} to rank 0"):
+            for piece in _pieces([arrived], self._piece_bytes):
+                dist.recv(piece, group=self._group, group_src=rank)
+        return arrived
+
+
+def _num_bytes(parcel: Parcel) -> int:
+    return sum(map(len, parcel))
+
+
+def _joined(buffers: Parcel) -> torch.Tensor:
+    return buffers[0] if len(buffers) == 1 else torch.cat(buffers)
+
+
+def _pieces(parcel: Parcel, piece_bytes: int) -> Iterator[torch.Tensor]:
+    """The joined buffers cut into pieces, all of the same length but the last: views, but where one crosses buffers."""
+    pending: Parcel = []
+    room = piece_bytes
+    for buffer in parcel:
+        start = 0
+        while start < len(buffer):
+            taken = buffer[start : start + room]
+            pending.append(taken)
+            start, room = start + len(taken), room - len(taken)
+            if room == 0:
+                yield _joined(pending)
+                pending, room = [], piece_bytes
+    if pending:
+        yield _joined(pending)
+
+
+def _described(value: Any, path: Path, buffers: Parcel) -> Any:
+    """The header of a value; what it leaves to the buffers is added to them.
+
+    A number that is not too long, text, a bool and None stand for themselves; everything else is a list whose first
+    element says what it is.
+    """
+    kind = type(value)
+    if value is None or kind in (str, bool, float) or (kind is int and value in _DECIMAL):
+        return value
+    if kind is int:
+        return ["int", hex(value)]
+    if kind in (list, tuple):
+        return [kind.__name__, *(_described(item, (*path, i), buffers) for i, item in enumerate(value))]
+    if kind is dict:
+        return ["dict", *_pairs(value, path, buffers)]
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return _described_tensor(value, path, buffers)
+    if kind is np.ndarray or isinstance(value, np.generic):
+        return _described_array(value, path, buffers)
+    if kind is bytes:
+        buffers.append(_buffer_of(value))
+        return ["bytes", len(value)]
+    _refuse(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), path)
+
+
+def _pairs(value: dict[Any, Any], path: Path, buffers: Parcel) -> Iterator[list[Any]]:
+    for key, item in value.items():
+        if type(key) not in (str, int):
+            _refuse(f"a dictionary with the key {key!r}", path)
+        yield [_described(key, path, buffers), _described(item, (*path, key), buffers)]
+
+
+def _described_tensor(value: torch.Tensor, path: Path, buffers: Parcel) -> list[Any]:
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.is_meta:
+        _refuse("a tensor that is sparse, nested, quantized or without data", path)
+    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    # Not reshape(-1): the stride of a dimension of size 1 is arbitrary, and view() minds it.
+    buffers.append(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8))
+    return ["tensor", str(plain.dtype).removeprefix("torch."), *plain.shape]
+
+
+def _described_array(value: Any, path: Path, buffers: Parcel) -> list[Any]:
+    if value.dtype.kind not in _NUMPY_KINDS:
+        _refuse(f"a NumPy array of {value.dtype}", path)
+    buffers.append(_buffer_of(value.tobytes()))
+    return ["array" if isinstance(value, np.ndarray) else "scalar", value.dtype.str, *value.shape]
+
+
+def _buffer_of(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def _refuse(what: str, path: Path) -> NoReturn:
+    raise UsageError(
+        f"{what} cannot travel between ranks",
+        place="value" + "".join(f"[{key!r}]" for key in path),
+        wanted="tensors, NumPy arrays, numbers, texts, bytes, None, and lists, tuples and dictionaries of them",
+    )
+
+
+class _Unpacked:
+    """The values that headers describe; what they left to the buffers is taken from these in the same order."""
+
+    def __init__(self, buffers: torch.Tensor) -> None:
+        self._buffers, self._taken = buffers, 0
+
+    def value(self, header: Any) -> Any:
+        """The value that a header describes."""
+        if not isinstance(header, list):
+            return header
+        kind, *parts = header
+        unpack = getattr(self, f"_{kind}", None) if kind in _KINDS else None
+        if unpack is None:
+            raise ValueError(f"a header of kind {kind!r}")
+        return unpack(*parts)
+
+    def _int(self, digits: str) -> int:
+        return int(digits, 16)
+
+    def _list(self, *items: Any) -> list[Any]:
+        return [self.value(item) for item in items]
+
+    def _tuple(self, *items: Any) -> tuple[Any, ...]:
+        return tuple(self._list(*items))
+
+    def _dict(self, *pairs: list[Any]) -> dict[Any, Any]:
+        return {self.value(key): self.value(item) for key, item in pairs}
+
+    def _bytes(self, length: int) -> bytes:
+        return self._take(length).numpy().tobytes()
+
+    def _tensor(self, name: str, *shape: int) -> torch.Tensor:
+        dtype = getattr(torch, name)
+        # Memory of its own: a small tensor that is kept would keep all others of its parcel.
+        return self._take(math.prod(shape) * dtype.itemsize).clone().view(dtype).reshape(shape)
+
+    def _array(self, name: str, *shape: int) -> Any:
+        dtype = np.dtype(name)
+        content = self._take(math.prod(shape) * dtype.itemsize).numpy().tobytes()
+        return np.ndarray(shape, dtype, bytearray(content))
+
+    def _scalar(self, name: str) -> Any:
+        return self._array(name)[()]
+
+    def _take(self, length: int) -> torch.Tensor:
+        start, self._taken = self._taken, self._taken + length
+        return self._buffers[start : self._taken]
+
+
+_KINDS = ("int", "list", "tuple", "dict", "bytes", "tensor", "array", "scalar")
