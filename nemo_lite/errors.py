@@ -71,6 +71,21 @@ class NonFiniteLossError(NemoLiteError, ValueError):
     """The loss became NaN or infinite and the run was told to stop then."""
 
 
+class DistributedError(NemoLiteError, RuntimeError):
+    """Processes that do not find each other, or one that failed, died or hangs while others wait for it.
+
+    Args:
+        exit_code: that of the rank that failed first, where it is known: all ranks end with the same one.
+    """
+
+    exit_code = 3
+
+    def __init__(self, problem: str, *, exit_code: int | None = None, **details: str) -> None:
+        super().__init__(problem, **details)
+        if exit_code:
+            self.exit_code = exit_code
+
+
 class DagError(NemoLiteError, ValueError):
     """Wires that do not form one DAG with one data layer."""
 

@@ -47,9 +47,10 @@ DOORS = (
     "nemo_lite.errors",
     "nemo_lite.utils",
 )
-# Files that may decide what one rank does alone; the first two may also speak to torch.distributed.
-DISTRIBUTED = ("nemo_lite/backends/pytorch/distributed.py", "nemo_lite/backends/pytorch/launch.py")
-RANKS = (*DISTRIBUTED, "nemo_lite/utils/exp_logging.py")  # each rank writes its own log file, the first the shared ones
+# The package that may decide what one rank does alone, and speak to torch.distributed.
+DISTRIBUTED = tuple(str(path.relative_to(ROOT)) for path in (ROOT / "nemo_lite/backends/pytorch/distributed").iterdir())
+# Others that look at ranks: each writes its own log file and the first the shared ones; the launcher's variables.
+RANKS = (*DISTRIBUTED, "nemo_lite/utils/exp_logging.py", "nemo_lite/utils/launch.py")
 
 
 class Import(NamedTuple):

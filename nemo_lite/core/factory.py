@@ -6,9 +6,10 @@ The backends register themselves here; this file imports none of them, and no to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 from nemo_lite.core.nm_tensor import NmTensor
@@ -60,11 +61,35 @@ class Optimization(Enum):
         return known[level]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How processes find each other, where the launcher's environment does not say it all.
+
+    Attributes:
+        launcher: ``auto``, ``pytorch``, ``slurm``, ``mpi`` or ``none``.
+        init_method: ``tcp://host:port`` of the first process.
+        rank, world_size: with ``init_method``, where no launcher sets them.
+        backend: ``nccl`` or ``gloo``.
+        timeout_seconds: how long processes wait for the slowest in an exchange.
+    """
+
+    launcher: str = "auto"
+    init_method: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    timeout_seconds: float = 600.0
+
+
 class BackendAdapter(Protocol):
     """What the factory asks of a backend."""
 
-    def choose_device(self, placement: DeviceType | None, local_rank: int | None) -> tuple[Any, str]:
-        """The device, and in words what it is. Raises DeviceError when the placement cannot be had."""
+    def join(self, placement: DeviceType | None, local_rank: int | None, launch: Launch) -> tuple[Any, Any, str]:
+        """The group of processes this one belongs to, its device, and in words what that is.
+
+        Raises DeviceError when the placement cannot be had, UsageError when it is not clear who this process is, and
+        DistributedError when the others do not come.
+        """
 
     def check_precision(self, device: Any, level: Optimization, amp_dtype: str | None) -> None:
         """Raise UsageError when the device does not compute in this precision."""
@@ -75,11 +100,17 @@ class BackendAdapter(Protocol):
     def set_benchmark(self, benchmark: bool) -> None:
         """Let the device library time its algorithms and keep the fastest."""
 
-    def make_comm(self, local_rank: int | None) -> Any:
-        """The group of processes this one belongs to."""
-
     def make_actions(
-        self, *, device: Any, comm: Any, level: Optimization, amp_dtype: str | None, seed: int, tb_writer: Any
+        self,
+        *,
+        device: Any,
+        comm: Any,
+        level: Optimization,
+        amp_dtype: str | None,
+        seed: int | None,
+        tb_writer: Any,
+        files: Sequence[str | Path],
+        shard_weights: bool,
     ) -> Any:
         """A new actions object."""
 
@@ -88,9 +119,11 @@ class NeuralModuleFactory:
     """Decides where and how DAGs run, and runs them.
 
     Args:
-        local_rank: number of this process on its machine, as the launcher gives it.
+        local_rank: number of this process on its machine, as the launcher gives it. Without it, the launcher's
+            environment is read. Several processes run on GPUs with nccl, or, where there is none, on the CPU with gloo.
         optimization_level: ``Optimization`` or ``"O0"``, ``"O1"``; ``None`` takes O1 on a GPU and O0 on a CPU.
-        placement: where to run; by default on the GPU if there is one, else on the CPU.
+        placement: where to run; by default on the GPU if there is one, else on the CPU. ``AllGpu`` is for a script that
+            a launcher starts once for each GPU; alone it runs on one and says how to start them all.
         cudnn_benchmark: let cuDNN time its algorithms; it makes runs differ in the last bits.
         random_seed: seed of every random draw.
         set_default: become the factory that :meth:`get_default_factory` gives.
@@ -102,6 +135,14 @@ class NeuralModuleFactory:
         add_time_to_log_dir: put a folder named after the time between ``log_dir`` and the rest.
         backend: what executes the DAGs.
         amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default what the device does best.
+        launcher: what started the processes: ``auto`` (found out), ``pytorch``, ``slurm``, ``mpi`` or ``none``.
+        init_method: ``tcp://host:port`` where the first process is found, if the launcher does not say it.
+        rank: number of this process among all, with ``init_method`` and without a launcher.
+        world_size: number of processes, with ``init_method`` and without a launcher.
+        dist_backend: ``nccl`` or ``gloo``; by default what suits the device.
+        dist_timeout: seconds that processes wait for the slowest of them before the run ends with a report.
+        shard_weights: divide weights, gradients and optimizer state among the processes (FSDP2) instead of keeping them
+            whole on each: for models that are too large for one GPU.
 
     Raises:
         UsageError: a placement or seed of another kind, a seed together with ``cudnn_benchmark``, a precision that the
@@ -128,6 +169,13 @@ class NeuralModuleFactory:
         add_time_to_log_dir: bool = False,
         backend: Backend = Backend.PyTorch,
         amp_dtype: str | None = None,
+        launcher: str = "auto",
+        init_method: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        dist_backend: str | None = None,
+        dist_timeout: float = 600.0,
+        shard_weights: bool = False,
     ) -> None:
         if placement is not None and not isinstance(placement, DeviceType):
             wanted = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
@@ -140,9 +188,9 @@ class NeuralModuleFactory:
                 remedy="leave one out: timed algorithms differ from run to run",
             )
         self._adapter = self._backends[backend]
-        self._comm = self._adapter.make_comm(local_rank)
-        self._device, words = self._adapter.choose_device(placement, local_rank)
-        self._placement = placement or (DeviceType.CPU if str(self._device) == "cpu" else DeviceType.GPU)
+        launch = Launch(launcher, init_method, rank, world_size, dist_backend, dist_timeout)
+        self._comm, self._device, words = self._adapter.join(placement, local_rank, launch)
+        self._placement = self._placed(placement)
         by_device = Optimization.mxprO0 if self._placement is DeviceType.CPU else Optimization.mxprO1
         self._level = by_device if optimization_level is None else Optimization.parse(optimization_level)
         self._adapter.check_precision(self._device, self._level, amp_dtype)
@@ -154,18 +202,26 @@ class NeuralModuleFactory:
             self._adapter.seed(random_seed)
         self._experiment = ExpManager(
             work_dir=log_dir,
-            local_rank=local_rank,
+            local_rank=self.local_rank,
             global_rank=self.global_rank,
             use_tb=create_tb_writer,
             ckpt_dir=checkpoint_dir,
             tb_dir=tensorboard_dir,
             files_to_copy=files_to_copy,
             add_time=add_time_to_log_dir,
+            broadcast_func=self._comm.share,
         )
+        self._files, self._shard_weights = tuple(files_to_copy or ()), shard_weights
         self._amp_dtype = amp_dtype
         self._actions: Any = None
         if set_default:
             NeuralModuleFactory.set_default_factory(self)
+
+    def _placed(self, placement: DeviceType | None) -> DeviceType:
+        """Where it runs: ``AllGpu`` is rehearsed on CPUs without GPUs, and is what several ranks on GPUs do."""
+        if str(self._device) == "cpu":
+            return DeviceType.CPU
+        return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
 
     @classmethod
     def register_backend(cls, backend: Backend, adapter: BackendAdapter) -> None:
@@ -246,8 +302,10 @@ class NeuralModuleFactory:
                 comm=self._comm,
                 level=self._level,
                 amp_dtype=self._amp_dtype,
-                seed=self._seed or 0,
+                seed=self._seed,
                 tb_writer=tb_writer or self.tb_writer,
+                files=self._files,
+                shard_weights=self._shard_weights,
             )
         return self._actions
 
@@ -307,6 +365,8 @@ class NeuralModuleFactory:
         gradient_predivide: bool = False,
         amp_max_loss_scale: float = 2.0**24,
         reset: bool = False,
+        max_nonfinite_steps: int = 25,
+        uneven: Literal["pad", "drop", "join", "error"] = "pad",
     ) -> None:
         """Train. See ``PtActions.train``; ``reset`` forgets what earlier calls left."""
         if reset:
@@ -323,6 +383,8 @@ class NeuralModuleFactory:
             synced_batchnorm_groupsize=synced_batchnorm_groupsize,
             gradient_predivide=gradient_predivide,
             amp_max_loss_scale=amp_max_loss_scale,
+            max_nonfinite_steps=max_nonfinite_steps,
+            uneven=uneven,
         )
 
     def eval(self, callbacks: Sequence[Any]) -> None:
@@ -339,9 +401,9 @@ class NeuralModuleFactory:
         use_cache: bool = False,
         offload_to_cpu: bool = True,
         modules_to_restore: Sequence[Any] | None = None,
-    ) -> list[list[Any]]:
+    ) -> list[list[Any]] | None:
         """Values of wires over their whole data layer, in data order. See ``PtActions.infer``."""
-        result: list[list[Any]] = self.get_trainer().infer(
+        result: list[list[Any]] | None = self.get_trainer().infer(
             tensors=tensors,
             checkpoint_dir=checkpoint_dir,
             ckpt_pattern=ckpt_pattern,
@@ -356,6 +418,10 @@ class NeuralModuleFactory:
     def lower(self, tensors: Sequence[NmTensor]) -> Any:
         """The module that computes these wires from a batch; ``print(factory.lower([loss]).code)`` shows it."""
         return self.get_trainer().lower(tensors)
+
+    def close(self) -> None:
+        """Leave the group of processes; it also happens by itself when the script ends."""
+        self._comm.close()
 
     def clear_cache(self) -> None:
         """Forget what ``infer(cache=True)`` kept."""

@@ -1,5 +1,8 @@
 """PtActions: evaluating and inferring, exactly once and without side effects; checkpoints; precision."""
 
+import re
+import socket
+
 import pytest
 import torch
 from test_training import BD, Mse, Net, Points, Record, build
@@ -202,7 +205,10 @@ def test_first_generation_scripts_get_modules_by_name(factory):
 def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(DeviceError, match=r"local_rank 5 takes GPU 5, and there is none of that number: got 1 GPU"):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Volta")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    told = r": more processes than GPUs: local_rank 5 has none: got cuda:0 Volta \(CUDA_VISIBLE_DEVICES=3\), wanted at most 1"
+    with pytest.raises(DeviceError, match=re.escape(socket.gethostname()) + told):
         choose_device(None, local_rank=5)
     assert choose_device(None, local_rank=0) == torch.device("cuda", 0)
 

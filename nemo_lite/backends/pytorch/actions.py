@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,18 @@ from nemo_lite.backends.pytorch.arguments import (
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
 from nemo_lite.backends.pytorch.data import BatchLoader, Shard, length_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.backends.pytorch.evaluation import Evaluation, torch_data_layer
+from nemo_lite.backends.pytorch.evaluation import Evaluation, Row, in_data_order, torch_data_layer
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import evaluating, set_training
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.seeds import seed_of
 from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
+from nemo_lite.backends.pytorch.statistics import make_statistics_equal
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
+from nemo_lite.backends.pytorch.turns import Uneven
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.events import CallbackList
 from nemo_lite.core.factory import Optimization
@@ -49,7 +54,9 @@ class PtActions:
         device: where to run; by default the GPU if there is one.
         comm: the group of processes; by default this one alone.
         amp_dtype: dtype of O1.
-        seed: base of the order of the data.
+        seed: base of every random draw; None leaves torch's generators as they are, and the data in order 0.
+        files: files that must be the same on all ranks, such as the configuration.
+        shard_weights: divide weights, gradients and optimizer state among the ranks.
     """
 
     def __init__(
@@ -62,7 +69,9 @@ class PtActions:
         device: torch.device | None = None,
         comm: Comm | None = None,
         amp_dtype: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
+        files: Sequence[str | Path] = (),
+        shard_weights: bool = False,
     ) -> None:
         self._comm: Comm = comm or SingleProcess()
         if global_rank not in (None, self._comm.rank):
@@ -71,9 +80,10 @@ class PtActions:
             )
         self._device = device or choose_device(None, local_rank)
         self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
-        self._tb_writer, self._seed = tb_writer, seed
+        self._tb_writer, self._seed, self._files, self._shard_weights = tb_writer, seed, files, shard_weights
         self._state = self._new_state(self._precision())
         self._cache: dict[NmTensor, list[Any]] = {}
+        self._cached_rows: list[Row] = []
 
     @property
     def step(self) -> int:
@@ -160,6 +170,8 @@ class PtActions:
         synced_batchnorm_groupsize: int = 0,
         gradient_predivide: bool = False,
         amp_max_loss_scale: float = 2.0**24,
+        max_nonfinite_steps: int = 25,
+        uneven: Uneven = "pad",
     ) -> None:
         """Train.
 
@@ -177,39 +189,63 @@ class PtActions:
             synced_batchnorm_groupsize: how many processes share; must divide their number.
             gradient_predivide: refused: it was an option of apex' data parallelism.
             amp_max_loss_scale: upper bound of the loss scale (float16).
+            max_nonfinite_steps: stop after so many steps in a row whose loss was not finite.
+            uneven: what happens with the items of an epoch that do not fill a batch on every process: ``pad`` (some
+                come twice), ``drop`` (they are left out), ``join`` (processes without data take part with weight zero)
+                or ``error``. How many there were is logged after each epoch.
 
         Raises:
             UsageError: both or neither of ``num_epochs`` and ``max_steps``, or arguments that contradict each other.
             DagError: wires that do not form one DAG with one data layer.
-            NonFiniteLossError: with ``stop_on_nan_loss``.
+            NonFiniteLossError: with ``stop_on_nan_loss``, or ``max_nonfinite_steps`` in a row.
+            DistributedError: another process failed, died or hangs.
         """
         params = dict(optimization_params or {})
         called = CallbackList(_with_bar(check_callbacks(callbacks)))
-        if tensors_to_optimize is None:
-            self._only_end(called)
-            return
-        limits = limits_of(params, batches_per_step, stop_on_nan_loss)
-        check_policy(lr_policy)
-        refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
-        pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
-        dag = Dag([loss for _, losses in pairs for loss in losses])
-        precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
+        with self._comm.guarded():
+            if tensors_to_optimize is None:
+                self._only_end(called)
+                return
+            limits = limits_of(params, batches_per_step, stop_on_nan_loss, max_nonfinite_steps, uneven)
+            check_policy(lr_policy)
+            refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
+            pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
+            dag = Dag([loss for _, losses in pairs for loss in losses])
+            precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
+            statistics = self._comm.synced_batchnorm if synced_batchnorm else SingleProcess().synced_batchnorm
+            with statistics(_modules(dag), synced_batchnorm_groupsize), closing(called):
+                training = self._prepare(dag, pairs, params, called, limits, lr_policy, precision)
+                training.run()
+                make_statistics_equal(_modules(dag), self._comm)
+
+    def _prepare(
+        self,
+        dag: Dag,
+        pairs: Sequence[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]],
+        params: Mapping[str, Any],
+        called: CallbackList,
+        limits: Limits,
+        lr_policy: LrPolicy | None,
+        precision: Precision,
+    ) -> Training:
+        """Lower the DAGs, make the optimizers, and see that all ranks are about to do the same."""
         values = StepValues(dag, precision)
         kept = values.kept([*called.wires, *(values.wire(name) for name in called.names)])
-        set_training(module for module in dag.modules.values() if isinstance(module, nn.Module))
+        set_training(_modules(dag))
         objectives = [self._objective(dag, chosen, losses, kept, params) for chosen, losses in pairs]
         self._state = state = self._new_state(precision, objectives, dag.modules, values)
         data_layer = torch_data_layer(dag)
-        loader = self._loader(data_layer)
+        loader = self._loader(data_layer, limits.uneven)
         state.total_steps = _total_steps(loader, limits)
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
-        for wires in called.eval_wires:
-            state.prepare_evaluation(wires)
-        try:
-            Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits).run()
-        finally:
-            called.close()
+        evaluations = [state.prepare_evaluation(wires) for wires in called.eval_wires]
+        dags = [dag, *(each.dag for each in evaluations)]  # noqa: F841
+        if self._comm.world_size > 1:
+            batch_size = data_layer.setting("batch_size", 1)
+            logging.info("%s", batch_size)
+        reseed = _reseeding(self._seed, self._comm)
+        return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits, reseed)
 
     def eval(self, callbacks: Sequence[Any]) -> None:
         """Run each EvaluatorCallback once.
@@ -222,7 +258,8 @@ class PtActions:
         called = CallbackList(callbacks)
         if len(called.eval_wires) != len(callbacks):
             raise UsageError("eval takes EvaluatorCallbacks only", got=", ".join(type(c).__name__ for c in callbacks))
-        self._only_end(called)
+        with self._comm.guarded():
+            self._only_end(called)
 
     def infer(
         self,
@@ -234,8 +271,10 @@ class PtActions:
         use_cache: bool = False,
         offload_to_cpu: bool = True,
         modules_to_restore: Sequence[Any] | None = None,
-    ) -> list[list[Any]]:
+    ) -> list[list[Any]] | None:
         """The values of wires over their whole data layer: for each wire a list with one entry a batch, in data order.
+
+        With several processes each computes its part; the first gets all values, in host memory, the others ``None``.
 
         Args:
             tensors: the wires.
@@ -254,36 +293,46 @@ class PtActions:
         """
         if cache and use_cache:
             raise UsageError("cache and use_cache exclude each other")
-        modules = modules_to_restore or list(Dag(tensors).modules.values())
-        if checkpoint_dir is not None:
-            self._restore(modules, checkpoint_dir, ckpt_pattern)
-        precision = self._precision()
-        rows = (
-            self._from_cache(tensors, precision)
-            if use_cache
-            else Evaluation(tensors, self._device, precision).batches(self._comm)
-        )
-        keep = to_cpu if offload_to_cpu else list
-        with ProgressBar.over(rows, verbose, "infer") as shown:
-            columns = list(zip(*(keep(row) for row in shown), strict=True)) or [() for _ in tensors]
-        results = [list(column) for column in columns]
-        if cache:
-            self._cache.update(zip(tensors, results, strict=True))
-        return results
+        with self._comm.guarded():
+            modules = modules_to_restore or list(Dag(tensors).modules.values())
+            if checkpoint_dir is not None:
+                self._restore(modules, checkpoint_dir, ckpt_pattern)
+            precision = self._precision()
+            rows = (
+                self._from_cache(tensors, precision)
+                if use_cache
+                else Evaluation(tensors, self._device, precision).rows(self._comm)
+            )
+            if offload_to_cpu:
+                rows = (row._replace(values=to_cpu(row.values)) for row in rows)
+            if cache:
+                rows = self._cached(tensors, rows)
+            with ProgressBar.over(rows, verbose and self._comm.on_first(lambda: True) is True, "infer") as shown:
+                in_order = in_data_order(self._comm.rounds(shown))
+            columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]
+            return self._comm.on_first(lambda: [list(column) for column in columns])
 
     def clear_cache(self) -> None:
         """Forget what ``infer(cache=True)`` kept."""
         self._cache.clear()
 
-    def _from_cache(self, tensors: Sequence[NmTensor], precision: Precision) -> Iterable[tuple[Any, ...]]:
+    def _cached(self, tensors: Sequence[NmTensor], rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows; once all have been taken, this rank's are kept."""
+        taken = []
+        for row in rows:
+            taken.append(row)
+            yield row
+        self._cache.update({wire: [row.values[i] for row in taken] for i, wire in enumerate(tensors)})
+        self._cached_rows = [row._replace(values=[]) for row in taken]
+
+    def _from_cache(self, tensors: Sequence[NmTensor], precision: Precision) -> Iterator[Row]:
         part = slice_between(self._cache, tensors)
         module = lower(part, "FromCache").to(self._device)
         with evaluating([module]), torch.no_grad():
-            for values in zip(*(self._cache[wire] for wire in part.inputs), strict=True):
+            for row, *values in zip(self._cached_rows, *(self._cache[wire] for wire in part.inputs), strict=True):
                 moved = (v.to(self._device) if isinstance(v, torch.Tensor) else v for v in values)
                 with precision.forward():
-                    row: tuple[Any, ...] = module(*moved)
-                yield row
+                    yield row._replace(values=list(module(*moved)))
 
     def _restore(self, modules: Iterable[Any], folder: str | Path, pattern: str) -> None:
         named = named_weighted_modules(modules)
@@ -291,8 +340,9 @@ class PtActions:
             raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
         CheckpointFolder(folder).restore(named, pattern=pattern)
 
-    def _loader(self, data_layer: DataLayerNM) -> BatchLoader:
-        return data_layer.loader(training=True, shard=Shard(self._comm.rank, self._comm.world_size, self._seed))
+    def _loader(self, data_layer: DataLayerNM, uneven: Uneven = "pad") -> BatchLoader:
+        shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)
+        return data_layer.loader(training=True, shard=shard)
 
     def _only_end(self, called: CallbackList) -> None:
         state = self._new_state(self._precision())
@@ -312,9 +362,7 @@ class PtActions:
         own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
         module = lower(part, "TrainingDag").to(self._device)
-        wrapped = self._comm.wrap(module)
-        # Nothing hooks into the lowered module itself, so its forward is called without torch's machinery for hooks.
-        run = module.forward if wrapped is module else wrapped
+        run = self._comm.replicate(module)
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         if not {*parameters} & {*_parameters(reached.modules.values())}:
@@ -344,6 +392,25 @@ class PtActions:
 
 def _with_bar(callbacks: Sequence[Any]) -> list[Any]:
     return [*callbacks, *([] if any(isinstance(each, ProgressBar) for each in callbacks) else [ProgressBar()])]
+
+
+def _modules(dag: Dag) -> list[nn.Module]:
+    return [module for module in dag.modules.values() if isinstance(module, nn.Module)]
+
+
+def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
+    """What seeds torch before an epoch, each rank differently: masks and dropout must not be the same on all ranks.
+
+    A process alone without a seed is left as it is.
+    """
+    if seed is None and comm.world_size == 1:
+        return lambda epoch: None
+    base = comm.share(secrets.randbits(63)) if seed is None else seed
+    return lambda epoch: _seed_torch(seed_of(base, rank=comm.rank, epoch=epoch))
+
+
+def _seed_torch(seed: int) -> None:
+    torch.manual_seed(seed)
 
 
 def _can_be_optimized(thing: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,18 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.factory import DeviceType, Optimization
-from nemo_lite.errors import UsageError
+from nemo_lite.core.factory import DeviceType, Launch, Optimization
 
 
 class PyTorchAdapter:
     """The PyTorch backend as the factory sees it."""
 
-    def choose_device(self, placement: DeviceType | None, local_rank: int | None) -> tuple[torch.device, str]:
-        """The device, and in words what it is."""
-        device = choose_device(placement, local_rank)
-        return device, describe(device)
+    def join(
+        self, placement: DeviceType | None, local_rank: int | None, launch: Launch
+    ) -> tuple[Comm, torch.device, str]:
+        """The group of processes that a launcher started, or this one alone; the device, and in words what it is."""
+        device = choose_device(placement)
+        return SingleProcess(), device, describe(device)
 
     def check_precision(self, device: torch.device, level: Optimization, amp_dtype: str | None) -> None:
         """Raise UsageError when the device does not compute in this precision."""
@@ -40,17 +42,6 @@ class PyTorchAdapter:
         """Let cuDNN time its algorithms."""
         torch.backends.cudnn.benchmark = benchmark
 
-    def make_comm(self, local_rank: int | None) -> Comm:
-        """This process alone.
-
-        Raises:
-            UsageError: a launcher started more than one.
-        """
-        world_size = os.environ.get("WORLD_SIZE", "1")
-        if world_size != "1":
-            raise UsageError("several processes are not supported yet", got=f"WORLD_SIZE={world_size}", wanted="1")
-        return SingleProcess()
-
     def make_actions(
         self,
         *,
@@ -58,10 +49,19 @@ class PyTorchAdapter:
         comm: Comm,
         level: Optimization,
         amp_dtype: str | None,
-        seed: int,
+        seed: int | None,
         tb_writer: Any,
+        files: Sequence[str | Path],
+        shard_weights: bool,
     ) -> PtActions:
         """A new actions object."""
         return PtActions(
-            tb_writer=tb_writer, optimization_level=level, device=device, comm=comm, amp_dtype=amp_dtype, seed=seed
+            tb_writer=tb_writer,
+            optimization_level=level,
+            device=device,
+            comm=comm,
+            amp_dtype=amp_dtype,
+            seed=seed,
+            files=files,
+            shard_weights=shard_weights,
         )

@@ -10,27 +10,51 @@ import torch
 
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.training import Limits
+from nemo_lite.backends.pytorch.turns import Uneven, check_uneven
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 
 
-def limits_of(params: Mapping[str, Any], batches_per_step: int | None, stop_on_nan_loss: bool) -> Limits:
+def limits_of(
+    params: Mapping[str, Any],
+    batches_per_step: int | None,
+    stop_on_nan_loss: bool,
+    max_nonfinite_steps: int = Limits.max_nonfinite_steps,
+    uneven: Uneven = Limits.uneven,
+) -> Limits:
     """When the run ends, from ``optimization_params`` and the arguments beside it.
 
     Raises:
         UsageError: both or neither of ``num_epochs`` and ``max_steps``, or a number that cannot be one of its kind.
+        UnknownNameError: an ``uneven`` that is no policy.
     """
     num_epochs, max_steps = params.get("num_epochs"), params.get("max_steps")
     if (num_epochs is None) == (max_steps is None):
         got = "neither" if num_epochs is None else f"num_epochs={num_epochs} and max_steps={max_steps}"
         raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
-    for name, value in (("num_epochs", num_epochs), ("max_steps", max_steps), ("batches_per_step", batches_per_step)):
+    check_uneven(uneven)
+    counts = {
+        "num_epochs": num_epochs,
+        "max_steps": max_steps,
+        "batches_per_step": batches_per_step,
+        "max_nonfinite_steps": max_nonfinite_steps,
+    }
+    for name, value in counts.items():
         if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
             raise UsageError(f"{name} must be a whole number, at least 1", got=repr(value))
     clip = params.get("grad_norm_clip")
     if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
         raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
-    return Limits(num_epochs, max_steps, batches_per_step or 1, None if clip is None else float(clip), stop_on_nan_loss)
+    max_grad_norm = None if clip is None else float(clip)
+    return Limits(
+        num_epochs,
+        max_steps,
+        batches_per_step or 1,
+        max_grad_norm,
+        stop_on_nan_loss,
+        max_nonfinite_steps,
+        uneven,
+    )
 
 
 def check_policy(lr_policy: Any) -> None:

@@ -1,9 +1,10 @@
-"""Running a DAG over its data layer without gradients: for evaluation and inference. No metrics here."""
+"""Running a DAG over its data layer without gradients, on one rank and on all: evaluation, inference. No metrics."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -15,9 +16,24 @@ from nemo_lite.backends.pytorch.modes import evaluating
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.statistics import mean_statistics
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import DagError
+
+
+class Row(NamedTuple):
+    """What one batch gave.
+
+    Attributes:
+        number: position of the batch in data order, over all ranks.
+        ids: positions of its items in the data layer, where it knows them.
+        values: one for each wire.
+    """
+
+    number: int
+    ids: list[int] | None
+    values: list[Any]
 
 
 class Evaluation:
@@ -43,18 +59,55 @@ class Evaluation:
         """The DAG's modules."""
         return [module for module in self.dag.modules.values() if isinstance(module, nn.Module)]
 
-    def batches(self, comm: Comm) -> Iterator[tuple[Any, ...]]:
-        """The wires' values for each batch of this rank: every item once, in data order, modules in evaluation mode.
+    def rows(self, comm: Comm) -> Iterator[Row]:
+        """What each batch of this rank gives: over all ranks every item once, modules in evaluation mode.
 
-        The modules' own modes are put back when the iteration ends, also when it is left early.
+        Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
+        ends, also when it is left early.
         """
         self.module.to(self._device)
         loader = self.data_layer.loader(training=False, shard=Shard(comm.rank, comm.world_size))
-        with evaluating([self.module]), torch.no_grad():
-            for batch in loader.epoch(0):
+        with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
+            for count, batch in enumerate(loader.epoch(0)):
                 with self._precision.forward():
                     values = self.module(*to_device(batch.values, self._device))
-                yield values
+                number = count * comm.world_size + comm.rank if batch.number is None else batch.number
+                yield Row(number, None if batch.ids is None else list(batch.ids), list(values))
+
+
+class EvaluationRun:
+    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.actions.Evaluated`."""
+
+    def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
+        self._evaluation, self._comm = evaluation, comm
+        self._ids: list[int] | None = []
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        self._ids = []
+        for rows in self._comm.rounds(self._evaluation.rows(self._comm)):
+            in_order = sorted(map(_as_row, rows), key=lambda row: row.number)
+            for row in in_order:
+                self._note(row.ids)
+            yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
+
+    def _note(self, ids: list[int] | None) -> None:
+        if ids is None:
+            self._ids = None
+        elif self._ids is not None:
+            self._ids.extend(ids)
+
+    @property
+    def num_items(self) -> int | None:
+        """How many items came; ``None`` where the data layer does not number them."""
+        return None if self._ids is None else len(self._ids)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the names of the items that came, in data order, repeated ones included."""
+        if self._ids is None:
+            return ""
+        names = "\n".join(map(self._evaluation.data_layer.id_of, sorted(self._ids)))
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
 def torch_data_layer(dag: Dag) -> DataLayerNM:
@@ -69,3 +122,13 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
             f"{layer.name} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM"
         )
     return layer
+
+
+def in_data_order(rounds: Iterator[list[Row]]) -> list[Row]:
+    """All rows of all rounds by number."""
+    return sorted((_as_row(row) for rows in rounds for row in rows), key=lambda row: row.number)
+
+
+def _as_row(travelled: Sequence[Any]) -> Row:
+    """A row that came from another rank is a plain list or tuple."""
+    return Row(*travelled)

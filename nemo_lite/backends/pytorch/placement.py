@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,11 +16,16 @@ from nemo_lite.errors import DeviceError
 def choose_device(placement: DeviceType | None, local_rank: int | None = None) -> torch.device:
     """The device for a placement; without one, the GPU if there is one, else the CPU.
 
+    Args:
+        placement: what was asked for. ``AllGpu`` for one of several processes is rehearsed on CPUs without GPUs.
+        local_rank: number of this process on its machine, if a launcher started it.
+
     Raises:
         DeviceError: a GPU is asked for where there is none, or none for this local rank.
     """
     has_gpu = torch.cuda.is_available()
-    if placement is DeviceType.CPU or (placement is None and not has_gpu):
+    rehearses = placement is DeviceType.AllGpu and local_rank is not None
+    if placement is DeviceType.CPU or (not has_gpu and (placement is None or rehearses)):
         return torch.device("cpu")
     if not has_gpu:
         assert placement is not None
@@ -29,10 +36,13 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
         )
     index, count = local_rank or 0, torch.cuda.device_count()
     if index >= count:
+        names = ", ".join(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise DeviceError(
-            f"local_rank {index} takes GPU {index}, and there is none of that number",
-            got=f"{count} GPU{'s' if count > 1 else ''}",
-            wanted=f"local_rank below {count}",
+            f"more processes than GPUs: local_rank {index} has none",
+            place=socket.gethostname(),
+            got=names + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"),
+            wanted=f"at most {count} processes on this machine",
         )
     return torch.device("cuda", index)
 

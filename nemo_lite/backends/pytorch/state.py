@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, save_training_state
 from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.backends.pytorch.evaluation import Evaluation
+from nemo_lite.backends.pytorch.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.statistics import mean_statistics
 from nemo_lite.core.actions import StepTensors, StepTiming
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import CheckpointError, DagError, did_you_mean
 from nemo_lite.utils import logging
+
+T = TypeVar("T")
 
 
 class StepValues:
@@ -155,6 +158,7 @@ class RunState:
         self.total_steps: int | None = None
         self.learning_rate = 0.0
         self.stop_reason = ""
+        self._all_stop = False
         self.clock = _Clock()
         self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
 
@@ -168,6 +172,11 @@ class RunState:
         """Number of this process; ``None`` for a single process."""
         return None if self.comm.local_rank is None else self.comm.rank
 
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.comm.world_size
+
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
@@ -176,8 +185,22 @@ class RunState:
         return self.clock.read(reader)
 
     def request_stop(self, reason: str) -> None:
-        """End the run after the current step."""
+        """End the run. See ``ActionState``."""
         self.stop_reason = reason
+
+    def agree_to_stop(self) -> None:
+        """Take notice that some rank has asked to stop, so that all do at this step."""
+        self._all_stop = True
+        self.stop_reason = self.stop_reason or "another rank asked for it"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends here. With several ranks only what all know of counts."""
+        return self._all_stop or (self.comm.world_size == 1 and bool(self.stop_reason))
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives on the first rank. See ``ActionState``."""
+        return self.comm.on_first(make)
 
     def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
         """Check and lower an evaluation DAG; the second time for the same wires, give the first one's."""
@@ -186,10 +209,9 @@ class RunState:
             self._evaluations[key] = Evaluation(key, self.device, self.precision)
         return self._evaluations[key]
 
-    def evaluate(self, wires: Sequence[NmTensor]) -> Iterator[list[Any]]:
+    def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
-        for values in self.prepare_evaluation(wires).batches(self.comm):
-            yield list(values)
+        return EvaluationRun(self.prepare_evaluation(wires), self.comm)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the modules' weights."""
@@ -236,7 +258,17 @@ class RunState:
 
     def save_state_to(self, path: str | Path) -> None:
         """Write step, epoch, optimizers and the loss scale to one file."""
-        self.comm.on_first(lambda: save_training_state(path, self.state_dict()))
+        state = self.state_dict()
+        self._write(lambda: save_training_state(path, state))
+
+    def save_module(self, module: Any, path: str | Path) -> None:
+        """Write a module's weights. See ``ActionState``."""
+        with mean_statistics([module], self.comm):
+            self._write(lambda: module.save_to(path))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Write on the first rank; the others go on when it is done."""
+        self.comm.on_first(write)
         self.comm.barrier()
 
     def restore_state_from(self, path: str | Path) -> None:
@@ -248,11 +280,10 @@ class RunState:
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
 
-        def write() -> None:
-            CheckpointFolder(folder).save(modules, self.state_dict(), kind=kind, number=number, keep=keep)
-
-        self.comm.on_first(write)
-        self.comm.barrier()
+        state = self.state_dict()
+        checkpoints = CheckpointFolder(folder)
+        with mean_statistics(modules.values(), self.comm):
+            self._write(lambda: checkpoints.save(modules, state, kind=kind, number=number, keep=keep))
 
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""

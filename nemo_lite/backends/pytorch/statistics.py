@@ -1,12 +1,15 @@
-"""Running statistics of normalisation layers, put back after a step that must leave no trace. Nothing else."""
+"""Running statistics of normalisation layers: put back after a step without a trace, made equal on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from nemo_lite.backends.pytorch.distributed import Comm
 
 
 class RunningStatistics:
@@ -31,7 +34,35 @@ class RunningStatistics:
         for buffers, kept in zip(self._buffers, self._kept, strict=True):
             torch._foreach_copy_(kept, buffers)
 
+    def make_equal(self, comm: Comm) -> None:
+        """Make means and variances their mean over the ranks, and remember those of before. All ranks call it."""
+        self.keep()
+        comm.average([buffer for group in self._buffers for buffer in group if buffer.is_floating_point()])
+
     def put_back(self) -> None:
         """Make them what they were when :meth:`keep` was called."""
         for buffers, kept in zip(self._buffers, self._kept, strict=True):
             torch._foreach_copy_(buffers, kept)
+
+
+def make_statistics_equal(modules: Iterable[nn.Module], comm: Comm) -> None:
+    """Give all ranks the mean of their statistics, for good."""
+    if comm.world_size > 1:
+        RunningStatistics(modules).make_equal(comm)
+
+
+@contextmanager
+def mean_statistics(modules: Iterable[nn.Module], comm: Comm) -> Iterator[None]:
+    """Inside, normalisation layers have the mean of the ranks' statistics; afterwards each rank has its own again.
+
+    So an evaluation, however often it comes, leaves the training as it was.
+    """
+    if comm.world_size == 1:
+        yield
+        return
+    statistics = RunningStatistics(modules)
+    statistics.make_equal(comm)
+    try:
+        yield
+    finally:
+        statistics.put_back()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, length_of
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.distributed import Replica
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.state import RunState, StepValues
 from nemo_lite.backends.pytorch.statistics import RunningStatistics
+from nemo_lite.backends.pytorch.turns import Turn, Turns, Uneven
 from nemo_lite.core.events import CallbackList
 from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import NonFiniteLossError, UsageError
@@ -29,7 +29,7 @@ class Objective:
     """What one optimizer minimises.
 
     Attributes:
-        run: computes the losses, then the kept wires, from a batch.
+        run: computes the losses, then the kept wires, from a batch; its gradients are averaged over the ranks.
         num_losses: how many of its outputs are losses; they are summed.
         kept: the wires of a batch, then those of its outputs.
         calls: the calls that ``run`` makes.
@@ -38,7 +38,7 @@ class Objective:
         initial_lrs: learning rate of each parameter group before any policy.
     """
 
-    run: Callable[..., tuple[Any, ...]]
+    run: Replica
     num_losses: int
     kept: Sequence[NmTensor]
     calls: Set[ModuleCall]
@@ -49,27 +49,47 @@ class Objective:
 
 @dataclass
 class Limits:
-    """When a run ends, and what it does on the way."""
+    """When a run ends, and what it does on the way.
+
+    Attributes:
+        num_epochs, max_steps: one of them is given.
+        batches_per_step: batches on each rank whose gradients make one step.
+        max_grad_norm: gradients are clipped to it.
+        stop_on_nan_loss: stop at the first loss that is not finite.
+        max_nonfinite_steps: stop after so many steps in a row whose loss is not finite.
+        uneven: what happens when some ranks have no more batches in an epoch and others do.
+    """
 
     num_epochs: int | None
     max_steps: int | None
     batches_per_step: int = 1
     max_grad_norm: float | None = None
     stop_on_nan_loss: bool = False
+    max_nonfinite_steps: int = 25
+    uneven: Uneven = "pad"
+
+
+@dataclass
+class _Skipped:
+    """Steps whose loss was not finite."""
+
+    total: int = 0
+    in_a_row: int = 0
 
 
 class Training:
-    """One run of training.
+    """One run of training. Every rank has one, and all take the same decisions at the same steps.
 
     Args:
         objectives: taken in turn, one a step.
-        loader: the batches.
+        loader: the batches of this rank.
         place_of: where item ``i`` of the data layer comes from, for messages.
         state: what callbacks see.
         values: the step's tensors, part of ``state``.
         callbacks: told what happens.
         lr_policy: learning rate from (initial rate, step, epoch).
         limits: when to end.
+        reseed: called with the index of each epoch before it starts.
     """
 
     def __init__(
@@ -82,13 +102,16 @@ class Training:
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
         limits: Limits,
+        reseed: Callable[[int], None],
     ) -> None:
-        self._objectives, self._loader, self._place_of = objectives, loader, place_of
+        self._objectives, self._place_of = objectives, place_of
         self._state, self._values, self._callbacks = state, values, callbacks
-        self._lr_policy, self._limits = lr_policy, limits
+        self._lr_policy, self._limits, self._reseed = lr_policy, limits, reseed
         self._statistics = RunningStatistics(m for m in state.modules.values() if isinstance(m, nn.Module))
-        self._num_skipped = self._num_taken = 0
-        self._started = self._wait_seconds = 0.0
+        # Batches that only keep the ranks together leave no trace in them; kept apart from what a skipped step needs.
+        self._idle = RunningStatistics(m for m in state.modules.values() if isinstance(m, nn.Module))
+        self._turns = Turns(loader, state.comm, limits.batches_per_step, limits.uneven)
+        self._skipped = _Skipped()
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
@@ -98,86 +121,87 @@ class Training:
             done = "%d steps and %d epochs were done before this run"
             logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
         while not self._is_done():
-            state.epoch, self._num_taken = state.epochs_done, 0
+            state.epoch = state.epochs_done
+            self._reseed(state.epoch)
             callbacks.on_epoch_start(state)
-            for batches in self._steps(self._loader.epoch(state.epoch)):
-                if self._is_done():  # asked here and not behind the step: an epoch that ends with the run is complete
-                    break
-                self._step(batches)
-            else:
-                self._refuse_no_data()
-                state.epochs_done = state.epoch + 1
-                callbacks.on_epoch_end(state)
-        if self._num_skipped:
-            logging.warning(
-                "%d of %d steps were skipped: their loss was not finite", self._num_skipped, state.steps_done
-            )
+            self._epoch()
+        if self._skipped.total:
+            skipped = "%d of %d steps were skipped: their loss was not finite"
+            logging.warning(skipped, self._skipped.total, state.steps_done)
         if state.stop_reason:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.on_action_end(state)
         self._values.clear()
 
-    def _refuse_no_data(self) -> None:
-        if not self._num_taken:
+    def _epoch(self) -> None:
+        state = self._state
+        turn = self._turns.first(state.epoch)
+        if turn.is_over:
             raise UsageError(
-                f"the data layer gave no batch in epoch {self._state.epoch}",
+                f"the data layer gave no batch in epoch {state.epoch}",
                 remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
                 "data_iterator must give a new one for each epoch",
             )
+        while not turn.is_over:
+            if self._is_done():  # asked here and not behind the step: an epoch that ends with the run is complete
+                return
+            turn = self._step(turn)
+        self._turns.report()
+        self._callbacks.on_epoch_end(state)
 
     def _is_done(self) -> bool:
         state, limits = self._state, self._limits
         if limits.max_steps is not None and state.steps_done >= limits.max_steps:
             return True
-        return bool(state.stop_reason) or (limits.num_epochs is not None and state.epochs_done >= limits.num_epochs)
+        return state.is_stopping or (limits.num_epochs is not None and state.epochs_done >= limits.num_epochs)
 
-    def _steps(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-        """The batches of each step; the last step of an epoch takes what is left. The wait for data is timed."""
-        batches = iter(batches)
-        while True:
-            self._started = time.perf_counter()
-            group = list(islice(batches, self._limits.batches_per_step))
-            self._wait_seconds = time.perf_counter() - self._started
-            if not group:
-                return
-            yield group
-
-    def _step(self, batches: list[Batch]) -> None:
-        state, callbacks = self._state, self._callbacks
+    def _step(self, turn: Turn) -> Turn:
+        """Make one optimizer step; what the next one takes."""
+        started, state, callbacks = time.perf_counter(), self._state, self._callbacks
         state.step = state.steps_done
+        state.comm.at_step(state.step)
         objective = self._objectives[state.step % len(self._objectives)]
         callbacks.on_step_start(state)
         self._set_learning_rate(objective)
         objective.optimizer.zero_grad(set_to_none=True)
         self._statistics.keep()
-        num_batches = len(batches)
         losses = [
-            self._accumulate(objective, batch, num_batches, number == num_batches)
-            for number, batch in enumerate(batches, 1)
+            self._accumulate(objective, batch, weight, number == len(turn.batches))
+            for number, (batch, weight) in enumerate(zip(turn.batches, turn.weights(), strict=True), 1)
         ]
-        if state.comm.all_agree(_all_finite(losses)):
+        # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
+        following = self._turns.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
+        if following.was_finite:
+            self._skipped.in_a_row = 0
             state.precision.update(objective.optimizer, objective.parameters, self._limits.max_grad_norm)
         else:
-            self._skip(batches, losses)
+            self._skip(turn.batches, losses)
         state.steps_done += 1
-        self._num_taken += num_batches
-        if self._num_taken == length_of(self._loader):
+        if following.is_over:
             state.epochs_done = state.epoch + 1  # known before the step's end is told: a checkpoint made then holds it
-        amount = sum([batch.amount for batch in batches])
-        state.clock.add(time.perf_counter() - self._started, self._wait_seconds, amount)
+        if following.stop:
+            state.agree_to_stop()
+        amount = sum([batch.amount for batch in turn.counted])
+        state.clock.add(time.perf_counter() - started + turn.first_wait, following.wait_seconds, amount)
         callbacks.on_step_end(state)
+        return following
 
-    def _accumulate(self, objective: Objective, batch: Batch, num_batches: int, is_last: bool) -> torch.Tensor:
-        """Forward and backward of one batch, weighted by the real number of batches of its step; its loss."""
+    def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
+        """Forward and backward of one batch; its loss. In the gradient of the step it counts with ``weight``."""
         state = self._state
         self._callbacks.on_batch_start(state)
         self._values.clear()
         values = to_device(batch.values, state.device)
-        with state.comm.sync_only_if(is_last):
+        statistics = self._idle if weight == 0.0 else None
+        if statistics:
+            statistics.keep()
+        with objective.run.sync_only_if(is_last):
             with state.precision.forward():
                 outputs = objective.run(*values)
             loss = _total(outputs[: objective.num_losses])
-            state.precision.backward(loss if num_batches == 1 else loss / num_batches)
+            state.precision.backward(loss if weight == 1.0 else loss * weight)
+        if statistics:
+            statistics.put_back()
         detached = loss.detach()
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
         self._callbacks.on_batch_end(state)
@@ -191,20 +215,38 @@ class Training:
         state.learning_rate = objective.optimizer.param_groups[0]["lr"]
 
     def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
-        """Leave weights and running statistics as they were and say which items were in the batch.
+        """Leave weights and running statistics as they were and say which items were in the batches, of every rank.
 
         Raises:
-            NonFiniteLossError: the run was told to stop then.
+            NonFiniteLossError: the run was told to stop then, or it was so too often in a row.
         """
-        self._num_skipped += 1
+        skipped, limits, comm = self._skipped, self._limits, self._state.comm
+        skipped.total += 1
+        skipped.in_a_row += 1
         self._statistics.put_back()
+        problem = comm.share(_told(self._state.step, comm.gather(self._suspects(batches, losses))))
+        if limits.stop_on_nan_loss:
+            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
+        if skipped.in_a_row >= limits.max_nonfinite_steps:
+            raise NonFiniteLossError(
+                f"{problem}; it was the {skipped.in_a_row}th step in a row",
+                remedy="the weights are those before them; lower the learning rate, or look at the items",
+            )
+        logging.warning("%s; the step is skipped", problem)
+
+    def _suspects(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> str:
+        """The items of this rank's batches whose loss is not finite."""
         bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
         places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
-        items = f"; in the batch: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}" if places else ""
-        problem = f"the loss of step {self._state.step} is not finite{items}"
-        if self._limits.stop_on_nan_loss:
-            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
-        logging.warning("%s; the step is skipped", problem)
+        return f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+
+
+def _told(step: int, suspects: Sequence[str] | None) -> str:
+    """What is said about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
+    by_rank = list(enumerate(suspects or ()))
+    several = len(by_rank) > 1
+    items = "; ".join(f"rank {rank}: {places}" if several else places for rank, places in by_rank if places)
+    return f"the loss of step {step} is not finite{'; in the batch: ' if items else ''}{items}"
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,6 @@
+"""What processes say to each other. The only package that speaks to ``torch.distributed`` or knows the first rank."""
+
+from nemo_lite.backends.pytorch.distributed.comm import Comm as Comm
+from nemo_lite.backends.pytorch.distributed.comm import FakeComm as FakeComm
+from nemo_lite.backends.pytorch.distributed.comm import Replica as Replica
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess as SingleProcess

@@ -1,0 +1,214 @@
+"""Comm: what processes say to each other, as one object: the protocol, a process alone, and a fake for tests.
+
+Nothing here speaks to another process; ``group.py`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+T = TypeVar("T")
+
+
+class Replica(Protocol):
+    """A module as it trains: its gradients are averaged over the ranks. Hold on to it for as long as it trains."""
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """The module's outputs."""
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch: gradients are exchanged on the last one only."""
+
+
+class Comm(Protocol):
+    """What the engine asks of the group of processes. Every method is called by all ranks, in the same order.
+
+    Values that travel (``gather``, ``rounds``, ``share``) are tensors, numbers, texts, ``None``, and lists, tuples and
+    dictionaries of them.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+
+    def replicate(self, module: nn.Module) -> Replica:
+        """The module, with the first rank's weights on all, as it trains."""
+
+    def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
+        """Inside, batch normalisation takes its statistics over ``group_size`` ranks (0: all)."""
+
+    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
+        """Raise UsageError on all ranks when what they are about to run differs.
+
+        Args:
+            digests: gives a digest for each thing that must be equal, by a name for people. Not called without need.
+        """
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over the ranks, in one exchange."""
+
+    def all_agree(self, ok: bool) -> bool:
+        """Whether ``ok`` holds on every rank; the same answer everywhere."""
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make each floating-point tensor its mean over the ranks, in place."""
+
+    def gather(self, value: T) -> list[T] | None:
+        """Every rank's value in order of the ranks, on the first; ``None`` on the others."""
+
+    def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
+        """The ranks' rows on the first: in each round one row of every rank that still has one, in order of the ranks.
+
+        On the others nothing comes out, and their rows are consumed. Memory holds one round.
+        """
+
+    def share(self, value: T) -> T:
+        """The first rank's value, on all."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives, called on the first rank only; ``None`` on the others."""
+
+    def at_step(self, step: int) -> None:
+        """Note which step is being made, for reports about a rank that fails or hangs."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Around an action: an error that leaves it is told to the other ranks, so that none waits for this one."""
+
+    def close(self) -> None:
+        """Leave the group. Closing twice does nothing."""
+
+
+class Alone:
+    """A module that trains in one process only.
+
+    Nothing hooks into the module itself, so its forward is called without torch's machinery for hooks.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._forward, self._nothing = module.forward, nullcontext()
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """The module's outputs."""
+        outputs: tuple[Any, ...] = self._forward(*values)
+        return outputs
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Nothing to exchange."""
+        return self._nothing
+
+
+class SingleProcess:
+    """One process, alone: every exchange is with itself."""
+
+    rank = 0
+    world_size = 1
+    local_rank: int | None = None
+
+    def __init__(self) -> None:
+        self._nothing = nullcontext()
+
+    def replicate(self, module: nn.Module) -> Replica:
+        """The module itself."""
+        return Alone(module)
+
+    def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
+        """Nobody to share statistics with."""
+        return self._nothing
+
+    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
+        """Nobody to differ from."""
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The values."""
+        return list(values)
+
+    def all_agree(self, ok: bool) -> bool:
+        """``ok``."""
+        return ok
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """They are their own mean."""
+
+    def gather(self, value: T) -> list[T] | None:
+        """The one value."""
+        return [value]
+
+    def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
+        """Each row by itself."""
+        return ([row] for row in rows)
+
+    def share(self, value: T) -> T:
+        """The value."""
+        return value
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives."""
+        return make()
+
+    def at_step(self, step: int) -> None:
+        """Nobody to tell."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Nobody to tell."""
+        return self._nothing
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+class FakeComm(SingleProcess):
+    """One rank of a world whose other ranks answer as a test tells them to; what it is asked is noted in ``calls``.
+
+    Args:
+        rank: which rank this is.
+        world_size: how many there are.
+        answers: by method (``sum``, ``all_agree``): the results it gives, one a call; once they run out, what the
+            method would give if all ranks did the same.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1, answers: Mapping[str, Sequence[Any]] | None = None) -> None:
+        super().__init__()
+        self.rank, self.world_size, self.local_rank = rank, world_size, rank
+        self._answers = {name: list(values) for name, values in (answers or {}).items()}
+        self.calls: list[tuple[str, Any]] = []
+
+    def replicate(self, module: nn.Module) -> Replica:
+        """The module; its synchronisations are noted."""
+        return _FakeReplica(module, self.calls)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The next answer, or the values times the number of ranks."""
+        self.calls.append(("sum", list(values)))
+        answers = self._answers.get("sum")
+        return answers.pop(0) if answers else [value * self.world_size for value in values]
+
+    def all_agree(self, ok: bool) -> bool:
+        """Whether this rank and the scripted others agree."""
+        self.calls.append(("all_agree", ok))
+        answers = self._answers.get("all_agree")
+        return ok and (answers.pop(0) if answers else True)
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives on rank 0, ``None`` on others."""
+        return make() if self.rank == 0 else None
+
+
+class _FakeReplica(Alone):
+    def __init__(self, module: nn.Module, calls: list[tuple[str, Any]]) -> None:
+        super().__init__(module)
+        self._calls = calls
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        self._calls.append(("sync_only_if", is_last))
+        return super().sync_only_if(is_last)

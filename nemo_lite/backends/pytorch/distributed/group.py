@@ -1,0 +1,174 @@
+"""ProcessGroup: the ranks that a launcher started, as one Comm. It composes what the other files of the package do."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.comm import Replica
+from nemo_lite.backends.pytorch.distributed.exchange import Exchange
+from nemo_lite.backends.pytorch.distributed.rendezvous import meet
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.start import check_equal, start_table
+from nemo_lite.backends.pytorch.distributed.watch import Watch
+from nemo_lite.utils import logging
+from nemo_lite.utils.launch import Place
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long ranks wait for each other.
+
+    Attributes:
+        start_seconds: until all have joined.
+        timeout_seconds: in an exchange, for the slowest.
+    """
+
+    start_seconds: float = 60.0
+    timeout_seconds: float = 600.0
+
+
+class ProcessGroup:
+    """The ranks of a run. See :class:`~nemo_lite.backends.pytorch.distributed.comm.Comm` for the verbs.
+
+    Gradients travel by nccl on GPUs, by gloo on CPUs; all else by a second group, gloo, beside it.
+
+    Args:
+        place: who this process is.
+        choose_device: gives this rank's device; called when the ranks know each other, so that an error stops all.
+        backend: ``nccl`` or ``gloo``; by default what suits the device.
+        patience: how long to wait.
+
+    Raises:
+        DistributedError: not all ranks came, or another one failed.
+        DeviceError: from ``choose_device``.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        choose_device: Callable[[], torch.device],
+        backend: str | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.rank, self.world_size = place.rank, place.world_size
+        self.local_rank: int | None = place.local_rank
+        patience = patience or Patience()
+        meeting = meet(place, patience.start_seconds)
+        self._watch = Watch(meeting, place, patience.timeout_seconds)
+        self._is_closed = False
+        atexit.register(self.close)
+        with self.guarded():
+            self.device = choose_device()
+            self._join(meeting.store, backend, timedelta(seconds=patience.timeout_seconds))
+            table = self.gather([str(self.device), meeting.members[self.rank].interface])
+            logging.info("%s", start_table(self.backend, meeting.members, table or []))
+
+    def _join(self, store: dist.Store, backend: str | None, timeout: timedelta) -> None:
+        on_gpu = self.device.type == "cuda"
+        self.backend = backend or ("nccl" if on_gpu else "gloo")
+        dist.init_process_group(
+            self.backend,
+            store=store,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timeout,
+            device_id=self.device if on_gpu else None,
+        )
+        self._side = dist.new_group(backend="gloo", timeout=timeout)
+        self._timeout = timeout
+        self._exchange = Exchange(self._side, self.rank, self.world_size, mark=self._watch.collective)
+
+    def replicate(self, module: nn.Module) -> Replica:
+        """One DistributedDataParallel around it, with the first rank's weights."""
+        with self._watch.collective("making weights equal"):
+            return DataParallel(module, self.device)
+
+    def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
+        """Inside, batch normalisation takes its statistics over groups of ranks."""
+        return synced_batchnorm(modules, make_groups(self.world_size, group_size))
+
+    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
+        """Raise UsageError on all ranks where they are about to run different things."""
+        check_equal(self, digests())
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over the ranks, in one exchange."""
+        total = torch.tensor(values, dtype=torch.float64)
+        with self._watch.collective("vote"):
+            dist.all_reduce(total, group=self._side)
+        return total.tolist()
+
+    def all_agree(self, ok: bool) -> bool:
+        """Whether ``ok`` holds on every rank."""
+        return self.sum([float(not ok)]) == [0.0]
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make each tensor its mean over the ranks, in place, all in one exchange."""
+        if not tensors:
+            return
+        flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
+        with self._watch.collective("mean of statistics"):
+            dist.all_reduce(flat, group=self._side)
+        parts = (flat / self.world_size).split([tensor.numel() for tensor in tensors])
+        with torch.no_grad():
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def gather(self, value: T) -> list[T] | None:
+        """Every rank's value, on the first."""
+        return self._exchange.gather(value)
+
+    def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
+        """The ranks' rows, round by round, on the first."""
+        return self._exchange.rounds(rows)
+
+    def share(self, value: T) -> T:
+        """The first rank's value."""
+        return self._exchange.share(value)
+
+    def barrier(self) -> None:
+        """Wait for all ranks; those that do not come are named."""
+        with self._watch.collective("barrier"):
+            dist.monitored_barrier(self._side, self._timeout, wait_all_ranks=True)
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives on rank 0; ``None`` elsewhere."""
+        return make() if self.rank == 0 else None
+
+    def at_step(self, step: int) -> None:
+        """Reports name this step from now on."""
+        self._watch.step = step
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """An error that leaves is told to the other ranks; one that another rank caused is explained by it."""
+        try:
+            yield
+        except BaseException as error:
+            explained = self._watch.explained(error)
+            self._watch.fail(explained)
+            self.close()
+            if explained is error:
+                raise
+            raise explained from error
+
+    def close(self) -> None:
+        """Leave the group. Closing twice does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._watch.leave()
+        if dist.is_initialized():
+            dist.destroy_process_group()

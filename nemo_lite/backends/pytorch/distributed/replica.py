@@ -1,0 +1,46 @@
+"""DataParallel: one module on all ranks, its gradients averaged by torch's DistributedDataParallel. Nothing else."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class DataParallel:
+    """A lowered DAG under one DistributedDataParallel, which starts from the first rank's weights.
+
+    Buffers are not exchanged at each step: statistics are made equal where they are read (see statistics.py).
+    Which weights are trained may change between steps; the wrapper is then made anew.
+
+    Args:
+        module: the lowered DAG, on its device.
+        device: where it lies.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self._module, self._parameters = module, list(module.parameters())
+        self._device_ids = [device] if device.type == "cuda" else None
+        self._trained: list[bool] = []
+        self._ddp = self._wrapped()
+        self._nothing = nullcontext()
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """The module's outputs."""
+        outputs: tuple[Any, ...] = self._ddp(*values)
+        return outputs
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch."""
+        if [p.requires_grad for p in self._parameters] != self._trained:
+            self._ddp = self._wrapped()
+        return self._nothing if is_last else self._ddp.no_sync()
+
+    def _wrapped(self) -> DistributedDataParallel:
+        self._trained = [p.requires_grad for p in self._parameters]
+        return DistributedDataParallel(
+            self._module, device_ids=self._device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
+        )

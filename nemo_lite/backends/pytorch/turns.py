@@ -1,0 +1,156 @@
+"""Turns: what the next optimizer step takes, on this rank and on all. Nothing is computed here.
+
+Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once whether
+the step was finite everywhere, whether someone asked to stop, how many items the next step has, and who has none left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Literal, get_args
+
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, leftover_of
+from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
+
+Uneven = Literal["pad", "drop", "join", "error"]
+
+
+def check_uneven(uneven: str) -> None:
+    """Raise UnknownNameError for what is no policy."""
+    if uneven not in get_args(Uneven):
+        raise UnknownNameError("uneven", uneven, get_args(Uneven))
+
+
+@dataclass
+class Turn:
+    """What one optimizer step takes.
+
+    Attributes:
+        batches: this rank's, those that only keep the ranks together last; empty when the epoch is over.
+        num_counted: how many of them count; the others are older ones and have weight zero.
+        num_items: of all ranks together.
+        world_size: the number of ranks.
+        is_over: the epoch has no further step, on any rank.
+        was_finite: the step before was finite on all ranks.
+        stop: some rank asked to stop.
+        wait_seconds: how long this rank waited for its batches.
+        first_wait: the same where they are an epoch's first, 0 otherwise.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    num_counted: int = 0
+    num_items: float = 0.0
+    world_size: int = 1
+    is_over: bool = False
+    was_finite: bool = True
+    stop: bool = False
+    wait_seconds: float = 0.0
+    first_wait: float = 0.0
+
+    @property
+    def counted(self) -> list[Batch]:
+        """The batches that count."""
+        return self.batches[: self.num_counted]
+
+    def weights(self) -> list[float]:
+        """What each batch's mean loss counts in the step's gradient, before the ranks' mean is taken.
+
+        Every item of a step counts the same, whatever batch and rank it lies in.
+        """
+        counted = [self.world_size * batch.num_items / self.num_items for batch in self.counted]
+        return counted + [0.0] * (len(self.batches) - self.num_counted)
+
+
+class Turns:
+    """The turns of an epoch, equally many on all ranks.
+
+    Args:
+        loader: the batches of this rank.
+        comm: the ranks.
+        batches_per_step: batches a rank takes in a turn; the last turn of an epoch takes what is left.
+        uneven: what happens when only some ranks have batches left: ``pad``: the others take their last ones again;
+            ``drop``: the epoch ends for all; ``join``: the others take part with weight zero; ``error``: the run ends.
+    """
+
+    def __init__(self, loader: BatchLoader, comm: Comm, batches_per_step: int, uneven: Uneven) -> None:
+        self._loader, self._comm, self._size, self._uneven = loader, comm, batches_per_step, uneven
+        self._batches: Iterator[Batch] = iter(())
+        self._last: list[Batch] = []
+        self._epoch = self._step = 0
+        self._repeated = self._dropped = self._joined = 0.0
+
+    def first(self, epoch: int) -> Turn:
+        """The first turn of an epoch."""
+        self._batches, self._epoch, self._step = iter(self._loader.epoch(epoch)), epoch, 0
+        self._repeated = self._dropped = self._joined = 0.0
+        turn = self._agree(are_finite=True, stop=False)
+        turn.first_wait = turn.wait_seconds
+        return turn
+
+    def following(self, *, are_finite: bool, stop: bool) -> Turn:
+        """The turn after the present one.
+
+        Args:
+            are_finite: this rank's losses of the present one are.
+            stop: this rank wants to stop.
+
+        Raises:
+            UsageError: ranks ran out of data, and ``uneven`` is ``error`` or there is nothing that they could repeat.
+        """
+        self._step += 1
+        return self._agree(are_finite=are_finite, stop=stop)
+
+    def _agree(self, *, are_finite: bool, stop: bool) -> Turn:
+        started = time.perf_counter()
+        batches = list(islice(self._batches, self._size))
+        wait_seconds = time.perf_counter() - started
+        is_out, world_size = not batches, self._comm.world_size
+        counted = self._last if is_out and self._uneven == "pad" else batches
+        items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
+        is_helpless, again = is_out and not self._last, items if is_out else 0.0
+        said = [float(not are_finite), float(stop), items, again, count, count**2, float(is_out), float(is_helpless)]
+        bad, stopping, all_items, repeated, total, squares, out, helpless = self._comm.sum(said)
+        turn = Turn(world_size=world_size, was_finite=bad == 0, stop=stopping > 0, wait_seconds=wait_seconds)
+        turn.is_over = out == world_size or (out > 0 and self._uneven == "drop")
+        if turn.is_over:
+            self._dropped += all_items if out < world_size else 0
+            return turn
+        if out:
+            self._check_can_go_on(out, helpless)
+            self._joined += out if self._uneven == "join" else 0
+            self._repeated += repeated
+        turn.batches, turn.num_counted, turn.num_items = counted, len(counted), all_items
+        if world_size * squares != total**2:
+            # Forward passes may speak to other ranks (synchronised statistics, sharded weights): all make equally many.
+            turn.batches = [*counted, *islice(cycle(counted or self._last), self._size - len(counted))]
+        self._last = counted or self._last
+        return turn
+
+    def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
+        if self._uneven == "error" or num_helpless:
+            raise UsageError(
+                f"{num_out:.0f} of {self._comm.world_size} ranks have no batch at step {self._step} of epoch "
+                f"{self._epoch}, the others have",
+                place=f"uneven={self._uneven}",
+                remedy="choose pad, drop or join, or give the data layer more items",
+            )
+
+    def report(self) -> None:
+        """Say what the epoch repeated or left out to keep the ranks together."""
+        left = leftover_of(self._loader, self._epoch)
+        told = [
+            f"{count:.0f} {what}"
+            for count, what in (
+                (left.num_repeated + self._repeated, "items came twice"),
+                (left.num_dropped + self._dropped, "items were left out"),
+                (self._joined, "times a rank without data took part with weight zero"),
+            )
+            if count
+        ]
+        if told:
+            logging.info("Epoch %d (uneven=%s): %s", self._epoch, self._uneven, ", ".join(told))
