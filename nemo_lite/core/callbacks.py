@@ -36,7 +36,8 @@ class CheckpointCallback(NeMoCallback):
     """Restores the newest checkpoint when training starts, and saves while it runs.
 
     A checkpoint is named after the steps (``STEP-1000``) or epochs (``EPOCH-3``) done. What the last of them does not
-    hold is saved at the end, as a ``STEP``, provided that saving is on.
+    hold is saved at the end, as a ``STEP``, provided that saving is on. With several ranks all take part and the first
+    writes, so only its machine needs a ``folder`` that can be written.
 
     Args:
         folder: where checkpoints are saved, and looked for if there is no ``load_from_folder``.
@@ -79,9 +80,10 @@ class CheckpointCallback(NeMoCallback):
         self._is_unsaved = False
         self._restore(state)
         if self._saves:
-            make_writable_folder(self._folder)
-        if not self._saves and self._load_from_folder is None:
-            logging.warning("CheckpointCallback saves nothing: neither step_freq nor epoch_freq is given")
+            state.on_first(lambda: make_writable_folder(self._folder))
+        elif self._load_from_folder is None:
+            problem = "CheckpointCallback saves nothing: neither step_freq nor epoch_freq is given"
+            state.on_first(lambda: logging.warning(problem))
 
     def on_step_end(self, state: ActionState) -> None:
         """Save after every ``step_freq``-th step."""
@@ -115,9 +117,9 @@ class CheckpointCallback(NeMoCallback):
             )
         # Weights that someone asked for and did not get are worth more than a line among many.
         say = logging.info if self._load_from_folder is None else logging.warning
-        say("No checkpoint in %s: training starts from the weights as they are", folder)
+        state.on_first(lambda: say("No checkpoint in %s: training starts from the weights as they are", folder))
 
     def _save(self, state: ActionState, kind: Literal["STEP", "EPOCH"], number: int) -> None:
         state.save_checkpoint(self._folder, kind, self._keep)
         self._is_unsaved = False
-        logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder)
+        state.on_first(lambda: logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder))

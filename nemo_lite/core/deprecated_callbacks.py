@@ -30,7 +30,7 @@ class SimpleLossLoggerCallback(ActionCallback):
     """Logs training tensors, the mean time of a step since it last did so, and the time of each epoch.
 
     To TensorBoard go ``misc/step_time``, ``param/lr``, ``misc/epoch``, ``misc/epoch_time`` and what the functions
-    for it say.
+    for it say. With several ranks all of this, and the user's functions, run on the first with its own values.
 
     Args:
         tensors: the wires to log; without them, the sum of the losses.
@@ -79,18 +79,32 @@ class SimpleLossLoggerCallback(ActionCallback):
 
     def on_action_start(self) -> None:
         """Take the time."""
-        logging.info("Starting .....")
+        self.action.on_first(lambda: logging.info("Starting ....."))
         self._run_started = time.perf_counter()
 
     def on_epoch_start(self) -> None:
         """Log the epoch's number."""
-        logging.info("Starting epoch %d", self.epoch_num)
+        self.action.on_first(lambda: logging.info("Starting epoch %d", self.epoch_num))
         self._epoch_started = time.perf_counter()
 
     def on_iteration_end(self) -> None:
         """Log at every ``step_freq``-th step."""
-        if self.step % self._step_freq:
-            return
+        if self.step % self._step_freq == 0:
+            self.action.on_first(self._log_step)
+
+    def on_epoch_end(self) -> None:
+        """Log the epoch's seconds."""
+        self.action.on_first(self._log_epoch)
+
+    def on_action_end(self) -> None:
+        """Log the run's seconds."""
+        self.action.on_first(self._log_run)
+
+    @property
+    def _writer(self) -> Any:
+        return self.action.tb_writer if self.tb_writer is None else self.tb_writer
+
+    def _log_step(self) -> None:
         loss = [self.action.tensors.get_tensor("loss")]
         values = [self.action.tensors.get_tensor(wire) for wire in self.tensors] or loss
         step_seconds = self.action.timing(self).step_seconds
@@ -100,22 +114,16 @@ class SimpleLossLoggerCallback(ActionCallback):
         if self._writer is not None:
             self._write(self._writer, values, step_seconds)
 
-    def on_epoch_end(self) -> None:
-        """Log the epoch's seconds."""
+    def _log_epoch(self) -> None:
         seconds = time.perf_counter() - self._epoch_started
         logging.info("Finished epoch %d in %.1f seconds", self.epoch_num, seconds)
         if self._writer is not None:
             self._writer.add_scalar("misc/epoch", self.epoch_num, self.step)
             self._writer.add_scalar("misc/epoch_time", seconds, self.step)
 
-    def on_action_end(self) -> None:
-        """Log the run's seconds."""
+    def _log_run(self) -> None:
         flush(self._writer)
         logging.info("Done in %.1f seconds", time.perf_counter() - self._run_started)
-
-    @property
-    def _writer(self) -> Any:
-        return self.action.tb_writer if self.tb_writer is None else self.tb_writer
 
     def _print(self, first: list[Any], values: list[Any]) -> None:
         if self._print_func is None and self._print_func_evl is None:
@@ -138,6 +146,8 @@ class SimpleLossLoggerCallback(ActionCallback):
 
 class ModuleSaverCallback(ActionCallback):
     """Saves modules as ``<name or class>-STEP-<steps done>.safetensors``, while training and at the end.
+
+    With several ranks the first writes and deletes, so only its machine needs a ``folder`` that can be written.
 
     Args:
         save_modules_list: the modules.
@@ -169,13 +179,13 @@ class ModuleSaverCallback(ActionCallback):
                     place="ModuleSaverCallback",
                     remedy="give each its own name=",
                 )
-        self._folder, self._keep = Path(folder or "."), checkpoints_to_keep
+        self._folder, self._keep = Path(folder or ".").expanduser(), checkpoints_to_keep
         self._saved: list[list[Path]] = []
         self._is_unsaved = False
 
     def on_action_start(self) -> None:
         """See that the folder can be written to."""
-        make_writable_folder(self._folder)
+        self.action.on_first(lambda: make_writable_folder(self._folder))
         self._is_unsaved = False
 
     def on_iteration_end(self) -> None:
@@ -190,12 +200,15 @@ class ModuleSaverCallback(ActionCallback):
             self._save()
 
     def _save(self) -> None:
-        paths = []
+        paths = {name: self._folder / f"{name}-STEP-{self.step + 1}.safetensors" for name in self._modules}
         for name, module in self._modules.items():
-            paths.append(self._folder / f"{name}-STEP-{self.step + 1}.safetensors")
-            module.save_to(paths[-1])
-            logging.info("Saved %s", paths[-1])
+            self.action.save_module(module, paths[name])
         self._is_unsaved = False
+        self.action.on_first(lambda: self._keep_newest([*paths.values()]))
+
+    def _keep_newest(self, paths: list[Path]) -> None:
+        for path in paths:
+            logging.info("Saved %s", path)
         # Written again under the same names (a second run with this callback), they are new, not two sets.
         self._saved = [*(older for older in self._saved if older != paths), paths]
         for older in self._saved[: -self._keep]:
@@ -232,11 +245,12 @@ class UnfreezeCallback(ActionCallback):
         self._is_done = True
         for module in self.modules:
             module.unfreeze()
-        logging.info("Epoch %d: unfroze %s", self.epoch_num, ", ".join(str(module.name) for module in self.modules))
+        names = ", ".join(str(module.name) for module in self.modules)
+        self.action.on_first(lambda: logging.info("Epoch %d: unfroze %s", self.epoch_num, names))
 
 
 class WandbCallback(ActionCallback):
-    """Records training tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
+    """Records training tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``; on the first rank only.
 
     Args:
         train_tensors: the wires, each a single number.
@@ -266,7 +280,7 @@ class WandbCallback(ActionCallback):
 
     def on_action_start(self) -> None:
         """Begin the run."""
-        self._run.begin(self.action)
+        self.action.on_first(self._run.begin)
 
     def on_epoch_start(self) -> None:
         """Take the time."""
@@ -274,15 +288,17 @@ class WandbCallback(ActionCallback):
 
     def on_iteration_end(self) -> None:
         """Record at every ``update_freq``-th step."""
-        if self.step % self._update_freq:
-            return
+        if self.step % self._update_freq == 0:
+            self.action.on_first(self._record)
+
+    def on_epoch_end(self) -> None:
+        """Record number and seconds of the epoch."""
+        values = {"epoch": self.epoch_num, "epoch_time": time.perf_counter() - self._epoch_started}
+        self.action.on_first(lambda: self._run.log(values, self.step))
+
+    def _record(self) -> None:
         values = {
             wire.name: fetch_number(self.action.tensors.get_tensor(wire), wire.name, "WandbCallback")
             for wire in self.train_tensors
         }
-        self._run.log(self.action, {**values, "LR": self.learning_rate}, self.step)
-
-    def on_epoch_end(self) -> None:
-        """Record number and seconds of the epoch."""
-        seconds = time.perf_counter() - self._epoch_started
-        self._run.log(self.action, {"epoch": self.epoch_num, "epoch_time": seconds}, self.step)
+        self._run.log({**values, "LR": self.learning_rate}, self.step)

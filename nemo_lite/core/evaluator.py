@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_lite.core.action_callback import ActionCallback, as_wires, older_names
+from nemo_lite.core.actions import Evaluated
 from nemo_lite.core.events import TagOwners, refuse_below_one
 from nemo_lite.core.loggers import fetch_number, flush
 from nemo_lite.core.nm_tensor import NmTensor
@@ -41,11 +42,16 @@ class EvaluatorCallback(ActionCallback):
     costs one pass over the data, shows where training began, and an evaluation that cannot work ends the run there
     instead of hours later.
 
+    With several ranks each evaluates its part of the data. The user's functions get the values of all, in data order,
+    on the first rank, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
+    logged: equal lines mean the same set, whatever the number of ranks.
+
     Args:
         eval_tensors: the wires to evaluate.
-        user_iter_callback: called for each batch with (values, ``collected``). ``values`` holds, by the wire's
-            ``unique_name``, a list with one value for each process, and ``"IS_FROM_DIST_EVAL"``. ``collected`` is a
-            dictionary that starts empty at each evaluation.
+        user_iter_callback: called for each round of batches, one of each process, with (values, ``collected``).
+            ``values`` holds, by the wire's ``unique_name``, a list with one value for each process that had a batch,
+            and ``"IS_FROM_DIST_EVAL"``: whether there are several processes. ``collected`` is a dictionary that starts
+            empty at each evaluation.
         user_epochs_done_callback: called at the end with ``collected``; returns results by tag, or ``None``.
         tb_writer: where results go; by default the factory's writer.
         tb_writer_func: called with (writer, results, step) instead of writing numbers as scalars, texts as texts.
@@ -125,7 +131,7 @@ class EvaluatorCallback(ActionCallback):
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
             self._evaluate("Final evaluation", self._so_far.num_steps)
-        flush(self._writer)
+        self.action.on_first(lambda: flush(self._writer))
         self._so_far = _SoFar()
 
     @property
@@ -133,18 +139,34 @@ class EvaluatorCallback(ActionCallback):
         return self.action.tb_writer if self.tb_writer is None else self.tb_writer
 
     def _evaluate(self, what: str, step: int) -> None:
-        logging.info("%s %s", what, "." * 30)
         started = time.perf_counter()
-        collected: dict[str, Any] = {}
+        self.action.on_first(lambda: logging.info("%s %s", what, "." * 30))
+        evaluated: Evaluated = self.action.evaluate(self.eval_tensors)
         names = [wire.unique_name for wire in self.eval_tensors]
-        for values in self.action.evaluate(self.eval_tensors):
-            by_name: dict[str, Any] = {name: [value] for name, value in zip(names, values, strict=True)}
-            self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": False}, collected)
-        results = self.user_done_callback(collected)
+        is_distributed = self.action.world_size > 1
+        collected: dict[str, Any] = {}
+        num_batches = 0
+        for values in evaluated:
+            num_batches += len(values[0])
+            by_name: dict[str, Any] = dict(zip(names, values, strict=True))
+            self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
         self._so_far.is_stale = False
+        self.action.on_first(lambda: self._finish(evaluated, num_batches, collected, step))
+        self.action.on_first(lambda: logging.info("Evaluation time: %s seconds", time.perf_counter() - started))
+
+    def _finish(self, evaluated: Evaluated, num_batches: int, collected: dict[str, Any], step: int) -> None:
+        # Before the user's function, which may fail where nothing was collected.
+        self._certify(evaluated, num_batches)
+        results = self.user_done_callback(collected)
         if results:
             self._write(results, step)
-        logging.info("Evaluation time: %s seconds", time.perf_counter() - started)
+
+    def _certify(self, evaluated: Evaluated, num_batches: int) -> None:
+        if not num_batches:
+            logging.warning("%s evaluated nothing: its data layer gave no batch", self._label)
+            return
+        scored = f"{num_batches} batches" if evaluated.num_items is None else f"{evaluated.num_items} items"
+        logging.info("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
         self._tags.claim(results, self._label)
@@ -159,4 +181,4 @@ class EvaluatorCallback(ActionCallback):
                     number = fetch_number(value, tag, self._label, "write it with tb_writer_func")
                     writer.add_scalar(tag, number, step)
         if self._wandb is not None:
-            self._wandb.log(self.action, results, step)
+            self._wandb.log(results, step)

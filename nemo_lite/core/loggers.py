@@ -1,4 +1,7 @@
-"""The newer loggers: to the log, to TensorBoard, to Weights & Biases. No checkpoints and no evaluation here."""
+"""The newer loggers: to the log, to TensorBoard, to Weights & Biases. No checkpoints and no evaluation here.
+
+With several ranks they read and write on the first only.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,10 @@ class SimpleLogger(_StepLogger):
 
     def on_step_end(self, state: ActionState) -> None:
         """Log at every ``step_freq``-th step."""
-        if state.step % self.step_freq:
-            return
+        if state.step % self.step_freq == 0:
+            state.on_first(lambda: self._log(state))
+
+    def _log(self, state: ActionState) -> None:
         logging.info("Step: %d", state.step)
         for name, value in self._values(state):
             logging.info("%s: %s", name, fetch_number(value, name, "SimpleLogger") if is_number(value) else value)
@@ -128,15 +133,34 @@ class TensorboardLogger(_StepLogger):
 
     def on_action_start(self, state: ActionState) -> None:
         """Say so when there is nowhere to write."""
+        state.on_first(lambda: self._warn_without_writer(state))
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Write at every ``step_freq``-th step."""
+        if state.step % self.step_freq == 0:
+            state.on_first(lambda: self._write_step(state))
+
+    def on_epoch_end(self, state: ActionState) -> None:
+        """Write number and seconds of the epoch."""
+        if self._log_epoch:
+            state.on_first(lambda: self._write_epoch(state))
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Put everything on disk."""
+        state.on_first(lambda: flush(self._writer(state)))
+
+    def _writer(self, state: ActionState) -> Any:
+        return state.tb_writer if self.tb_writer is None else self.tb_writer
+
+    def _warn_without_writer(self, state: ActionState) -> None:
         if self._writer(state) is None:
             logging.warning(
                 "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
             )
 
-    def on_step_end(self, state: ActionState) -> None:
-        """Write at every ``step_freq``-th step."""
+    def _write_step(self, state: ActionState) -> None:
         writer = self._writer(state)
-        if state.step % self.step_freq or writer is None:
+        if writer is None:
             return
         values = self._values(state)
         if self.custom_tb_log_func is not None:
@@ -149,19 +173,11 @@ class TensorboardLogger(_StepLogger):
         if self._log_lr:
             writer.add_scalar("param/lr", state.learning_rate, state.step)
 
-    def on_epoch_end(self, state: ActionState) -> None:
-        """Write number and seconds of the epoch."""
+    def _write_epoch(self, state: ActionState) -> None:
         writer = self._writer(state)
-        if self._log_epoch and writer is not None:
+        if writer is not None:
             writer.add_scalar("misc/epoch", state.epoch, state.step)
             writer.add_scalar("misc/epoch_time", self._epoch_seconds(), state.step)
-
-    def on_action_end(self, state: ActionState) -> None:
-        """Put everything on disk."""
-        flush(self._writer(state))
-
-    def _writer(self, state: ActionState) -> Any:
-        return state.tb_writer if self.tb_writer is None else self.tb_writer
 
 
 class WandBLogger(_StepLogger):
@@ -196,18 +212,21 @@ class WandBLogger(_StepLogger):
 
     def on_action_start(self, state: ActionState) -> None:
         """Begin the run."""
-        self._run.begin(state)
+        state.on_first(self._run.begin)
 
     def on_step_end(self, state: ActionState) -> None:
         """Record at every ``step_freq``-th step."""
-        if state.step % self.step_freq:
-            return
-        values = {name: fetch_number(value, name, "WandBLogger") for name, value in self._values(state)}
-        if self._log_lr:
-            values["LR"] = state.learning_rate
-        self._run.log(state, values, state.step)
+        if state.step % self.step_freq == 0:
+            state.on_first(lambda: self._record(state))
 
     def on_epoch_end(self, state: ActionState) -> None:
         """Record number and seconds of the epoch."""
         if self._log_epoch:
-            self._run.log(state, {"epoch": state.epoch, "epoch_time": self._epoch_seconds()}, state.step)
+            values = {"epoch": state.epoch, "epoch_time": self._epoch_seconds()}
+            state.on_first(lambda: self._run.log(values, state.step))
+
+    def _record(self, state: ActionState) -> None:
+        values = {name: fetch_number(value, name, "WandBLogger") for name, value in self._values(state)}
+        if self._log_lr:
+            values["LR"] = state.learning_rate
+        self._run.log(values, state.step)

@@ -6,14 +6,14 @@ import io
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO, TypeVar, cast
 
 from tqdm import tqdm
 
 from nemo_lite.core.actions import ActionState, StepTiming
-from nemo_lite.core.events import Hook, NeMoCallback
+from nemo_lite.core.events import NeMoCallback
 from nemo_lite.core.loggers import fetch_number, is_number
 from nemo_lite.utils import logging
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 class ProgressBar(NeMoCallback):
     """A bar with the moving loss, seconds a step, throughput, and the share of time spent waiting for data.
 
-    Without a terminal on stderr it hears of no moment and costs nothing. Log lines appear above it.
+    Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks the first
+    shows it.
 
     Args:
         seconds_between_readings: how often the loss is read, a host sync; the bar itself moves at every step.
@@ -39,32 +40,16 @@ class ProgressBar(NeMoCallback):
         self._loss: float | None = None
         self._next_reading = 0.0
 
-    def hooks(self) -> Mapping[str, Hook]:
-        """All that it overrides on a terminal, nothing elsewhere."""
-        return super().hooks() if _on_terminal() else {}
-
     def on_action_start(self, state: ActionState) -> None:
-        """Show the bar."""
+        """Show the bar, where there is a terminal."""
         self.close()
         self._loss, self._next_reading = None, 0.0
-        state.timing(self)
-        # Every process has the bar, so that all act alike; only that of the first shows it.
-        self._bar = self._held.enter_context(
-            tqdm(
-                total=state.total_steps,
-                initial=state.step,
-                unit="step",
-                disable=bool(state.global_rank),
-                file=sys.stderr,
-                dynamic_ncols=True,
-            )
-        )
-        self._held.enter_context(_log_lines_above())
+        state.on_first(lambda: self._open(state))
 
     def on_step_end(self, state: ActionState) -> None:
         """Move on; every now and then read the loss and the times."""
         bar = self._bar
-        if bar is None or bar.disable:
+        if bar is None:
             return
         now = time.perf_counter()
         if now >= self._next_reading:
@@ -81,6 +66,14 @@ class ProgressBar(NeMoCallback):
         """End the bar's line, and let log lines go their usual way."""
         self._bar = None
         self._held.close()
+
+    def _open(self, state: ActionState) -> None:
+        if not _on_terminal():  # asked here: the ranks' terminals differ, what they call must not
+            return
+        state.timing(self)
+        bar = tqdm(total=state.total_steps, initial=state.step, unit="step", file=sys.stderr, dynamic_ncols=True)
+        self._bar = self._held.enter_context(bar)
+        self._held.enter_context(_log_lines_above())
 
     def _read_loss(self, state: ActionState) -> None:
         value = state.tensors.get_tensor("loss")
@@ -103,7 +96,10 @@ class ProgressBar(NeMoCallback):
     @staticmethod
     @contextmanager
     def over(items: Iterable[T], verbose: bool, title: str, unit: str = "batch") -> Iterator[Iterable[T]]:
-        """``items``, with a bar while they are taken; without one where there is no terminal, or not ``verbose``."""
+        """``items``, with a bar while they are taken; without one where there is no terminal, or not ``verbose``.
+
+        With several ranks, the caller is ``verbose`` on the first only.
+        """
         if not (verbose and _on_terminal()):
             yield items
             return

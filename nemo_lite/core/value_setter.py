@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ class ValuePolicy(NamedTuple):
 
 class ValueSetterCallback(ActionCallback):
     """Sets an attribute of a module before each step, by a schedule. After its end the last value stays.
+
+    With several ranks it does so on all, and the first writes the value down.
 
     Args:
         module: whose attribute.
@@ -100,9 +103,12 @@ class ValueSetterCallback(ActionCallback):
             if start <= self.step < end:
                 value = method(self.step - start, end - start)
                 setattr(self.module, self.arg_name, value)
-                writer = self.action.tb_writer if self.tb_writer is None else self.tb_writer
-                if writer is not None:
-                    writer.add_scalar(f"param/{self.place}", value, self.step)
+                self.action.on_first(functools.partial(self._write, value))
+
+    def _write(self, value: Any) -> None:
+        writer = self.action.tb_writer if self.tb_writer is None else self.tb_writer
+        if writer is not None:
+            writer.add_scalar(f"param/{self.place}", value, self.step)
 
 
 def _step_at(point: float, total_steps: int) -> int:

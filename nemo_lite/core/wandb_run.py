@@ -1,11 +1,13 @@
-"""A Weights & Biases run for callbacks that log there. The package is optional: a run imports it when it is made."""
+"""A Weights & Biases run for callbacks that log there; with several ranks they use it on the first only.
+
+The package is optional: a run imports it when it is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_lite.core.actions import ActionState
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -32,21 +34,19 @@ class WandbRun:
         self._name, self._project, self._args = name, project, args
         self._has_begun = False
 
-    def begin(self, state: ActionState) -> None:
+    def begin(self) -> None:
         """Begin the run, or join the one that is there. The second time nothing happens."""
         if self._has_begun:
             return
         self._has_begun = True
         if self._wandb.run is None:
-            # Every process asks for a run, so that all act alike; only that of the first records anything.
-            mode = "disabled" if state.global_rank else None
-            self._wandb.init(name=self._name, project=self._project, mode=mode)
+            self._wandb.init(name=self._name, project=self._project)
         else:
             logging.info("Logging to the Weights & Biases run that is open already")
         if self._args is not None:
             self._wandb.config.update(self._args)
 
-    def log(self, state: ActionState, values: Mapping[str, Any], step: int) -> None:
+    def log(self, values: Mapping[str, Any], step: int) -> None:
         """Record values of a step."""
-        self.begin(state)
+        self.begin()
         self._wandb.log(dict(values), step=step)

@@ -1,8 +1,12 @@
-"""A fake action for the tests of callbacks: counters, a loss for each step, a record of what callbacks asked for."""
+"""A fake action for the tests of callbacks: counters, a loss for each step, a record of what callbacks asked for.
+
+It is one rank of a world that may have several: what all ranks must call, in the same order, is noted in
+``FakeState.collective``, and an attempt of one of them inside ``on_first`` fails the test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,15 +76,49 @@ class Writer:
         return [(value, step) for name, value, step in self.scalars if name == tag]
 
 
+class FakeEvaluated:
+    """See ``Evaluated``: the rows of all ranks, in rounds, on the first; what it is asked is noted."""
+
+    def __init__(self, state: FakeState) -> None:
+        self._state = state
+        self._is_done = False
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        self._state.note("round")
+        rows, size = self._state.batches, self._state.world_size
+        for start in range(0, len(rows), size):
+            if self._state.is_first:
+                yield [list(column) for column in zip(*rows[start : start + size], strict=True)]
+            self._state.note("round")
+        self._is_done = True
+
+    def _read(self, value: Any) -> Any:
+        assert self._is_done, "known after the iteration"
+        assert self._state.is_first, "known on the first rank"
+        return value
+
+    @property
+    def num_items(self) -> int | None:
+        return self._read(self._state.num_items)
+
+    @property
+    def digest(self) -> str:
+        return self._read(self._state.digest)
+
+
 @dataclass(eq=False)
 class FakeState:
-    """See ``ActionState``. The loss of step n is n + 0.5; other values are in ``values``, by wire or name."""
+    """See ``ActionState``. The loss of step n is n + 0.5; other values are in ``values``, by wire or name.
+
+    ``batches`` holds the rows of all ranks, in data order: for each batch the values of the evaluated wires.
+    """
 
     step: int = 0
     epoch: int = 0
     total_steps: int | None = None
     local_rank: int | None = None
     global_rank: int | None = None
+    world_size: int = 1
     optimizers: list[Any] = field(default_factory=list)
     learning_rate: float = 0.01
     tb_writer: Any = None
@@ -91,6 +129,10 @@ class FakeState:
     saved: list[tuple[Any, str, int, int]] = field(default_factory=list)
     evaluated: list[tuple[int, list[NmTensor]]] = field(default_factory=list)
     batches: list[list[Any]] = field(default_factory=list)
+    num_items: int | None = None
+    digest: str = ""
+    collective: list[tuple[str, int]] = field(default_factory=list)
+    is_in_first: bool = False
     modules: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
@@ -106,14 +148,41 @@ class FakeState:
     def timing(self, reader: object) -> StepTiming:
         return StepTiming(num_steps=2, seconds=0.5, data_wait_seconds=0.1, amount=50.0, amount_unit="audio-s")
 
-    def evaluate(self, wires: Sequence[NmTensor]) -> Iterator[list[Any]]:
+    @property
+    def is_first(self) -> bool:
+        return not self.global_rank
+
+    def note(self, what: str) -> None:
+        """A call that every rank must make."""
+        assert not self.is_in_first, f"{what} inside on_first: the other ranks do not call it"
+        self.collective.append((what, self.step))
+
+    def on_first(self, make: Callable[[], Any]) -> Any:
+        self.note("on_first")
+        if not self.is_first:
+            return None
+        self.is_in_first = True
+        try:
+            return make()
+        finally:
+            self.is_in_first = False
+
+    def evaluate(self, wires: Sequence[NmTensor]) -> FakeEvaluated:
+        self.note("evaluate")
         self.evaluated.append((self.step, list(wires)))
-        yield from self.batches
+        return FakeEvaluated(self)
+
+    def save_module(self, module: Any, path: Any) -> None:
+        self.note("save_module")
+        if self.is_first:
+            module.save_to(path)
 
     def save_checkpoint(self, folder: Any, kind: str, keep: int) -> None:
+        self.note("save_checkpoint")
         self.saved.append((folder, kind, self.step + 1, keep))
 
     def load_checkpoint(self, folder: Any) -> str | None:
+        self.note("load_checkpoint")
         self.loaded.append(folder)
         return self.checkpoint
 

@@ -232,7 +232,7 @@ def test_a_logger_without_a_writer_says_so_and_reads_nothing(capsys):
 def test_wandb_gets_values_rates_epochs_and_hyperparameters(wandb):
     logger = WandBLogger(2, wandb_name="run", wandb_project="speech", args={"lr": 0.1})
     train(FakeState(), [logger], steps_per_epoch=3)
-    assert wandb.inits == [{"name": "run", "project": "speech", "mode": None}]
+    assert wandb.inits == [{"name": "run", "project": "speech"}]
     assert wandb.hyperparameters == [{"lr": 0.1}]
     assert wandb.logged[:2] == [(0, {"loss": 0.5, "LR": 0.01}), (2, {"loss": 2.5, "LR": 0.01})]
     step, values = wandb.logged[2]
@@ -242,11 +242,6 @@ def test_wandb_gets_values_rates_epochs_and_hyperparameters(wandb):
 def test_two_wandb_callbacks_share_one_run(wandb):
     train(FakeState(), [WandBLogger(), WandBLogger()])
     assert len(wandb.inits) == 1
-
-
-def test_other_processes_record_nothing_with_wandb(wandb):
-    train(FakeState(global_rank=1), [WandBLogger()])
-    assert wandb.inits[0]["mode"] == "disabled"
 
 
 def test_missing_wandb_is_an_error_with_the_install_line(monkeypatch):

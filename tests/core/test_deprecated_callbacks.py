@@ -225,9 +225,10 @@ def test_an_evaluator_hands_on_values_by_unique_name_and_starts_anew_each_time(w
     state = FakeState(batches=[[1, 2], [3, 4]])
     callback, functions = evaluating(wires, eval_step=100)
     train(state, [callback], steps_per_epoch=3)
-    first = {x.unique_name: [1], y.unique_name: [2], "IS_FROM_DIST_EVAL": False}
-    assert functions.batches[0] == first
-    assert functions.batches[1][x.unique_name] == [3]
+    assert functions.batches[:2] == [
+        {x.unique_name: [1], y.unique_name: [2], "IS_FROM_DIST_EVAL": False},
+        {x.unique_name: [3], y.unique_name: [4], "IS_FROM_DIST_EVAL": False},
+    ]
     assert functions.collected == [{"seen": [3, 3]}, {"seen": [3, 3]}]
     assert state.evaluated[0][1] == [x, y]
 
@@ -314,14 +315,45 @@ def test_results_go_to_wandb_when_it_is_named(wires, wandb):
 
 def test_an_evaluation_says_when_it_begins_and_how_long_it_took(wires, capsys):
     train(FakeState(), [evaluating(wires, eval_step=2)[0]], steps_per_epoch=4)
-    lines = [line.rstrip(". ") for line in messages(capsys.readouterr().out) if line.startswith(("Final", "Eval"))]
+    lines = [line.rstrip(". ") for line in messages(capsys.readouterr().out)]
     assert lines[::2] == ["Evaluation before the first step", "Evaluation", "Final evaluation"]
     assert all(re.fullmatch(r"Evaluation time: [\d.e-]+ seconds", line) for line in lines[1::2])
 
 
+@pytest.mark.parametrize(
+    ("num_items", "digest", "line"),
+    [
+        (130, "3f9a2c41d07be55a", "Evaluated 130 items, ids 3f9a2c41d07be55a"),
+        (130, "", "Evaluated 130 items"),
+        (None, "", "Evaluated 3 batches"),
+    ],
+)
+def test_an_evaluation_certifies_what_it_scored_in_the_log_and_nowhere_else(wires, capsys, num_items, digest, line):
+    batches = [[1, 2], [3, 4], [5, 6]]
+    state = FakeState(world_size=2, batches=batches, num_items=num_items, digest=digest, tb_writer=Writer())
+    results = {"WER": 0.5}
+    callback = EvaluatorCallback(list(wires), lambda values, collected: None, lambda collected: results)
+    train(state, [callback], num_epochs=0)
+    assert messages(capsys.readouterr().out).count(line) == 1
+    assert (results, state.tb_writer.scalars) == ({"WER": 0.5}, [("WER", 0.5, 0)])
+
+
+def test_an_evaluation_of_nothing_says_so_before_the_users_function_fails(wires, capsys):
+    def mean(collected):
+        return {"WER": collected["errors"] / collected["words"]}
+
+    callback = EvaluatorCallback(list(wires), lambda values, collected: None, mean)
+    with pytest.raises(KeyError, match="errors"):
+        train(FakeState(num_items=0), [callback], num_epochs=0)
+    text = "callbacks[0] (EvaluatorCallback) evaluated nothing: its data layer gave no batch"
+    said = capsys.readouterr()
+    assert messages(said.err) == [text]
+    assert "Evaluated" not in said.out
+
+
 def test_two_evaluators_with_one_tag_are_warned_of_once_naming_both(wires, capsys):
     first, second = (evaluating(wires, "WER", eval_step=1)[0] for _ in range(2))
-    train(FakeState(), [ActionCallback(), first, second], steps_per_epoch=3)
+    train(FakeState(batches=[[1, 2]]), [ActionCallback(), first, second], steps_per_epoch=3)
     warnings = messages(capsys.readouterr().err)
     text = 'callbacks[1] (EvaluatorCallback) and callbacks[2] (EvaluatorCallback) both return "WER"'
     assert [warning.split(":")[0] for warning in warnings] == [text]
@@ -329,7 +361,7 @@ def test_two_evaluators_with_one_tag_are_warned_of_once_naming_both(wires, capsy
 
 def test_two_evaluators_with_two_tags_are_not_warned_of(wires, capsys):
     callbacks = [evaluating(wires, tag, eval_step=1)[0] for tag in ("WER_dev", "WER_test")]
-    train(FakeState(), callbacks, steps_per_epoch=3)
+    train(FakeState(batches=[[1, 2]]), callbacks, steps_per_epoch=3)
     assert capsys.readouterr().err == ""
 
 

@@ -33,17 +33,16 @@ def on_terminal(monkeypatch):
     return make
 
 
-def test_without_a_terminal_it_hears_of_nothing_and_writes_nothing(capsys):
+def test_without_a_terminal_it_reads_and_writes_nothing(capsys):
     state = FakeState(total_steps=5)
-    assert not any(CallbackList([ProgressBar()])._hooks.values())
     train(state, [ProgressBar(0.0)])
     assert state.reads == []
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_stderr_at_all_it_hears_of_nothing(monkeypatch):
+def test_without_a_stderr_at_all_it_reads_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
-    assert ProgressBar().hooks() == {}
+    assert train(FakeState(), [ProgressBar(0.0)]).reads == []
 
 
 def test_it_shows_steps_loss_time_throughput_and_the_wait_for_data(on_terminal):
@@ -130,10 +129,16 @@ def test_close_ends_the_line_after_an_error(on_terminal):
     bar.close()
 
 
-def test_other_processes_show_and_read_nothing(on_terminal):
+def test_other_ranks_show_and_read_nothing(on_terminal):
     terminal = on_terminal()
-    state = train(FakeState(global_rank=1), [ProgressBar(0.0)])
+    state = train(FakeState(global_rank=1, world_size=2), [ProgressBar(0.0)])
     assert (terminal.getvalue(), state.reads) == ("", [])
+
+
+def test_ranks_call_the_same_with_and_without_a_terminal(on_terminal):
+    without = train(FakeState(global_rank=1, world_size=2), [ProgressBar()])
+    on_terminal()
+    assert train(FakeState(global_rank=0, world_size=2), [ProgressBar()]).collective == without.collective != []
 
 
 def test_evaluation_alone_shows_no_bar(on_terminal):
