@@ -185,6 +185,57 @@ def test_values_of_several_workers_stay_in_order_and_weigh_by_their_utterances()
     assert helpers.process_evaluation_epoch(collected)["Evaluation_Loss"] == 2.0
 
 
+def in_rounds(batches, world_size):
+    """What the user's function gets from so many workers: the last round may be shorter."""
+    rounds = [batches[start : start + world_size] for start in range(0, len(batches), world_size)]
+    return [{name: [value for batch in each for value in batch[name]] for name in each[0]} for each in rounds]
+
+
+def without_flag(tensors):
+    return {name: values for name, values in tensors.items() if "~~~" in name}
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
+def test_any_number_of_workers_gives_the_same_scores_to_the_last_bit(world_size, lines):
+    sizes = [3, 3, 3, 3, 1]
+    batches = [
+        without_flag(wires(["a b", "c", "ab"][:size], ["a c", "c", "ab c"][:size], loss=0.1 + number / 3))
+        for number, size in enumerate(sizes)
+    ]
+
+    def score(rounds):
+        collected = {}
+        for each in rounds:
+            helpers.process_evaluation_batch({**each, "IS_FROM_DIST_EVAL": True}, collected, LABELS)
+        return helpers.process_evaluation_epoch(collected), collected["predictions"], collected["transcripts"]
+
+    alone, together = score(batches), score(in_rounds(batches, world_size))
+    assert together == alone
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
+    losses = [0.1 + number / 3 for number in range(len(sizes))]
+    mean = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
+    assert together[0]["Evaluation_Loss"] == pytest.approx(mean)
+    assert mean != pytest.approx(sum(losses) / len(losses))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_any_number_of_workers_gives_the_same_accuracies(world_size):
+    sizes = [4, 4, 4, 1]
+    rng = torch.Generator().manual_seed(1)
+    batches = [
+        class_wires(torch.randn(size, 5, generator=rng), torch.randint(5, (size,), generator=rng), 0.1 + size / 3)
+        for size in sizes
+    ]
+
+    def score(rounds):
+        collected = {}
+        for each in rounds:
+            helpers.process_classification_evaluation_batch(each, collected, top_k=[1, 3])
+        return helpers.process_classification_evaluation_epoch(collected, [1, 3])
+
+    assert score(in_rounds(batches, world_size)) == score(batches)
+
+
 def test_ports_are_found_by_their_whole_name_not_by_prefix():
     collected = {}
     more = {"loss_scale~~~Other~~~8": [torch.tensor(9.0)], "output~~~JasperDecoderForCTC~~~7": [torch.zeros(1, 2, 5)]}
