@@ -17,6 +17,7 @@ from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.core.ports import Ports, check_ports, refuse_unless_connectable
 from nemo_lite.core.shapes import Shape, shape_of
 from nemo_lite.errors import NeuralPortNameMismatchError
+from nemo_lite.utils.digests import digest_of
 
 M = TypeVar("M", bound="NeuralModule")
 
@@ -178,6 +179,14 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     def serialize(self) -> dict[str, Any]:
         """Its configuration: ``{"header": {...}, "init_params": {...}}``. See :mod:`nemo_lite.core.module_config`."""
         return module_config.serialize(self)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """What has to be the same on all ranks before they train together: readable names, each with a digest.
+
+        By default one entry: its class and its constructor's arguments. A module whose outputs depend on more (a file
+        that it reads) adds that; see :mod:`nemo_lite.utils.digests` for what counts of which argument.
+        """
+        return {self.name: digest_of([type(self).__qualname__, self.init_params])}
 
     def export_to_config(self, config_file: str | Path) -> None:
         """Write its configuration as YAML.

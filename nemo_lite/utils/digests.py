@@ -1,0 +1,98 @@
+"""Digests: short texts by which processes on different machines tell whether they hold the same. No network here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from nemo_lite.errors import UsageError
+
+_PIECE_BYTES = 2**20
+
+
+def digest_of(value: Any) -> str:
+    """The sha256 of a value: texts, bytes, numbers, enumerations, None, and lists, sets and mappings of such.
+
+    A path counts by its file name, as folders may differ between machines; another object by its class alone, as most
+    have no content that is the same in two processes.
+    """
+    text = json.dumps(_described(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
+    """The sha256 of each file's content under its file name; of files with one name, the second gets `` (2)``.
+
+    Args:
+        paths: files; one that is given twice counts once.
+
+    Raises:
+        UsageError: a file that cannot be read.
+    """
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(os.path.realpath(path) for path in paths):
+        found[unused_name(os.path.basename(path), found)] = _digest_of_file(path)
+    return found
+
+
+def unused_name(name: str, used: Mapping[str, Any]) -> str:
+    """``name``, or ``name (2)``, ``name (3)``, ... where that is used already."""
+    number, free = 1, name
+    while free in used:
+        number += 1
+        free = f"{name} ({number})"
+    return free
+
+
+def digest_of_package(folder: str | Path) -> str:
+    """The sha256 of the Python files of a package and of the packages in it, names included."""
+    digest = hashlib.sha256()
+    for path in _source_files(Path(folder)):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n{_digest_of_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _source_files(folder: Path) -> Iterable[Path]:
+    yield from sorted(folder.glob("*.py"))
+    # Only packages: beside its code, a folder may hold a corpus of a million files.
+    for inner in sorted(folder.glob("*/__init__.py")):
+        yield from _source_files(inner.parent)
+
+
+def _digest_of_file(path: str | Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+    except OSError as error:
+        raise UsageError("the file cannot be read", place=str(path), got=f'"{error.strerror}"') from None
+    return digest.hexdigest()
+
+
+def _described(value: Any) -> Any:
+    """JSON in which different values differ."""
+    if isinstance(value, Enum):
+        return {type(value).__qualname__: value.name}
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, Real):  # NumPy's numbers too
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, (list, tuple)):
+        return [_described(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return {"set": sorted(digest_of(item) for item in value)}
+    if isinstance(value, Mapping):
+        return {"mapping": {f"{type(key).__name__} {key}": _described(item) for key, item in value.items()}}
+    if isinstance(value, os.PathLike):
+        return {"file": os.path.basename(os.fspath(value))}
+    kind = value if isinstance(value, type) or callable(value) else type(value)
+    return {"object": f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"}
