@@ -199,7 +199,7 @@ def without_flag(tensors):
 def test_any_number_of_workers_gives_the_same_scores_to_the_last_bit(world_size, lines):
     sizes = [3, 3, 3, 3, 1]
     batches = [
-        without_flag(wires(["a b", "c", "ab"][:size], ["a c", "c", "ab c"][:size], loss=0.1 + number / 3))
+        without_flag(wires(["a b", "c", "ab"][:size], ["a c", "c", "ab c"][:size], loss=8.0 ** (10 * number) / 3))
         for number, size in enumerate(sizes)
     ]
 
@@ -212,10 +212,11 @@ def test_any_number_of_workers_gives_the_same_scores_to_the_last_bit(world_size,
     alone, together = score(batches), score(in_rounds(batches, world_size))
     assert together == alone
     assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
-    losses = [0.1 + number / 3 for number in range(len(sizes))]
+    losses = [8.0 ** (10 * number) / 3 for number in range(len(sizes))]
     mean = sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
     assert together[0]["Evaluation_Loss"] == pytest.approx(mean)
     assert mean != pytest.approx(sum(losses) / len(losses))
+    assert score(batches[::-1])[0] == alone[0]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
@@ -279,6 +280,10 @@ def test_classes_are_scored_over_all_items(lines):
     }
     assert lines[0] == "==========>>>>>>Evaluation Loss v2: 2.000"
     assert lines[1] == "==========>>>>>>Evaluation Accuracy Top@1 v2: 50.0000"
+
+
+def test_no_item_has_no_accuracy(lines):
+    assert (helpers.process_classification_evaluation_epoch({}, [1, 3], tag="v2"), lines) == ({}, [])
 
 
 def test_classification_progress_shows_loss_and_accuracy(lines):

@@ -250,14 +250,17 @@ def process_classification_evaluation_epoch(
     """Score and log what :func:`process_classification_evaluation_batch` collected.
 
     Returns:
-        ``Evaluation_Loss tag`` (left out when no loss was evaluated) and ``Evaluation_Accuracy_Top@k tag``, a fraction.
+        ``Evaluation_Loss tag`` (left out when no loss was evaluated) and ``Evaluation_Accuracy_Top@k tag``, a fraction;
+        nothing at all when no item was evaluated.
     """
+    total = sum(global_vars.get("batchsize", []))
+    if not total:
+        return {}
     said = f" {tag}" if tag else ""
     results = {}
     if global_vars.get("EvalLoss"):
         results[f"Evaluation_Loss{said}"] = loss = _mean_loss(global_vars)
         logging.info(f"{_EPOCH_LINE} Loss{said}: {loss:.3f}")
-    total = sum(global_vars["batchsize"])
     for k in _top_k(eval_metric):
         results[f"Evaluation_Accuracy_Top@{k}{said}"] = accuracy = sum(global_vars[f"CorrectCount@{k}"]) / total
         logging.info(f"{_EPOCH_LINE} Accuracy Top@{k}{said}: {accuracy * 100:3.4f}")
@@ -316,9 +319,10 @@ def _collect_losses(losses: Sequence[Any], sizes: Sequence[int], global_vars: Mu
 
 
 def _mean_loss(global_vars: Mapping[str, Any]) -> float:
-    """The mean over utterances: a small last batch weighs as little as it is."""
+    """The mean over utterances: a small last batch weighs as little as it is, and the order of batches does not."""
     sizes: list[int] = global_vars["EvalSize"]
-    return sum(float(loss) * size for loss, size in zip(global_vars["EvalLoss"], sizes, strict=True)) / sum(sizes)
+    weighted = sorted(float(loss) * size for loss, size in zip(global_vars["EvalLoss"], sizes, strict=True))
+    return sum(weighted) / sum(sizes)
 
 
 def _describe(counts: ErrorCounts, unit: str) -> str:
