@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -206,26 +207,52 @@ def test_values_are_gathered_in_order_and_the_first_ones_is_shared(world_size: i
         assert nothing is None
 
 
-def rounds_of(lengths: list[int]) -> list[list[str]]:
+def rounds_of(cases: list[list[int]]) -> list[list[list[str]]]:
     exchange = in_group(piece_bytes=64)
     rank = dist.get_rank()
-    return list(exchange.rounds(f"{rank}:{i}" for i in range(lengths[rank])))
+    return [list(exchange.rounds(f"{rank}:{i}" for i in range(lengths[rank]))) for lengths in cases]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        ([2], [["0:0"], ["0:1"]]),
-        ([0, 0], []),
-        ([1, 3], [["0:0", "1:0"], ["1:1"], ["1:2"]]),
-        ([2, 0, 3, 1], [["0:0", "2:0", "3:0"], ["0:1", "2:1"], ["2:2"]]),
-    ],
-    ids=str,
-)
-def test_each_round_has_a_row_of_every_rank_that_still_has_one(lengths: list[int], expected: list[list[str]]) -> None:
-    first, *others = results_of(len(lengths), rounds_of, lengths)
-    assert first == expected
-    assert others == [[]] * (len(lengths) - 1)
+def test_each_round_has_a_row_of_every_rank_that_still_has_one() -> None:
+    first, *others = results_of(4, rounds_of, [[2, 0, 3, 1], [0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]])
+    ragged = [["0:0", "2:0", "3:0"], ["0:1", "2:1"], ["2:2"]]
+    assert first == [ragged, [], [["3:0"]], [["0:0"]]]
+    assert others == [[[]] * 4] * 3
+
+
+class Rows:
+    """Tensors, counted while they live."""
+
+    def __init__(self) -> None:
+        self.alive: list[int] = []
+        self._made: list[weakref.ref[torch.Tensor]] = []
+
+    def __iter__(self) -> Rows:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        self.alive.append(sum(made() is not None for made in self._made))
+        if len(self.alive) > 3:
+            raise StopIteration
+        row = torch.ones(1000)
+        self._made.append(weakref.ref(row))
+        return row
+
+    def note(self, arrived: list[torch.Tensor]) -> None:
+        self._made += map(weakref.ref, arrived)
+
+
+def alive_rows() -> list[int]:
+    exchange, rows = in_group(), Rows()
+    for arrived in exchange.rounds(rows):
+        rows.note(arrived)
+        del arrived
+    return rows.alive
+
+
+def test_no_row_is_held_when_the_next_one_is_made() -> None:
+    first, second = results_of(2, alive_rows)
+    assert set(first) == set(second) == {0}
 
 
 def stop_early() -> tuple[int, Any]:

@@ -58,8 +58,10 @@ def test_the_table_has_a_line_for_each_rank() -> None:
 
 
 def test_machines_of_one_name_are_told_apart_by_their_addresses() -> None:
-    one = [Seat(0, "box", "veth0", "10.0.0.1"), Seat(1, "box", "veth1", "10.0.0.2")]
-    assert start_table("gloo", one, ["cpu", "cpu"]).startswith("2 ranks on 2 machines, gloo\n")
+    one = [Seat(0, "box", "veth0", "10.0.0.1"), Seat(1, "box", "", "10.0.0.2")]
+    table = start_table("gloo", one, ["cpu", "cpu"])
+    assert table.startswith("2 ranks on 2 machines, gloo\n")
+    assert table.endswith("cpu     10.0.0.2")
     assert start_table("gloo", one[:1], ["cpu"]).startswith("1 rank on 1 machine, gloo\n")
 
 

@@ -47,14 +47,14 @@ def start_table(backend: str, members: Sequence[Seat], devices: Sequence[str]) -
 
     Args:
         backend: what the gradients travel by: ``nccl``, ``gloo``.
-        members: the ranks, in order.
+        members: the ranks, in order; an interface that is not known is "".
         devices: each rank's: ``cpu``, or ``cuda:3`` with what else there is to say.
     """
     fold = len(members) > _MOST_LINES
     seats = zip(members, devices, strict=True)
     machines = {(member.host, member.address) for member in members}
     lines = _grouped(
-        ((member.host, f"{member.interface} ({member.address})", None if fold else member.rank), (member.rank, device))
+        ((member.host, _reached(member), None if fold else member.rank), (member.rank, device))
         for member, device in seats
     )
     rows = [("rank", "host", "device", "interface")]
@@ -154,6 +154,10 @@ def _grouped(pairs: Iterable[tuple[K, T]]) -> list[tuple[K, list[T]]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return list(groups.items())
+
+
+def _reached(member: Seat) -> str:
+    return f"{member.interface} ({member.address})" if member.interface else member.address
 
 
 def _folded(devices: Iterable[str]) -> str:
