@@ -43,6 +43,12 @@ def test_files_of_any_kind_come_in_the_order_given_as_mono_at_the_models_rate(fo
     assert audio.dtype == torch.float32
 
 
+def test_over_several_ranks_each_file_comes_once_in_order(folder):
+    layer = AudioFilesDataLayer(["c.ogg", "a.wav", "b.flac"], batch_size=2)
+    ranks = [list(layer.loader(training=False, shard=Shard(rank, 2)).epoch(0)) for rank in range(2)]
+    assert [[(batch.number, batch.ids) for batch in batches] for batches in ranks] == [[(0, [0, 1])], [(1, [2])]]
+
+
 def test_shorter_files_of_a_batch_are_padded_with_zeros(folder):
     soundfile.write("short.wav", np.full(100, 0.5), 16000)
     ((audio, lengths),) = (batch.values for batch in batches_of(AudioFilesDataLayer(["a.wav", "short.wav"], 2)))

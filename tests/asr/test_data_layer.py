@@ -12,7 +12,7 @@ from nemo_asr.data_layer import AudioToTextDataLayer
 from nemo_asr.manifest import Manifest
 from nemo_asr.preflight import checked
 from nemo_asr.text import make_parser
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data import Shard, leftover_of
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
 from nemo_lite.errors import ConfigError, DataError, UsageError
 
@@ -70,10 +70,68 @@ def test_evaluation_gives_every_utterance_once_in_order_on_any_number_of_ranks(f
     make_set(folder, 13)
     layer = layer_of(shuffle=True, drop_last=True, augmentor=NOISE)
     assert ids_of(batches_of(layer)) == list(range(13))
-    ranks = [ids_of(batches_of(layer, rank=rank, world_size=3)) for rank in range(3)]
-    assert sorted(row for rows in ranks for row in rows) == list(range(13))
+    ranks = [batches_of(layer, rank=rank, world_size=3) for rank in range(3)]
+    in_order = sorted((batch for rank in ranks for batch in rank), key=lambda batch: batch.number)
+    assert [batch.number for batch in in_order] == list(range(5))
+    assert ids_of(in_order) == list(range(13))
+    assert [len(layer.loader(training=False, shard=Shard(rank, 3))) for rank in range(3)] == [2, 2, 2]
     first, again = (torch.cat([b.values[0].flatten() for b in batches_of(layer, epoch=epoch)]) for epoch in (0, 1))
     assert torch.equal(first, again)
+
+
+def test_more_ranks_than_utterances_leave_some_without_a_batch(folder):
+    make_set(folder, 2)
+    ranks = [batches_of(layer_of(), rank=rank, world_size=4) for rank in range(4)]
+    assert [ids_of(batches) for batches in ranks] == [[0], [1], [], []]
+
+
+def test_a_batch_of_which_nothing_can_be_evaluated_is_missing_and_the_others_keep_their_numbers(folder):
+    make_set(folder, 12)
+    damage(folder, 1, 2, 7)
+    layer = layer_of(batch_size=2, max_corrupt=3)
+    ranks = [batches_of(layer, rank=rank, world_size=2) for rank in range(2)]
+    assert [[(batch.number, list(batch.ids)) for batch in batches] for batches in ranks] == [
+        [(2, [4, 5]), (4, [8, 9])],
+        [(1, [2, 3]), (3, [7]), (5, [10, 11])],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uneven", "sizes", "leftover"),
+    [
+        ("pad", [[2, 2, 1], [2, 2, 1], [2, 2, 1]], (2, 0)),
+        ("drop", [[2, 2], [2, 2], [2, 2]], (0, 1)),
+        ("join", [[2, 2, 1], [2, 2], [2, 2]], (0, 0)),
+    ],
+)
+def test_in_training_the_utterances_left_over_go_the_way_that_was_chosen(uneven, sizes, leftover, folder):
+    make_set(folder, 13)
+    loaders = [layer_of(batch_size=2).loader(training=True, shard=Shard(rank, 3, 0, uneven)) for rank in range(3)]
+    assert [[batch.num_items for batch in loader.epoch(0)] for loader in loaders] == sizes
+    assert {len(loader) for loader in loaders} == {len(sizes[0])}
+    assert {tuple(leftover_of(loader, epoch)) for loader in loaders for epoch in (0, 1)} == {leftover}
+
+
+def test_utterances_left_over_end_the_run_before_it_starts_where_they_are_not_allowed(folder):
+    make_set(folder, 13)
+    with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 3 ranks; choose"):
+        layer_of(batch_size=2).loader(training=True, shard=Shard(0, 3, uneven="error"))
+
+
+def test_one_rank_and_four_perturb_an_utterance_alike(folder):
+    make_set(folder)
+
+    def sounds(world_size, workers=0):
+        layer, found = layer_of(augmentor=NOISE, num_workers=workers, batch_size=3), {}
+        for rank in range(world_size):
+            for batch in batches_of(layer, training=True, epoch=2, seed=5, rank=rank, world_size=world_size):
+                audio, lens = batch.values[:2]
+                found |= {row: audio[k, : lens[k]] for k, row in enumerate(batch.ids)}
+        return found
+
+    alone, four = sounds(1), sounds(4, workers=1)
+    assert sorted(alone) == sorted(four) == list(range(12))
+    assert all(torch.equal(alone[row], four[row]) for row in alone)
 
 
 def test_a_batch_tells_its_seconds_and_which_utterances_it_holds(folder):
@@ -386,6 +444,11 @@ def test_drop_last_that_leaves_nothing_is_refused(folder):
     make_set(folder)
     with pytest.raises(UsageError, match=r"drop_last leaves no batch of 12 utterances: wanted at least 20"):
         layer_of(batch_size=10, drop_last=True).loader(training=True, shard=Shard(world_size=2))
+    with pytest.raises(UsageError, match=r"drop_last leaves no batch .*: wanted at least 13 \(batch_size x"):
+        layer_of(batch_size=-1, drop_last=True).loader(training=True, shard=Shard(world_size=13))
+    with pytest.raises(UsageError, match=r"uneven=drop leaves .*at least 13 \(one for each rank\); use fewer"):
+        layer_of().loader(training=True, shard=Shard(world_size=13, uneven="drop"))
+    assert len(layer_of().loader(training=True, shard=Shard(12, 13, uneven="join"))) == 1
 
 
 def test_utterances_that_are_left_out_are_gone_from_every_view_and_counted(folder):
@@ -401,6 +464,15 @@ def test_utterances_that_are_left_out_are_gone_from_every_view_and_counted(folde
     assert "dropped 2 of a test (0.00 h: train.json:1, train.json:6)" in layer.manifest.summary()
     with pytest.raises(DataError, match=r"train\.json: no utterance is left: .*2 of a test .*10 of another"):
         layer.leave_out(range(10), "of another")
+
+
+def test_utterances_are_named_without_the_folder_that_their_manifest_lies_in(folder):
+    (folder / "sets").mkdir()
+    make_set(folder / "sets", 3)
+    layer = layer_of("sets/train.json")
+    assert layer.place_of(2) == "sets/train.json:3"
+    layer.leave_out([0], "of a test")
+    assert [layer.id_of(item) for item in range(2)] == ["train.json:2", "train.json:3"]
 
 
 def test_infeasible_utterances_tell_their_positions(folder):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_asr.sampling import Batching, evaluation_plan, padding_share, training_plan
+from nemo_asr.sampling import Batching, padding_share, training_plan
+from nemo_lite.backends.pytorch.data import Leftover
 from nemo_lite.errors import UsageError
 
 SIZES = st.integers(1, 200)
@@ -25,9 +26,9 @@ def librispeech_like(num_items, seed=0):
     return rng.permutation(np.clip(np.concatenate([around, spread]), 1.3, 17.0)).astype(np.float32)
 
 
-def plans(durations, batching, world_size, epoch=0, seed=0):
-    places = [{"seed": seed, "epoch": epoch, "rank": rank, "world_size": world_size} for rank in range(world_size)]
-    return [training_plan(durations, batching, **place) for place in places]
+def plans(durations, batching, world_size, epoch=0, seed=0, uneven="pad"):
+    shared = {"seed": seed, "epoch": epoch, "world_size": world_size, "uneven": uneven}
+    return [training_plan(durations, batching, rank=rank, **shared) for rank in range(world_size)]
 
 
 def rows_of(plans_of_ranks):
@@ -58,6 +59,7 @@ def test_all_ranks_have_equally_many_batches_none_of_them_empty(n, size, world, 
         assert all(len(batch) == size for plan in ranks for batch in plan.batches)
         assert len(ranks[0]) == n // (size * world)
         assert len(set(rows_of(ranks).tolist())) == len(ranks[0]) * size * world
+        assert ranks[0].leftover == Leftover(num_dropped=n % (size * world))
 
 
 @settings(max_examples=40, deadline=None)
@@ -79,17 +81,6 @@ def test_batches_by_seconds_are_filled_on_every_rank():
     assert [[len(rows) for rows in plan.batches] for plan in ranks] == [[10] * 4] * 3
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 200), st.sampled_from([-1, 1, 4, 7]), WORLDS)
-def test_evaluation_gives_every_utterance_exactly_once_in_order(n, size, world):
-    ranks = [evaluation_plan(n, size, rank=rank, world_size=world) for rank in range(world)]
-    assert sorted(rows_of(ranks).tolist()) == list(range(n))
-    for plan in ranks:
-        mine = rows_of([plan])
-        assert (np.diff(mine) > 0).all()
-        assert plan.num_repeated == 0
-
-
 @pytest.mark.parametrize("bucketing", [False, True])
 def test_the_plan_is_a_function_of_seed_and_epoch_alone(bucketing):
     durations, batching = durations_of(300), Batching(8, bucketing=bucketing)
@@ -104,16 +95,62 @@ def test_without_shuffle_the_order_is_that_of_the_manifest():
     plan = training_plan(durations_of(10), Batching(4, shuffle=False))
     assert [batch.tolist() for batch in plan.batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     two = plans(durations_of(10), Batching(2, shuffle=False), 2)
-    assert [[batch.tolist() for batch in plan.batches] for plan in two] == [
-        [[0, 2], [4, 6], [8]],
-        [[1, 3], [5, 7], [9]],
-    ]
+    steps = [np.concatenate(batches) for batches in zip(*(plan.batches for plan in two), strict=True)]
+    assert [sorted(step.tolist()) for step in steps] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_a_last_step_with_fewer_utterances_than_ranks_repeats_some_and_counts_them():
     ranks = plans(durations_of(9), Batching(2, shuffle=False), 4)
     assert [plan.batches[-1].tolist() for plan in ranks] == [[8], [8], [8], [8]]
     assert ranks[0].num_repeated == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, BATCHES, WORLDS, st.booleans(), st.sampled_from([None, 40.0]))
+def test_leftover_utterances_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, size, world, shuffle, seconds):
+    durations = durations_of(n)
+    batching = Batching(size, shuffle, bucketing=True, max_batch_seconds=seconds)
+    dropping, joining = (plans(durations, batching, world, uneven=uneven) for uneven in ("drop", "join"))
+    rows = rows_of(dropping).tolist()
+    assert len(set(rows)) == len(rows) == n - dropping[0].num_dropped
+    assert {len(plan) for plan in dropping} == {dropping[0].num_steps}
+    assert sorted(rows_of(joining).tolist()) == list(range(n))
+    counts = [len(plan) for plan in joining]
+    assert counts == sorted(counts, reverse=True)
+    assert {plan.num_steps for plan in joining} == {counts[0]}
+    if dropping[0].num_dropped:
+        with pytest.raises(UsageError, match=f"left over at the end of an epoch, for {world} ranks; choose uneven="):
+            training_plan(durations, batching, world_size=world, uneven="error")
+    else:
+        assert training_plan(durations, batching, world_size=world, uneven="error").num_steps == dropping[0].num_steps
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(n=SIZES, size=BATCHES, seed=st.integers(0, 9))
+def test_an_optimizer_step_takes_the_same_utterances_on_one_two_and_four_ranks(shuffle, n, size, seed):
+    def steps(world, batches_per_step):
+        ranks = plans(durations_of(n), Batching(size, shuffle), world, epoch=2, seed=seed)
+        starts = range(0, ranks[0].num_steps, batches_per_step)
+        groups = [[rows for plan in ranks for rows in plan.batches[k : k + batches_per_step]] for k in starts]
+        return [set(np.concatenate(group).tolist()) for group in groups]
+
+    assert steps(1, 4) == steps(2, 2) == steps(4, 1)
+
+
+# Measured on five epochs: 0.005 % and 0.0002 %; 0.48 % and 0.05 %, for the last step has few utterances. Dealt as they
+# come the ranks would differ by 2 % and 5.7 %.
+@pytest.mark.parametrize(
+    ("num_items", "size", "bucketing", "most"),
+    [(28000, 16, False, 1e-4), (28000, 16, True, 1e-5), (2700, 8, False, 0.01), (2700, 1, True, 0.001)],
+)
+def test_all_ranks_get_almost_the_same_seconds_in_an_epoch(num_items, size, bucketing, most):
+    durations = librispeech_like(num_items)
+    for epoch in range(2):
+        ranks = plans(durations, Batching(size, bucketing=bucketing), 8, epoch)
+        assert len(set(rows_of(ranks).tolist())) == num_items
+        totals = [sum(float(durations[rows].sum(dtype=np.float64)) for rows in plan.batches) for plan in ranks]
+        assert max(totals) - min(totals) <= most * np.mean(totals)
 
 
 def test_the_whole_set_is_one_batch_on_each_rank_with_batch_size_minus_one():

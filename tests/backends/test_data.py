@@ -1,144 +1,100 @@
-"""Which items come in which batch: a pure function of size, seed, epoch, rank and world size."""
+"""Batches and the loaders that make them, on one rank and on several."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from nemo_lite.backends.pytorch.data import Batch, DatasetLoader, EpochOrder, IteratorLoader, Shard, as_values
-
-SIZES = st.integers(0, 200)
-BATCHES = st.integers(1, 17)
-WORLDS = st.integers(1, 9)
-
-
-def orders(num_items: int, batch_size: int, world_size: int, **settings: Any) -> list[list[list[int]]]:
-    """The batches of every rank."""
-    settings = {"even": True, "shuffle": True, "drop_last": False, "epoch": 0, "seed": 0, **settings}
-    epoch, seed = settings.pop("epoch"), settings.pop("seed")
-    found = []
-    for rank in range(world_size):
-        order = EpochOrder(num_items, batch_size, Shard(rank, world_size, seed), **settings)
-        order.set_epoch(epoch)
-        found.append(list(order))
-        assert len(order) == len(found[-1])
-    return found
+from nemo_lite.backends.pytorch.data import (
+    Batch,
+    DatasetLoader,
+    EpochOrder,
+    IteratorLoader,
+    Leftover,
+    Shard,
+    as_values,
+    leftover_of,
+    length_of,
+)
+from nemo_lite.errors import UsageError
 
 
-def flat(ranks: list[list[list[int]]]) -> list[int]:
-    return [item for rank in ranks for batch in rank for item in batch]
+class Positions(Dataset[Any]):
+    """Items that are their own position."""
 
-
-@given(SIZES, BATCHES, WORLDS)
-def test_in_evaluation_every_item_comes_exactly_once_over_all_ranks(num_items: int, batch: int, world: int) -> None:
-    ranks = orders(num_items, batch, world, even=False, shuffle=False)
-    assert sorted(flat(ranks)) == list(range(num_items))
-    for rank in ranks:
-        assert flat([rank]) == sorted(flat([rank]))
-
-
-@given(SIZES, BATCHES, WORLDS, st.booleans(), st.booleans())
-def test_in_training_all_ranks_get_the_same_batch_sizes(
-    num_items: int, batch: int, world: int, shuffle: bool, drop_last: bool
-) -> None:
-    ranks = orders(num_items, batch, world, shuffle=shuffle, drop_last=drop_last)
-    sizes = {tuple(len(batch) for batch in rank) for rank in ranks}
-    assert len(sizes) == 1
-    assert all(1 <= size <= batch for size in next(iter(sizes)))
-
-
-@given(SIZES, BATCHES, WORLDS, st.booleans())
-def test_in_training_every_item_comes_and_few_come_twice(num_items: int, batch: int, world: int, shuffle: bool) -> None:
-    counts = Counter(flat(orders(num_items, batch, world, shuffle=shuffle)))
-    assert set(counts) == set(range(num_items))
-    if num_items >= world:
-        assert max(counts.values(), default=1) <= 2
-        assert sum(count - 1 for count in counts.values()) < world
-
-
-@given(SIZES, BATCHES, WORLDS)
-def test_without_the_rest_no_item_comes_twice_and_all_batches_are_full(num_items: int, batch: int, world: int) -> None:
-    ranks = orders(num_items, batch, world, drop_last=True)
-    items = flat(ranks)
-    assert len(set(items)) == len(items)
-    assert {len(batch) for rank in ranks for batch in rank} <= {batch}
-    # Nothing is left out that another full batch on every rank could hold.
-    assert num_items - len(items) < batch * world
-
-
-@given(st.integers(20, 200), WORLDS, st.integers(0, 1000), st.integers(0, 1000))
-def test_the_order_follows_from_seed_and_epoch_alone(num_items: int, world: int, seed: int, epoch: int) -> None:
-    first = orders(num_items, 4, world, seed=seed, epoch=epoch)
-    assert first == orders(num_items, 4, world, seed=seed, epoch=epoch)
-    assert first != orders(num_items, 4, world, seed=seed, epoch=epoch + 1)
-    assert first != orders(num_items, 4, world, seed=seed + 1, epoch=epoch)
-
-
-def test_seed_and_epoch_are_two_numbers_and_not_their_sum() -> None:
-    assert orders(50, 4, 1, seed=1, epoch=2) != orders(50, 4, 1, seed=2, epoch=1)
-
-
-def test_without_shuffling_all_epochs_are_alike() -> None:
-    assert orders(10, 4, 2, shuffle=False, epoch=0) == orders(10, 4, 2, shuffle=False, epoch=5)
-
-
-def test_all_world_sizes_shuffle_the_same_order() -> None:
-    alone, four = flat(orders(12, 3, 1)), orders(12, 3, 4)
-    assert [item for items in zip(*(flat([rank]) for rank in four), strict=True) for item in items] == alone
-
-
-def test_a_batch_size_of_minus_one_is_one_batch_of_everything() -> None:
-    assert orders(7, -1, 1, shuffle=False) == [[[0, 1, 2, 3, 4, 5, 6]]]
-    assert orders(0, -1, 1) == [[]]
-
-
-# Loading
-
-
-class Draws(Dataset[Any]):
-    """Items that tell their position and a random draw."""
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, torch.rand(()).item()
+    def __getitem__(self, index: int) -> int:
+        assert type(index) is int
+        return index
 
     def __len__(self) -> int:
         return 10
 
 
-def loaded(workers: int, epochs: tuple[int, ...] = (0, 1), seed: int = 0, rank: int = 0) -> list[Batch]:
-    order = EpochOrder(10, 3, Shard(rank, 1 + rank, seed), even=True, shuffle=True, drop_last=False)
-    loader = DatasetLoader(Draws(), order, ["index", "draw"], {"num_workers": workers})
-    return [batch for epoch in epochs for batch in loader.epoch(epoch)]
+def loader_of(shard: Shard | None = None, batch_size: int = 3, workers: int = 0, **settings: Any) -> DatasetLoader:
+    settings = {"even": True, "shuffle": True, "drop_last": False, **settings}
+    order = EpochOrder(10, batch_size, shard or Shard(), **settings)
+    return DatasetLoader(Positions(), order, ["index"], {"num_workers": workers})
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_gives_the_items_of_the_order_with_their_positions(workers: int) -> None:
-    order = EpochOrder(10, 3, Shard(), even=True, shuffle=True, drop_last=False)
-    batches = loaded(workers)
+    order, loader = EpochOrder(10, 3, Shard(), even=True, shuffle=True, drop_last=False), loader_of(workers=workers)
     for epoch in (0, 1):
-        order.set_epoch(epoch)
-        for batch, ids in zip(batches[4 * epoch : 4 * epoch + 4], order, strict=True):
-            assert batch.ids == ids == batch.values[0].tolist()
-            assert batch.amount == len(ids)
+        batches = list(loader.epoch(epoch))
+        for batch, rows in zip(batches, order.plan(epoch).batches, strict=True):
+            assert batch.ids == rows.tolist() == batch.values[0].tolist()
+            assert batch.amount == batch.num_items == len(rows)
+            assert batch.number is None
 
 
-def test_the_draws_of_workers_follow_from_the_seed() -> None:
-    def draws(seed: int) -> list[float]:
-        return [draw for batch in loaded(2, seed=seed) for draw in batch.values[1].tolist()]
+def test_in_evaluation_batches_tell_their_place_in_data_order_over_all_ranks() -> None:
+    loaders = [loader_of(Shard(rank, 3), 2, even=False) for rank in range(3)]
+    batches = [batch for loader in loaders for batch in loader.epoch(0)]
+    in_order = sorted(batches, key=lambda batch: -1 if batch.number is None else batch.number)
+    assert [batch.number for batch in in_order] == list(range(5))
+    assert [item for batch in in_order for item in batch.ids or ()] == list(range(10))
+    assert [length_of(loader) for loader in loaders] == [2, 2, 2]
 
-    torch.manual_seed(1)
-    first = draws(seed=3)
-    torch.manual_seed(2)
-    assert draws(seed=3) == first
-    assert draws(seed=4) != first
-    assert len(set(first)) == 20
+
+def test_a_loader_counts_the_steps_of_all_ranks_and_tells_what_is_left_over() -> None:
+    joining = [loader_of(Shard(rank, 3, uneven="join")) for rank in range(3)]
+    assert [len(loader) for loader in joining] == [2, 2, 2]
+    assert [len(list(loader.epoch(0))) for loader in joining] == [2, 1, 1]
+    assert leftover_of(joining[0], 0) == Leftover()
+    assert leftover_of(loader_of(Shard(0, 3)), 4) == Leftover(num_repeated=2)
+    assert leftover_of(loader_of(Shard(0, 3, uneven="drop")), 0) == Leftover(num_dropped=1)
+    assert leftover_of(loader_of(Shard(0, 2), drop_last=True), 0) == Leftover(num_dropped=4)
+
+
+def test_items_left_over_end_a_run_that_does_not_allow_them() -> None:
+    with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 3 ranks; choose"):
+        list(loader_of(Shard(0, 3, uneven="error")).epoch(0))
+
+
+# Iterators
+
+
+def three() -> Iterator[Any]:
+    for number in range(3):
+        yield torch.full((2,), float(number))
+
+
+def test_in_evaluation_the_batches_of_an_iterator_go_to_the_ranks_in_turn() -> None:
+    ranks = [list(IteratorLoader(three, ["x"], 3, Shard(rank, 2), numbered=True).epoch(0)) for rank in range(2)]
+    assert [[batch.number for batch in rank] for rank in ranks] == [[0, 2], [1]]
+    assert [[batch.values[0].tolist() for batch in rank] for rank in ranks] == [[[0, 0], [2, 2]], [[1, 1]]]
+    assert len(IteratorLoader(three, ["x"], 3, Shard(1, 2))) == 2
+
+
+def test_what_is_left_over_is_nothing_where_a_loader_does_not_say() -> None:
+    loader = IteratorLoader(three, ["x"], None)
+    assert leftover_of(loader, 0) == Leftover()
+    assert length_of(loader) is None
+    assert [batch.number for batch in loader.epoch(0)] == [None, None, None]
 
 
 def test_a_batch_of_an_iterator_counts_its_items() -> None:
@@ -149,8 +105,15 @@ def test_a_batch_of_an_iterator_counts_its_items() -> None:
         yield torch.tensor(1.0)
 
     loader = IteratorLoader(batches, ["x"], 4)
-    assert [batch.amount for batch in loader.epoch(0)] == [4.0, 3.0, 2.0, 1.0]
+    found = list(loader.epoch(0))
+    assert [batch.amount for batch in found] == [4.0, 3.0, 2.0, 1.0]
+    assert [batch.num_items for batch in found] == [4, 3, 2, 1]
     assert len(loader) == 4
+
+
+def test_positions_count_the_items_of_a_batch_where_they_are_known() -> None:
+    assert Batch((torch.zeros(7),), ids=[4, 5]).num_items == 2
+    assert Batch((torch.zeros(7),)).num_items == 7
 
 
 def test_one_port_may_hold_a_list() -> None:

@@ -459,9 +459,19 @@ def test_an_iterator_is_read_anew_for_each_epoch() -> None:
         len(loader)
 
 
-def test_an_iterator_is_not_served_to_several_ranks() -> None:
+def test_an_iterator_is_not_served_to_several_ranks_in_training() -> None:
     with pytest.raises(UsageError, match="given: a data_iterator is not divided among ranks; give it a dataset"):
-        Given(iterator=[1]).loader(training=False, shard=Shard(1, 2))
+        Given(iterator=[1]).loader(training=True, shard=Shard(1, 2))
+
+
+def test_an_iterator_is_evaluated_by_all_ranks_in_turn() -> None:
+    layer = Given(iterator=[(torch.full((2,), float(number)), torch.zeros(2)) for number in range(5)])
+    ranks = [batches(layer, shard=Shard(rank, 3)) for rank in range(3)]
+    assert ranks == [[[0.0, 0.0], [3.0, 3.0]], [[1.0, 1.0], [4.0, 4.0]], [[2.0, 2.0]]]
+
+
+def test_items_are_named_by_their_position_unless_the_layer_knows_better() -> None:
+    assert Given(data=[5, 6]).id_of(1) == "1"
 
 
 def test_an_empty_data_layer_is_still_a_module() -> None:

@@ -21,6 +21,8 @@ from nemo_lite.errors import DataError
 class AudioFilesDataLayer(DataLayerNM):
     """Audio files, to be recognised: audio (B, T) at ``sample_rate`` and its lengths (B,), in the order given.
 
+    Over several ranks each file comes once.
+
     Args:
         paths: WAV, FLAC or OGG files of any rate and number of channels.
         batch_size: files in a batch.

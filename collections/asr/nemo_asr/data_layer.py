@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,9 +17,9 @@ from nemo_asr.loading import Account, AudioTextLoader
 from nemo_asr.manifest import Manifest
 from nemo_asr.perturb import AudioAugmentor
 from nemo_asr.preflight import Infeasible
-from nemo_asr.sampling import Batching, Plan, evaluation_plan, training_plan
+from nemo_asr.sampling import Batching, training_plan
 from nemo_asr.text import make_parser
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data import Plan, Shard, evaluation_plan
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
@@ -169,6 +171,10 @@ class AudioToTextDataLayer(DataLayerNM):
         """``manifest:line`` of the utterance at a position."""
         return self.manifest.place(item)
 
+    def id_of(self, item: int) -> str:
+        """The manifest's file name and the line, without folders: machines may keep the data in different ones."""
+        return os.path.basename(self.manifest.place(item))
+
     @property
     def unusable(self) -> dict[int, str]:
         """What turned out unusable while it was read, in any epoch: the reason by position, in order."""
@@ -186,16 +192,12 @@ class AudioToTextDataLayer(DataLayerNM):
         """The batches of one rank. In evaluation every utterance comes once, in manifest order, unperturbed.
 
         Raises:
-            UsageError: no batch is left by ``drop_last``, or ``max_batch_seconds`` is less than an utterance.
+            UsageError: no step is left by ``drop_last`` or by the shard's ``uneven``, or utterances are left over that
+                it does not allow, or ``max_batch_seconds`` is less than an utterance.
         """
         plan_of = self._training_plans(shard) if training else self._evaluation_plans(shard)
-        if training and not len(plan_of(0)):
-            raise UsageError(
-                f"drop_last leaves no batch of {len(self)} utterances",
-                place=self.name,
-                wanted=f"at least {self.batch_size * shard.world_size} (batch_size x ranks)",
-                remedy="lower batch_size, or set drop_last to false",
-            )
+        if training and not plan_of(0).num_steps:
+            self._refuse_nothing_left(shard)
         return AudioTextLoader(
             self.manifest,
             self._dataset(shard.seed),
@@ -205,6 +207,17 @@ class AudioToTextDataLayer(DataLayerNM):
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
             count_unknown=not self._all_seen,
+            rank=shard.rank,
+        )
+
+    def _refuse_nothing_left(self, shard: Shard) -> None:
+        by_choice = self._batching.drop_last
+        most = max(self.batch_size, 1) if by_choice else 1
+        raise UsageError(
+            f"{'drop_last' if by_choice else 'uneven=drop'} leaves no batch of {len(self)} utterances",
+            place=self.name,
+            wanted=f"at least {most * shard.world_size} ({'batch_size x ranks' if by_choice else 'one for each rank'})",
+            remedy="lower batch_size, or set drop_last to false" if by_choice else "use fewer ranks, or uneven=pad",
         )
 
     def corrupt_budget(self, training: bool) -> int:
@@ -222,8 +235,7 @@ class AudioToTextDataLayer(DataLayerNM):
 
     def _training_plans(self, shard: Shard) -> Callable[[int], Plan]:
         def plan_of(epoch: int) -> Plan:
-            place = {"seed": shard.seed, "epoch": epoch, "rank": shard.rank, "world_size": shard.world_size}
-            return training_plan(self.durations, self._batching, **place)
+            return training_plan(self.durations, self._batching, epoch=epoch, **asdict(shard))
 
         return plan_of
 

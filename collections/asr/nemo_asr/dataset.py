@@ -89,7 +89,8 @@ class AudioTextDataset(Dataset[Loaded]):
         reader: reads manifest lines.
         parser: turns text into label ids.
         reading: how audio is read and what surrounds the label ids.
-        augmentor: perturbs audio where the request says so; its draws follow from (seed, epoch, row).
+        augmentor: perturbs audio where the request says so; its draws follow from (seed, epoch, row), so any number of
+            ranks and workers perturbs an utterance alike.
         seed: base of the draws.
     """
 

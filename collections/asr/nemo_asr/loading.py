@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,8 +13,7 @@ from torch.utils.data import DataLoader
 from nemo_asr.dataset import AudioTextDataset, Loaded, Request
 from nemo_asr.manifest import Manifest
 from nemo_asr.manifest_lines import listed
-from nemo_asr.sampling import Plan
-from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.backends.pytorch.data import Asking, Batch, Leftover, Plan, Seeded
 from nemo_lite.errors import DataError
 from nemo_lite.utils import logging
 
@@ -90,10 +90,12 @@ class AudioTextLoader:
         dataset: loads what a request describes; goes to the workers.
         plan_of: the batches of this rank in an epoch.
         account: takes notice of every batch.
-        training: perturb the audio, and never give an empty batch (other ranks wait at the same step).
+        training: perturb the audio, and never give an empty batch (other ranks wait at the same step). In evaluation a
+            batch of which nothing can be used does not come; its number is missing among those of the others.
         num_workers: processes that load batches; with 0 they are loaded when asked for.
         pin_memory: page-locked tensors, which go to a GPU faster.
         count_unknown: report the characters outside the vocabulary.
+        rank: ours; part of the workers' seeds.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class AudioTextLoader:
         num_workers: int = 0,
         pin_memory: bool = False,
         count_unknown: bool = False,
+        rank: int = 0,
     ) -> None:
-        self._plan_of, self._account, self._training = plan_of, account, training
+        self._plan_of, self._account, self._training = lru_cache(maxsize=1)(plan_of), account, training
         self._sample_rate, self._count_unknown = dataset.reading.sample_rate, count_unknown
-        self._epoch, self._plan = 0, plan_of(0)
-        self._requests = _Requests(manifest, training)
+        self._manifest, self._asking = manifest, Asking()
         self._loader: DataLoader[Loaded] = DataLoader(
-            dataset,
+            Seeded(dataset, dataset.seed, rank),
             batch_size=None,
-            sampler=self._requests,
+            sampler=self._asking,
             collate_fn=_as_it_is,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
@@ -124,13 +126,15 @@ class AudioTextLoader:
         )
 
     def __len__(self) -> int:
-        return len(self._plan)
+        return self.plan(self._asking.epoch).num_steps
 
     def plan(self, epoch: int) -> Plan:
         """The batches of that epoch on this rank."""
-        if epoch != self._epoch:
-            self._epoch, self._plan = epoch, self._plan_of(epoch)
-        return self._plan
+        return self._plan_of(epoch)
+
+    def leftover(self, epoch: int) -> Leftover:
+        """What becomes of the utterances that do not fill the steps of that epoch."""
+        return self.plan(epoch).leftover
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """The batches of that epoch from number ``first`` on.
@@ -139,12 +143,14 @@ class AudioTextLoader:
             DataError: more utterances are unusable than the budget allows, a manifest changed, or no utterance of a
                 training batch could be used.
         """
-        self._requests.choose(self.plan(epoch), epoch, first)
+        plan = self.plan(epoch)
+        self._asking.choose(epoch, _Requests(self._manifest, plan, epoch, first, self._training))
         try:
-            for loaded in self._loader:
+            for index, loaded in enumerate(self._loader, first):
                 self._account.note(loaded)
                 if loaded.rows:
-                    yield Batch(loaded.values, loaded.rows, loaded.num_samples / self._sample_rate)
+                    seconds = loaded.num_samples / self._sample_rate
+                    yield Batch(loaded.values, loaded.rows, seconds, plan.number(index))
                 elif self._training:
                     problems = [text for _, text in loaded.faults]
                     raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")
@@ -155,12 +161,9 @@ class AudioTextLoader:
 class _Requests:
     """What torch's DataLoader asks the data set for: one request a batch. Stays in the main process."""
 
-    def __init__(self, manifest: Manifest, training: bool) -> None:
-        self._manifest, self._training = manifest, training
-        self._plan, self._epoch, self._first = Plan([]), 0, 0
-
-    def choose(self, plan: Plan, epoch: int, first: int) -> None:
-        self._plan, self._epoch, self._first = plan, epoch, first
+    def __init__(self, manifest: Manifest, plan: Plan, epoch: int, first: int, training: bool) -> None:
+        self._manifest, self._plan, self._epoch, self._first = manifest, plan, epoch, first
+        self._training = training
 
     def __len__(self) -> int:
         return len(self._plan) - self._first

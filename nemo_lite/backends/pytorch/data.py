@@ -1,25 +1,31 @@
-"""Batches: what a data layer hands to the engine, and the loader that serves a map-style data set. No devices here."""
+"""Batches: what a data layer hands to the engine, and the loaders of a map-style data set and of an iterator.
+
+Which items make which batch is decided in ``order.py``, seeds in ``seeds.py``. No devices here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from nemo_lite.backends.pytorch.order import EpochOrder as EpochOrder
+from nemo_lite.backends.pytorch.order import Leftover as Leftover
+from nemo_lite.backends.pytorch.order import Plan as Plan
+from nemo_lite.backends.pytorch.order import Rows as Rows
+from nemo_lite.backends.pytorch.order import Shard as Shard
+from nemo_lite.backends.pytorch.order import Uneven as Uneven
+from nemo_lite.backends.pytorch.order import dealt as dealt
+from nemo_lite.backends.pytorch.order import evaluation_plan as evaluation_plan
+from nemo_lite.backends.pytorch.order import in_steps as in_steps
+from nemo_lite.backends.pytorch.order import items_of_a_step as items_of_a_step
+from nemo_lite.backends.pytorch.seeds import Asking as Asking
+from nemo_lite.backends.pytorch.seeds import Seeded as Seeded
 from nemo_lite.errors import NeuralPortNameMismatchError
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Which part of the data is ours, and the base of every random draw on it."""
-
-    rank: int = 0
-    world_size: int = 1
-    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -30,70 +36,40 @@ class Batch:
         values: one entry for each output port of the data layer, in port order.
         ids: positions of the items in the data layer, where it knows them.
         amount: how much it holds, in the data layer's ``amount_unit`` (items, seconds of audio).
+        number: in evaluation, its position in data order among the batches of all ranks. Numbers of a rank ascend; one
+            is missing where nothing of the batch could be used.
     """
 
     values: tuple[Any, ...]
     ids: Sequence[int] | None = None
     amount: float = 0.0
+    number: int | None = None
+
+    @property
+    def num_items(self) -> int:
+        """How many items it holds; where it does not know them, the size of its first value's first axis."""
+        if self.ids is not None:
+            return len(self.ids)
+        value = self.values[0]
+        scalar = getattr(value, "ndim", 1) == 0 or not hasattr(value, "__len__")
+        return 1 if scalar else len(value)
 
 
 class BatchLoader(Protocol):
-    """Gives the batches of an epoch on one rank: a pure function of (data, seed, epoch, rank, world size)."""
+    """Gives the batches of an epoch on one rank: a pure function of (data, seed, epoch, rank, world size).
+
+    It may also say what becomes of the items that do not fill the steps of an epoch: ``leftover(epoch)``, see
+    :func:`leftover_of`.
+    """
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches of that epoch."""
 
     def __len__(self) -> int:
-        """How many batches an epoch has on this rank."""
+        """How many steps an epoch has: the same on all ranks.
 
-
-class EpochOrder:
-    """The order of one rank's items, a list of positions for each batch. Reads no data.
-
-    The items are dealt to the ranks in turn. In training the ranks must make the same number of steps: they get equally
-    many.
-
-    Args:
-        num_items: items of the data set.
-        batch_size: items of a batch; with -1 a rank's items are one batch.
-        shard: which part is ours.
-        even: give every rank equally many items: the few that are missing are repeated from the front of the order (or,
-            with ``drop_last``, the few that are too many left out). Without it every item comes exactly once.
-        shuffle: draw another order for each epoch, from the seed.
-        drop_last: leave out the last batch where it is smaller than the others.
-    """
-
-    def __init__(
-        self, num_items: int, batch_size: int, shard: Shard, *, even: bool, shuffle: bool, drop_last: bool
-    ) -> None:
-        self.num_items, self.even = num_items, even
-        self.batch_size = batch_size if batch_size > 0 else max(num_items, 1)
-        self.shard, self.shuffle, self.drop_last = shard, shuffle, drop_last
-        self._epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order ``iter`` gives."""
-        self._epoch = epoch
-
-    def _num_mine(self) -> int:
-        rank, world_size = self.shard.rank, self.shard.world_size
-        if not self.even:
-            return len(range(rank, self.num_items, world_size))
-        return self.num_items // world_size if self.drop_last else -(-self.num_items // world_size)
-
-    def __len__(self) -> int:
-        mine = self._num_mine()
-        return mine // self.batch_size if self.drop_last else -(-mine // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = np.arange(self.num_items)
-        if self.shuffle:
-            order = np.random.default_rng([self.shard.seed, self._epoch]).permutation(order)
-        if self.even:
-            order = np.resize(order, self._num_mine() * self.shard.world_size)
-        mine = order[self.shard.rank :: self.shard.world_size].tolist()
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            yield mine[start : start + self.batch_size]
+        A rank may have fewer batches: in evaluation, and in training with ``uneven="join"``.
+        """
 
 
 class DatasetLoader:
@@ -109,51 +85,86 @@ class DatasetLoader:
     def __init__(
         self, dataset: Dataset[Any], order: EpochOrder, port_names: Sequence[str], settings: Mapping[str, Any]
     ) -> None:
-        self._order, self._port_names = order, tuple(port_names)
-        self._generator = torch.Generator()
-        workers = settings.get("num_workers", 0)
+        self._plan, self._port_names = lru_cache(maxsize=1)(order.plan), tuple(port_names)
+        self._asking = Asking()
         self._loader: DataLoader[Any] = DataLoader(
-            dataset, batch_sampler=order, generator=self._generator, persistent_workers=workers > 0, **settings
+            Seeded(dataset, order.shard.seed, order.shard.rank),
+            batch_sampler=self._asking,
+            generator=torch.Generator(),  # its own: the global one stays where the user left it
+            persistent_workers=settings.get("num_workers", 0) > 0,
+            **settings,
         )
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._plan(self._asking.epoch).num_steps
+
+    def leftover(self, epoch: int) -> Leftover:
+        """What becomes of the items that do not fill the steps of that epoch."""
+        return self._plan(epoch).leftover
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of that epoch. The workers live through all epochs; their random state starts from the seed."""
-        self._order.set_epoch(epoch)
-        shard = self._order.shard
-        self._generator.manual_seed(int(np.random.default_rng([shard.seed, epoch, shard.rank]).integers(2**63)))
-        for ids, values in zip(self._order, self._loader, strict=True):
-            yield Batch(as_values(values, self._port_names), ids, float(len(ids)))
+        """The batches of that epoch. The workers live through all epochs; each epoch's draws start from its seed.
+
+        Raises:
+            UsageError: items are left over, and the shard's ``uneven`` is ``error``.
+        """
+        plan = self._plan(epoch)
+        self._asking.choose(epoch, plan.batches)
+        for index, (rows, values) in enumerate(zip(plan.batches, self._loader, strict=True)):
+            yield Batch(as_values(values, self._port_names), rows.tolist(), float(len(rows)), plan.number(index))
 
 
 class IteratorLoader:
-    """Batches of a data layer that makes them itself (``data_iterator``)."""
+    """Batches of a data layer that makes them itself (``data_iterator``).
+
+    On several ranks each reads all of them and keeps those whose turn is its own.
+
+    Args:
+        batches: gives the batches of an epoch.
+        port_names: names of the output ports.
+        num_batches: how many there are over all ranks, where that is known.
+        shard: which part is ours.
+        numbered: for evaluation: batches tell their number.
+    """
 
     def __init__(
-        self, batches: Callable[[], Iterable[Any]], port_names: Sequence[str], num_batches: int | None
+        self,
+        batches: Callable[[], Iterable[Any]],
+        port_names: Sequence[str],
+        num_batches: int | None,
+        shard: Shard | None = None,
+        numbered: bool = False,
     ) -> None:
         self._batches, self._port_names, self._num_batches = batches, tuple(port_names), num_batches
+        self._shard, self._numbered = shard or Shard(), numbered
 
     def __len__(self) -> int:
         if self._num_batches is None:
             raise TypeError("the number of batches is not known")
-        return self._num_batches
+        return -(-self._num_batches // self._shard.world_size)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches; each must be a tuple in port order or a dictionary by port."""
-        for batch in self._batches():
-            values = as_values(batch, self._port_names)
-            yield Batch(values, None, float(_num_items(values[0])))
+        rank, world_size = self._shard.rank, self._shard.world_size
+        for number, values in enumerate(self._batches()):
+            if number % world_size == rank:
+                batch = Batch(as_values(values, self._port_names), number=number if self._numbered else None)
+                batch.amount = float(batch.num_items)
+                yield batch
 
 
 def length_of(loader: BatchLoader) -> int | None:
-    """How many batches the epoch has on this rank, where the loader knows it."""
+    """How many steps the epoch has, where the loader knows it."""
     try:
         return len(loader)
     except TypeError:
         return None
+
+
+def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:
+    """What becomes of the items that do not fill the steps of an epoch; nothing where the loader does not say."""
+    leftover: Callable[[int], Leftover] | None = getattr(loader, "leftover", None)
+    return Leftover() if leftover is None else leftover(epoch)
 
 
 def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
@@ -175,8 +186,3 @@ def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
         problem = "a batch of the data layer does not hold its ports"
         raise NeuralPortNameMismatchError(problem, got=f"{len(values)} values", wanted=wanted)
     return values
-
-
-def _num_items(value: Any) -> int:
-    scalar = getattr(value, "ndim", 1) == 0 or not hasattr(value, "__len__")
-    return 1 if scalar else len(value)

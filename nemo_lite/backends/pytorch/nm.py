@@ -254,13 +254,19 @@ class DataLayerNM(_TorchModule):
         """Where an item comes from, for messages."""
         return f"{self.name}[{item}]"
 
+    def id_of(self, item: int) -> str:
+        """A name of an item that is the same on every machine, wherever the data lie."""
+        return str(item)
+
     def loader(self, *, training: bool, shard: Shard) -> BatchLoader:
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
 
+        In evaluation on several ranks each reads all of a ``data_iterator`` and keeps every ``world_size``-th batch.
+
         Raises:
             UsageError: both or neither of ``dataset`` and ``data_iterator`` are there, ``dataset`` is an
-                IterableDataset, or there is a ``data_iterator`` on several ranks: only the data layer itself could
-                divide it.
+                IterableDataset, or there is a ``data_iterator`` for training on several ranks: only the data layer
+                itself could divide it.
         """
         dataset, iterator = self.dataset, self.data_iterator
         if (dataset is None) == (iterator is None):
@@ -268,10 +274,10 @@ class DataLayerNM(_TorchModule):
             raise UsageError("a data layer has a dataset or a data_iterator", place=self.name, got=got)
         ports = list(self.output_ports)
         if dataset is None:
-            if shard.world_size > 1:
+            if training and shard.world_size > 1:
                 remedy = "give it a dataset, or its own loader()"
                 raise UsageError("a data_iterator is not divided among ranks", place=self.name, remedy=remedy)
-            return IteratorLoader(self._batches, ports, None)
+            return IteratorLoader(self._batches, ports, None, shard, numbered=not training)
         if isinstance(dataset, IterableDataset):
             remedy = "give batches of it as data_iterator"
             raise UsageError("dataset is read by position", place=self.name, got="an IterableDataset", remedy=remedy)

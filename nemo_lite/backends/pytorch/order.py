@@ -1,0 +1,206 @@
+"""Which items make which batch on which rank: pure functions of (size, seed, epoch, rank, world size). No data in here.
+
+A *step* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so the
+items of the batches that several steps bring together do not depend on how many ranks share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_lite.errors import UnknownNameError, UsageError
+
+Rows: TypeAlias = "npt.NDArray[np.int64]"
+Uneven = Literal["pad", "drop", "join", "error"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which part of the data is ours, and the base of every random draw on it.
+
+    Attributes:
+        rank: ours, from 0.
+        world_size: number of ranks.
+        seed: base of the draws.
+        uneven: what becomes of a training step with fewer items than ranks: ``pad``: some of its items come twice;
+            ``drop``: they are left out; ``join``: the first ranks get one each, at the end of the epoch, the others
+            nothing; ``error``: the run does not start.
+
+    Raises:
+        UnknownNameError: ``uneven`` is none of these.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    uneven: str = "pad"
+
+    def __post_init__(self) -> None:
+        if self.uneven not in get_args(Uneven):
+            raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
+
+
+class Leftover(NamedTuple):
+    """What an epoch does to the items that do not fill its steps, over all ranks.
+
+    Attributes:
+        num_repeated: how many come a second time.
+        num_dropped: how many do not come.
+    """
+
+    num_repeated: int = 0
+    num_dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The batches of one rank in one epoch, by position.
+
+    Attributes:
+        batches: positions of the items of each batch.
+        num_steps: batches of the rank that has most; the same on all ranks.
+        leftover: what became of the items that do not fill a step.
+        numbers: in evaluation, the position of each batch in data order over all ranks; in training nothing.
+    """
+
+    batches: Sequence[Rows]
+    num_steps: int
+    leftover: Leftover = field(default_factory=Leftover)
+    numbers: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def num_repeated(self) -> int:
+        """How many items come twice over all ranks."""
+        return self.leftover.num_repeated
+
+    @property
+    def num_dropped(self) -> int:
+        """How many items do not come."""
+        return self.leftover.num_dropped
+
+    def number(self, index: int) -> int | None:
+        """The number of this rank's batch ``index``, see ``numbers``."""
+        return None if self.numbers is None else self.numbers[index]
+
+
+def evaluation_plan(num_items: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> Plan:
+    """The batches of ``rank`` in evaluation: over the ranks every item once, nothing repeated or left out.
+
+    Batches are blocks of the data, numbered in data order; number ``b`` is batch ``b // world_size`` of rank
+    ``b % world_size``, so that one batch of each rank, in order of the ranks, is a stretch of the data. On several
+    ranks they are as equal as blocks can be: few items do not all go to the first rank.
+
+    Args:
+        batch_size: most items of a batch; below 1, a rank's items are one batch.
+    """
+    if world_size == 1:
+        size = batch_size if batch_size > 0 else num_items
+    else:
+        num_rounds = -(-num_items // (batch_size * world_size)) if batch_size > 0 else 1
+        size = -(-num_items // (max(num_rounds, 1) * world_size))
+    size = max(size, 1)
+    num_blocks = -(-num_items // size)
+    numbers, rows = range(rank, num_blocks, world_size), np.arange(num_items)
+    blocks = [rows[number * size : (number + 1) * size] for number in numbers]
+    return Plan(blocks, -(-num_blocks // world_size), numbers=numbers)
+
+
+def items_of_a_step(num_items: int, batch_size: int, world_size: int, drop_last: bool) -> int:
+    """Items of a full training step; with a batch size below 1 all items, or as many as all ranks get equally many of.
+
+    Args:
+        drop_last: what does not fill a step is left out.
+    """
+    if batch_size < 1:
+        per_rank = num_items // world_size if drop_last else -(-num_items // world_size)
+        batch_size = max(per_rank, 1)
+    return batch_size * world_size
+
+
+def in_steps(order: Rows, step_items: int) -> Iterator[Rows]:
+    """An order cut into steps, the last one smaller where it does not come out even."""
+    for start in range(0, len(order), step_items):
+        yield order[start : start + step_items]
+
+
+def dealt(steps: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Plan:
+    """This rank's part of each training step: its items go to the ranks in turn.
+
+    Args:
+        steps: positions of the items of each step, none of them empty.
+        shard: which part is ours, and what becomes of steps with fewer items than ranks.
+        num_dropped: items that were left out before.
+
+    Raises:
+        UsageError: there are such steps, and ``uneven`` is ``error``.
+    """
+    steps, rank, world_size = list(steps), shard.rank, shard.world_size
+    short = [step for step in steps if len(step) < world_size]
+    num_repeated = 0
+    if short and shard.uneven == "error":
+        raise _left_over(sum(map(len, short)), world_size)
+    if short and shard.uneven == "pad":
+        steps = [step if len(step) >= world_size else np.resize(step, world_size) for step in steps]
+        num_repeated = sum(world_size - len(step) for step in short)
+    elif short:
+        steps = [step for step in steps if len(step) >= world_size]
+        if shard.uneven == "join":
+            # Longest first: a rank that has nothing in one of them has nothing in those behind it.
+            steps += sorted(short, key=len, reverse=True)
+        else:
+            num_dropped += sum(map(len, short))
+    batches = [step[rank::world_size] for step in steps if len(step) > rank]
+    return Plan(batches, len(steps), Leftover(num_repeated, num_dropped))
+
+
+def _left_over(num_items: int, world_size: int) -> UsageError:
+    items = "1 item is" if num_items == 1 else f"{num_items} items are"
+    return UsageError(
+        f"{items} left over at the end of an epoch, for {world_size} ranks",
+        place="uneven=error",
+        remedy="choose uneven=pad, drop or join, another batch_size, or drop_last",
+    )
+
+
+class EpochOrder:
+    """The batches of one rank, epoch by epoch.
+
+    Args:
+        num_items: items of the data set.
+        batch_size: items of a batch; below 1, a rank's items are one batch.
+        shard: which part is ours.
+        even: for training: all ranks make the same steps, see :func:`dealt`. Without it every item comes exactly once,
+            in data order, see :func:`evaluation_plan`.
+        shuffle: in training, draw another order for each epoch, from the seed.
+        drop_last: in training, leave out the items that do not fill a step.
+    """
+
+    def __init__(
+        self, num_items: int, batch_size: int, shard: Shard, *, even: bool, shuffle: bool, drop_last: bool
+    ) -> None:
+        self.num_items, self.batch_size, self.shard = num_items, batch_size, shard
+        self.even, self.shuffle, self.drop_last = even, shuffle, drop_last
+
+    def plan(self, epoch: int) -> Plan:
+        """The batches of that epoch.
+
+        Raises:
+            UsageError: items are left over, and the shard's ``uneven`` is ``error``.
+        """
+        shard, num_items = self.shard, self.num_items
+        if not self.even:
+            return evaluation_plan(num_items, self.batch_size, rank=shard.rank, world_size=shard.world_size)
+        order = np.arange(num_items)
+        if self.shuffle:
+            order = np.random.default_rng([shard.seed, epoch]).permutation(order)
+        step_items = items_of_a_step(num_items, self.batch_size, shard.world_size, self.drop_last)
+        num_dropped = num_items % step_items if self.drop_last else 0
+        return dealt(in_steps(order[: num_items - num_dropped], step_items), shard, num_dropped)

@@ -1,0 +1,114 @@
+"""Seeds: every random draw follows from (base, rank, worker, epoch). No order of data in here.
+
+torch's DataLoader seeds its workers once, when they start: with workers that live through all epochs the draws of an
+epoch would depend on the epochs before it, and a resumed run would see others. So what a worker is asked for carries
+the epoch, and the worker seeds itself again at the first request of each pass.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+
+def seed_of(base: int, *, rank: int = 0, worker: int | None = None, epoch: int = 0) -> int:
+    """The seed of one stream of draws, from 0 to 2**63 - 1; another stream for each combination.
+
+    Args:
+        base: of the run, 0 or more.
+        rank: which process.
+        worker: which of its processes that load data; None for itself.
+        epoch: which epoch.
+    """
+    # As spawn key: numbers of any size stay apart, where one list of all four would run them together.
+    key = (rank, epoch, 0 if worker is None else worker + 1)
+    words = np.random.SeedSequence(base, spawn_key=key).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of Python, NumPy and torch in this process, each with a stream of its own."""
+    random.seed(seed)
+    # Spread first: of the same words NumPy's Mersenne twister would make the very draws of Python's.
+    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+    torch.manual_seed(seed)
+
+
+class Ask(NamedTuple):
+    """What a data set is asked for.
+
+    Attributes:
+        number: counts the passes over the data in this process.
+        epoch: of the pass.
+        index: what the data set itself is asked for, or the (N,) positions of a batch.
+    """
+
+    number: int
+    epoch: int
+    index: Any
+
+
+class Entries(Protocol):
+    """What a pass asks for, one after the other."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Asking:
+    """A sampler whose entries say which epoch they belong to: what was chosen last. Each iteration is a pass."""
+
+    def __init__(self) -> None:
+        self.epoch = self._number = 0
+        self._entries: Entries = ()
+
+    def choose(self, epoch: int, entries: Entries) -> None:
+        """What the next pass asks for."""
+        self.epoch, self._entries = epoch, entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._number += 1
+        for entry in self._entries:
+            yield Ask(self._number, self.epoch, entry)
+
+
+class Seeded(Dataset[Any]):
+    """A data set that is asked by `Ask`; in a worker process each pass starts from its seed.
+
+    In the process of the run nothing is seeded: its generators are the run's.
+
+    Args:
+        dataset: map-style.
+        base, rank: of the seeds.
+    """
+
+    def __init__(self, dataset: Dataset[Any], base: int, rank: int) -> None:
+        self._dataset, self._base, self._rank = dataset, base, rank
+        self._seeded = 0
+
+    def __getitem__(self, ask: Ask) -> Any:
+        """The entry."""
+        self._seed(ask)
+        return self._dataset[ask.index]
+
+    def __getitems__(self, ask: Ask) -> Any:
+        """The entries of a batch; torch's DataLoader looks for this name."""
+        self._seed(ask)
+        positions = ask.index.tolist()
+        at_once = getattr(self._dataset, "__getitems__", None)
+        return at_once(positions) if at_once else [self._dataset[position] for position in positions]
+
+    def _seed(self, ask: Ask) -> None:
+        worker = get_worker_info()
+        if worker is not None and self._seeded != ask.number:
+            self._seeded = ask.number
+            seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=ask.epoch))
