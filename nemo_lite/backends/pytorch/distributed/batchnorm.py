@@ -1,0 +1,191 @@
+"""Synchronised batch normalisation: statistics over all ranks of a group, on GPU and CPU, for as long as a run trains.
+
+What happens to running statistics between steps is in ``statistics.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules._functions import SyncBatchNorm as _OfTorch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nemo_lite.errors import UsageError
+
+_LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def make_groups(world_size: int, group_size: int, timeout: timedelta | None = None) -> dist.ProcessGroup | None:
+    """The group of this rank, of ``group_size`` consecutive ranks; ``None``, all ranks, for 0 or ``world_size``.
+
+    Every rank calls it, for every group is made on all of them in the same order.
+
+    Args:
+        world_size: number of ranks.
+        group_size: ranks of a group.
+        timeout: how long an exchange in the group may take; by default torch's.
+
+    Raises:
+        UsageError: ``group_size`` does not divide ``world_size``.
+    """
+    if group_size < 0 or (group_size and world_size % group_size):
+        raise UsageError(
+            "the groups of synchronised batch normalisation must divide the processes",
+            place="synced_batchnorm_groupsize",
+            got=f"{group_size} for {world_size} processes",
+            wanted=", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0),
+        )
+    if group_size in (0, world_size):
+        return None
+    firsts = range(0, world_size, group_size)
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(list(range(first, first + group_size)), timeout=timeout) for first in firsts
+    ]
+    return groups[dist.get_rank() // group_size]
+
+
+@contextmanager
+def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Inside, batch normalisation in training mode takes mean and variance over all ranks of ``group``.
+
+    Every ``nn.BatchNorm1d``, ``2d`` and ``3d`` of the modules stays the object that it is, with its parameters, buffers
+    and names; only its class is another one meanwhile. A subclass with a ``forward`` of its own keeps it: what it gets
+    from ``super().forward`` is synchronised. Evaluation mode is as ever. Ranks may hold different numbers of elements,
+    also none; each of them must run the same layers in the same order.
+
+    Args:
+        modules: what trains.
+        group: the ranks; ``None``: all.
+
+    Raises:
+        UsageError: (in ``forward``) the group has fewer than two values per channel.
+    """
+    parts = dict.fromkeys(part for module in modules for part in module.modules())
+    layers: list[nn.Module] = [part for part in parts if isinstance(part, _LAYERS)]
+    before = [type(layer) for layer in layers]
+    if dist.get_world_size(group) > 1:
+        synced = {cls: _synced(cls, group or dist.group.WORLD) for cls in dict.fromkeys(before)}
+        for layer, cls in zip(layers, before, strict=True):
+            layer.__class__ = synced[cls]
+    try:
+        yield
+    finally:
+        for layer, cls in zip(layers, before, strict=True):
+            layer.__class__ = cls
+
+
+def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:
+    """The class under its own name, with :class:`_Synced` between it and torch's forward."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (cls, _Synced), {**names, "_synced_over": group})
+
+
+class _Synced(_BatchNorm):
+    """Stands right before torch's ``_BatchNorm`` in the order in which a layer's classes are asked for ``forward``."""
+
+    _synced_over: ClassVar[Any]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...) -> (N, C, ...)."""
+        if not self.training:
+            return super().forward(x)
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]  # torch's
+        factor, group = self._count_batch(), self._synced_over
+        running_mean, running_var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        if x.device.type != "cpu":
+            running = (running_mean, running_var, self.eps, factor)
+            normalised: Tensor = _OfTorch.apply(x, self.weight, self.bias, *running, group, group.size())  # type: ignore[no-untyped-call]  # torch's
+            return normalised
+        y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, group)  # type: ignore[no-untyped-call]  # torch's
+        if running_mean is not None and running_var is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), factor)
+            running_var.lerp_((variance * count / (count - 1)).to(running_var.dtype), factor)
+        return y  # type: ignore[no-any-return]  # torch's
+
+    def _count_batch(self) -> float:
+        """Count this batch; the weight of its statistics in the running ones."""
+        if self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return self.momentum or 0.0
+
+
+class _Normalise(torch.autograd.Function):
+    """Batch normalisation over a group of ranks on CPU, where torch has none. Also gives mean, variance and count."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: dist.ProcessGroup
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean, variance, count = _moments(wide, group)
+        inverse = torch.rsqrt(variance + eps).to(wide.dtype)
+        normalised = (wide - _per_channel(mean.to(wide.dtype), x)) * _per_channel(inverse, x)
+        ctx.save_for_backward(normalised, inverse, weight, count)
+        ctx.group, ctx.dtype = group, x.dtype
+        ctx.mark_non_differentiable(mean, variance, count)
+        ctx.types = [None if each is None else each.dtype for each in (weight, bias)]
+        y = normalised if weight is None else normalised * _per_channel(weight, x)
+        y = y if bias is None else y + _per_channel(bias, x)
+        # What backward needs stays its own: the next layer may write into its input.
+        return y.to(x.dtype, copy=y is normalised), mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        normalised, inverse, weight, count = ctx.saved_tensors
+        gradient = gradients[0].to(normalised.dtype)
+        dims = _all_but_channels(gradient)
+        # Each rank's own sums are its gradients of bias and weight; those of the group go into that of the input.
+        own = torch.stack([gradient.sum(dims), (gradient * normalised).sum(dims)])
+        means = own.to(torch.float64, copy=True)
+        dist.all_reduce(means, group=ctx.group)
+        of_gradient, of_product = (means / count).to(gradient.dtype)
+        scale = inverse if weight is None else inverse * weight
+        correction = _per_channel(of_gradient, gradient) + normalised * _per_channel(of_product, gradient)
+        of_weight, of_bias = (
+            own[row].to(dtype) if dtype else None for row, dtype in zip((1, 0), ctx.types, strict=True)
+        )
+        return ((gradient - correction) * _per_channel(scale, gradient)).to(ctx.dtype), of_weight, of_bias, None, None
+
+
+def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (C,), variance (C,) and number of values per channel () over all ranks, in float64.
+
+    Squares are summed around each rank's own mean and then moved to that of all, so that nothing cancels however far
+    from zero the values lie; one exchange does it.
+    """
+    dims, num_values = _all_but_channels(x), x.numel() // x.shape[1]
+    own_mean = x.sum(dims) / max(num_values, 1)
+    squares = (x - _per_channel(own_mean, x)).square().sum(dims)
+    own = torch.cat([own_mean.double(), squares.double(), own_mean.new_full((1,), num_values, dtype=torch.float64)])
+    of_all = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(of_all, own, group=group)
+    gathered, num_channels = torch.stack(of_all), x.shape[1]
+    means, sums, counts = gathered[:, :num_channels], gathered[:, num_channels:-1], gathered[:, -1:]
+    count = counts.sum()
+    if count < 2:
+        raise UsageError(
+            "batch normalisation needs at least two values per channel",
+            got=f"{int(count)} on {group.size()} ranks",
+            remedy="use larger batches",
+        )
+    mean = (counts * means).sum(0) / count
+    return mean, (sums + counts * (means - mean).square()).sum(0) / count, count
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """(C,) so that it goes with (N, C, ...)."""
+    return values.view(-1, *[1] * (x.dim() - 2))
