@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 
 def torchrun(rank: int, local_rank: int, local_world_size: int = 2, num_nodes: int = 1, **more: str) -> dict[str, str]:
     """What torchrun, and torch.distributed.launch, set for a worker."""
@@ -118,3 +122,10 @@ def hydra(rank: int, size: int = 4) -> dict[str, str]:
         "MPI_LOCALRANKID": str(rank),
         "MPI_LOCALNRANKS": str(size),
     }
+
+
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what a launcher of the tests themselves has set: they may run in a job."""
+    known = {**torchrun(0, 0), **slurm_task(0), **openmpi(0), **hydra(0)}
+    for name in known.keys() & os.environ.keys() - {"OMP_NUM_THREADS"}:
+        monkeypatch.delenv(name)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from nemo_lite.errors import did_you_mean
+from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.utils.launch import LAUNCHERS, Place, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 N = TypeVar("N", int, float)
 
 OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
 
-
 _LARGEST_FLOAT32 = 3.4e38
+_WEEK_SECONDS = 604_800
+# Options of LaunchedParser, and arguments of the factory.
+_OF_THE_LAUNCH = ("local_rank", "launcher", "init_method", "rank", "world_size", "dist_backend", "dist_timeout")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -43,7 +45,63 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-class NemoArgParser(OneLineParser):
+class LaunchedParser(OneLineParser):
+    """The options by which a process that a launcher started knows its place among the others; checked when parsed.
+
+    ``local_rank`` in the result is the launcher's, whichever way it says it, and ``None`` for a single process.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        group = self.add_argument_group("several processes")
+        # torch.distributed.launch passes --local-rank, its older versions --local_rank; torchrun passes nothing.
+        group.add_argument(
+            "--local_rank",
+            "--local-rank",
+            type=not_negative_int,
+            help="index of this process on its machine, given by the launcher (default: the launcher's variables)",
+        )
+        group.add_argument(
+            "--launcher", choices=LAUNCHERS, default="auto", help="what started this process; none: nothing did"
+        )
+        group.add_argument(
+            "--init_method", help="tcp://host:port where processes meet (default: what the launcher says)"
+        )
+        group.add_argument("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
+        group.add_argument("--world_size", type=positive_int, help="number of processes, with --init_method")
+        group.add_argument(
+            "--dist_backend",
+            choices=("nccl", "gloo"),
+            help="what exchanges gradients (default: nccl on GPUs, else gloo)",
+        )
+        group.add_argument(
+            "--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them"
+        )
+
+    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; what the options and the launcher say must fit together."""
+        parsed = super().parse_args(args, namespace)
+        place = self.place_of(parsed)
+        parsed.local_rank = None if place is None else place.local_rank
+        return parsed
+
+    def place_of(self, parsed: Any) -> Place | None:
+        """This process's place, by its options and the environment; ``None`` for a single process."""
+        try:
+            return who_am_i(
+                parsed.local_rank,
+                launcher=parsed.launcher,
+                init_method=parsed.init_method,
+                rank=parsed.rank,
+                world_size=parsed.world_size,
+            )
+        except UsageError as error:
+            self.error(str(error))
+
+
+class NemoArgParser(LaunchedParser):
     """NeMo's common options; also of use in ``parents=[NemoArgParser()]``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -54,14 +112,6 @@ class NemoArgParser(OneLineParser):
         self._add_output_options()
 
     def _add_run_options(self) -> None:
-        # torchrun sets LOCAL_RANK; torch.distributed.launch passes --local-rank, its older versions --local_rank.
-        self.add_argument(
-            "--local_rank",
-            "--local-rank",
-            type=local_rank,
-            default=os.environ.get("LOCAL_RANK"),
-            help="index of this process on its machine, given by the launcher (default: LOCAL_RANK)",
-        )
         self.add_argument(
             "--amp_opt_level",
             choices=("O0", "O1", "O2", "O3"),
@@ -103,6 +153,11 @@ class NemoArgParser(OneLineParser):
         )
 
 
+def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What a :class:`LaunchedParser` read, as keyword arguments of ``NeuralModuleFactory``."""
+    return {option: getattr(parsed, option) for option in _OF_THE_LAUNCH}
+
+
 class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults are shown where there is something to show and the help does not do it itself."""
 
@@ -135,11 +190,11 @@ def not_negative_float(text: str) -> float:
     return value
 
 
-def local_rank(text: str) -> int:
-    """An argparse type: the index of a process on its machine, perhaps from the environment."""
-    value = _parsed(int, text)
-    if value is None or value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} (from the option, or from LOCAL_RANK) is not a whole number from 0")
+def seconds(text: str) -> float:
+    """An argparse type: a time above 0 and up to a week."""
+    value = _parsed(float, text)
+    if value is None or not 0 < value <= _WEEK_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, up to {_WEEK_SECONDS} (a week)")
     return value
 
 

@@ -1,8 +1,8 @@
 """The ``logging`` object: NeMo's singleton, on top of the standard library's logging. No experiment folders in here.
 
 A line reads ``[NeMo I 2026-01-01 12:00:00 train:17] message`` (level, local time, module and line of the caller).
-INFO and below go to stdout, the rest to stderr. On ranks above 0 (environment variable RANK) only files are written,
-unless NEMO_TESTING is set; NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
+INFO and below go to stdout, the rest to stderr. On ranks above 0, which any launcher's variables tell, only files are
+written, unless NEMO_TESTING is set; NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+from nemo_lite.utils.launch import rank_in
 
 
 class LogMode(enum.Enum):
@@ -228,12 +230,12 @@ class _Formatter(_logging.Formatter):
         )
 
     def formatMessage(self, record: _logging.LogRecord) -> str:  # noqa: N802 - the standard library's spelling
-        record.rank = f" rank:{os.environ.get('RANK', 0)}" if _is_set("NEMO_TESTING") else ""
+        record.rank = f" rank:{rank_in(os.environ)}" if _is_set("NEMO_TESTING") else ""
         return super().formatMessage(record)
 
 
 def _is_on_writing_rank(record: _logging.LogRecord) -> bool:
-    return os.environ.get("RANK", "0") == "0" or _is_set("NEMO_TESTING")
+    return not rank_in(os.environ) or _is_set("NEMO_TESTING")
 
 
 def _is_for_stderr(record: _logging.LogRecord) -> bool:

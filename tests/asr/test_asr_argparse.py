@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from launchers import no_launcher, slurm_task, torchrun
 
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
 from nemo_lite import DeviceType
+from nemo_lite.utils.argparse import launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
 
@@ -18,8 +20,12 @@ OLDER = """--model_config m.yaml --train_manifest t.json --val_manifest1 a.json 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for variable in ("LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(variable, raising=False)
+    no_launcher(monkeypatch)
+
+
+def start(monkeypatch, environ):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
 
 
 def parse(*args):
@@ -80,7 +86,7 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --num_epochs 3", "got both, wanted --num_epochs or --max_steps"),
         (
             "{} --num_gpus 8",
-            "--num_gpus 8 differs from what was started (1); start it with torchrun --nproc",
+            "--num_gpus: 8 asked, no launcher started this process; start it with torchrun --nproc-per-node=8, or",
         ),
         ("{} --disable_mixed_precision --amp_opt_level O1", "--disable_mixed_precision contradicts --amp_opt_level O1"),
         ("{} --amp_opt_level O2", "invalid choice: 'O2'"),
@@ -102,6 +108,14 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --save_freq 5", "--checkpoint_save_freq has no effect without --work_dir or --checkpoint_dir"),
         ("{} --eval_freq 5", "--eval_freq has no effect without --eval_datasets"),
         ("{} --eval_batch_size 5", "--eval_batch_size has no effect without --eval_datasets"),
+        ("{} --synced_bn_groupsize 2", "--synced_bn_groupsize has no effect without --synced_bn; leave it out"),
+        ("{} --uneven wait", "argument --uneven: invalid choice: 'wait'"),
+        ("{} --global_batch_size 64 --batch_size 64", "--global_batch_size contradicts --batch_size; leave one out"),
+        (
+            "{} --global_batch_size 7 --iter_per_step 2",
+            "--global_batch_size 7 does not divide by 2 (1 processes x --iter_per_step 2); 6 and 8 would",
+        ),
+        ("{} --local_rank 1", "RANK and WORLD_SIZE are missing: got --local_rank 1; start the script with torchrun"),
         ("{} --load_dir nowhere", "'nowhere' does not exist; give a folder of checkpoints"),
         ("{} --trian_manifest x", "unrecognized arguments: --trian_manifest x (did you mean --train_manifest?)"),
     ],
@@ -121,9 +135,56 @@ def test_a_folder_without_checkpoints_is_refused_by_every_script(tmp_path, capsy
 
 def test_the_number_of_gpus_is_held_against_the_launchers(monkeypatch, capsys):
     assert parse("--num_gpus", "1").num_gpus == 1
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert parse("--num_gpus", "8").num_gpus == 8
-    assert "--num_gpus 1 differs from what was started (8)" in refusal(capsys, *NEEDED, "--num_gpus", "1")
+    start(monkeypatch, torchrun(1, 1, local_world_size=4))
+    assert parse("--num_gpus", "4").num_gpus == 4
+    told = refusal(capsys, *NEEDED, "--num_gpus", "8")
+    assert "--num_gpus: 8 asked, the launcher started 4; start it with torchrun --nproc-per-node=8, or leave" in told
+
+
+def test_the_global_batch_is_divided_among_processes_and_accumulated_batches(monkeypatch, capsys):
+    assert parse("--global_batch_size", "64").batch_size == 64
+    start(monkeypatch, slurm_task(5))
+    parsed = parse("--global_batch_size", "64", "--iter_per_step", "2")
+    assert (parsed.batch_size, parsed.global_batch_size) == (4, 64)
+    assert parse("--global_batch_size", "64", "--batch_per_step", "2").batch_size == 4
+    assert parse("--batch_size", "64").batch_size == 64
+    told = refusal(capsys, *NEEDED, "--global_batch_size", "4")
+    assert "--global_batch_size 4 does not divide by 8 (8 processes x --iter_per_step 1); 8 would" in told
+
+
+def test_a_scripts_own_default_of_the_batch_gives_way_to_a_global_one():
+    parser = AsrArgParser()
+    parser.set_defaults(batch_size=16)
+    assert parser.parse_args([*NEEDED]).batch_size == 16
+    assert parser.parse_args([*NEEDED, "--global_batch_size", "8"]).batch_size == 8
+
+
+def test_training_on_several_processes_has_its_options():
+    parsed = parse()
+    assert (parsed.synced_bn, parsed.synced_bn_groupsize, parsed.uneven, parsed.shard_weights) == (
+        False,
+        0,
+        "pad",
+        False,
+    )
+    parsed = parse("--synced_bn", "--synced_bn_groupsize", "2", "--uneven", "join", "--shard_weights")
+    assert (parsed.synced_bn, parsed.synced_bn_groupsize, parsed.uneven, parsed.shard_weights) == (
+        True,
+        2,
+        "join",
+        True,
+    )
+
+
+def test_scripts_that_use_a_model_have_the_options_of_the_launch_and_none_of_training(tmp_path, capsys, monkeypatch):
+    (tmp_path / "JasperEncoder-STEP-1.safetensors").write_bytes(b"")
+    needed = ["--model_config", "m.yaml", "--load_dir", str(tmp_path)]
+    launch = launch_arguments(AsrArgParser().parse_args([*NEEDED]))
+    assert launch_arguments(EvalArgParser().parse_args(needed)) == launch
+    for option in ("--synced_bn", "--uneven=pad", "--shard_weights", "--global_batch_size=8", "--num_gpus=1"):
+        assert f"unrecognized arguments: {option}" in refusal(capsys, *needed, option, parser=EvalArgParser)
+    start(monkeypatch, torchrun(1, 1))
+    assert "local rank: got --local_rank 0 and" in refusal(capsys, *needed, "--local_rank=0", parser=EvalArgParser)
 
 
 def test_one_beta_leaves_the_other_at_the_optimizers_own():
@@ -153,11 +214,12 @@ def test_events_are_written_where_there_is_a_folder_for_them():
 
 
 @pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
-def test_both_spellings_of_the_local_rank_are_one_option(option, tmp_path):
+def test_both_spellings_of_the_local_rank_are_one_option(option, tmp_path, monkeypatch):
+    start(monkeypatch, torchrun(1, 1))
     (tmp_path / "JasperEncoder-STEP-1.safetensors").write_bytes(b"")
-    assert parse(option, "0").local_rank == 0
-    args = ["--model_config", "m.yaml", "--load_dir", str(tmp_path), option, "0"]
-    assert EvalArgParser().parse_args(args).local_rank == 0
+    assert parse(option, "1").local_rank == parse().local_rank == 1
+    args = ["--model_config", "m.yaml", "--load_dir", str(tmp_path), option, "1"]
+    assert EvalArgParser().parse_args(args).local_rank == 1
 
 
 def test_the_help_shows_every_option_and_the_defaults(capsys):
@@ -165,7 +227,15 @@ def test_the_help_shows_every_option_and_the_defaults(capsys):
         AsrArgParser().parse_args(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    for shown in ("--local-rank", "--val_manifest3", "default: 0.02", "default: CosineAnnealing", "first generation"):
+    for shown in (
+        "--local-rank",
+        "--val_manifest3",
+        "default: 0.02",
+        "default: CosineAnnealing",
+        "default: 64",
+        "--launcher",
+        "first gen",
+    ):
         assert shown in text
     assert "default: None" not in text
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
-from nemo_lite.utils.argparse import NemoArgParser
+from nemo_lite.utils.argparse import NemoArgParser, launch_arguments
+
+LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    no_launcher(monkeypatch)
+
+
+def start(monkeypatch, environ):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
 
 
 def error_of(capsys, *args):
@@ -26,6 +34,12 @@ def error_of(capsys, *args):
 def test_defaults_are_those_of_nemo():
     assert vars(NemoArgParser().parse_args([])) == {
         "local_rank": None,
+        "launcher": "auto",
+        "init_method": None,
+        "rank": None,
+        "world_size": None,
+        "dist_backend": None,
+        "dist_timeout": 600.0,
         "amp_opt_level": "O0",
         "cudnn_benchmark": False,
         "model_config": None,
@@ -50,20 +64,55 @@ def test_defaults_are_those_of_nemo():
 
 
 @pytest.mark.parametrize("option", ["--local_rank", "--local-rank"])
-def test_both_spellings_of_the_local_rank_are_one_option(option):
-    assert NemoArgParser().parse_args([option, "3"]).local_rank == 3
-    assert NemoArgParser().parse_args([f"{option}=3"]).local_rank == 3
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_both_spellings_of_the_local_rank_are_one_option(option, launcher, monkeypatch):
+    start(monkeypatch, LAUNCHED[launcher])
+    assert NemoArgParser().parse_args([option, "1"]).local_rank == 1
+    assert NemoArgParser().parse_args([f"{option}=1"]).local_rank == 1
 
 
-def test_the_local_rank_comes_from_the_environment_unless_given(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    assert NemoArgParser().parse_args([]).local_rank == 2
-    assert NemoArgParser().parse_args(["--local-rank=1"]).local_rank == 1
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_the_local_rank_comes_from_every_launcher(launcher, monkeypatch):
+    start(monkeypatch, LAUNCHED[launcher])
+    assert NemoArgParser().parse_args([]).local_rank == 1
 
 
-def test_a_broken_local_rank_in_the_environment_is_one_line(monkeypatch, capsys):
-    monkeypatch.setenv("LOCAL_RANK", "one")
-    assert "'one' (from the option, or from LOCAL_RANK) is not a whole number" in error_of(capsys)
+def test_a_script_in_a_batch_job_without_srun_has_no_local_rank(monkeypatch):
+    start(monkeypatch, slurm_batch())
+    assert NemoArgParser().parse_args([]).local_rank is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "args", "message"),
+    [
+        ({"LOCAL_RANK": "one"}, [], "LOCAL_RANK: is not a whole number from 0: got 'one'"),
+        ({"LOCAL_RANK": "0"}, [], "RANK and WORLD_SIZE are missing: got LOCAL_RANK=0; start the script with torchrun"),
+        (torchrun(1, 1), ["--local_rank=0"], "disagree about the local rank: got --local_rank 0 and LOCAL_RANK=1"),
+        (torchrun(1, 1), ["--launcher=none"], "the launcher is none, and a launcher started 2 processes"),
+        (torchrun(1, 1), ["--launcher=slurm"], "the launcher is slurm, and this process was not started by srun"),
+        (torchrun(1, 1), ["--init_method=tcp://a:1"], "disagree about where ranks meet: got --init_method tcp://a:1 "),
+        (torchrun(1, 1), ["--rank=0"], "disagree about the rank: got --rank 0 and RANK=1"),
+        ({}, ["--local_rank=1"], "RANK and WORLD_SIZE are missing: got --local_rank 1; start the script with torchrun"),
+        ({}, ["--init_method=tcp://a:1", "--rank=0"], "give --world_size and --local_rank, or start"),
+        ({}, ["--init_method=file:///a"], "--init_method file:///a: cannot be used: wanted tcp://host:port or env://"),
+    ],
+)
+def test_what_does_not_fit_together_is_one_line(environ, args, message, monkeypatch, capsys):
+    start(monkeypatch, environ)
+    assert message in error_of(capsys, *args)
+
+
+def test_what_was_said_of_the_launch_goes_to_the_factory():
+    line = "--init_method tcp://127.0.0.1:99 --rank 1 --world_size 2 --dist_backend gloo --dist_timeout 7.5"
+    assert launch_arguments(NemoArgParser().parse_args(line.split())) == {
+        "local_rank": 1,
+        "launcher": "auto",
+        "init_method": "tcp://127.0.0.1:99",
+        "rank": 1,
+        "world_size": 2,
+        "dist_backend": "gloo",
+        "dist_timeout": 7.5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,6 +125,11 @@ def test_a_broken_local_rank_in_the_environment_is_one_line(monkeypatch, capsys)
         (["--optimizer", "sdg"], "argument --optimizer: invalid choice: 'sdg'"),
         (["--lr_policy", "Cosine"], "argument --lr_policy: invalid choice: 'Cosine'"),
         (["--amp_opt_level", "O4"], "argument --amp_opt_level: invalid choice: 'O4'"),
+        (["--launcher", "slrum"], "argument --launcher: invalid choice: 'slrum'"),
+        (["--dist_backend", "mpi"], "argument --dist_backend: invalid choice: 'mpi'"),
+        (["--dist_timeout", "0"], "argument --dist_timeout: '0' is not a number of seconds above 0"),
+        (["--dist_timeout", "inf"], "argument --dist_timeout: 'inf' is not a number of seconds above 0"),
+        (["--world_size", "0"], "argument --world_size: '0' is not a whole number from 1"),
         (["--weigth_decay=1"], "unrecognized arguments: --weigth_decay=1 (did you mean --weight_decay?)"),
     ],
 )
@@ -90,4 +144,5 @@ def test_it_serves_as_a_parent_whose_options_can_be_replaced():
     parser.add_argument("--lr", type=float, default=0.02)
     parser.set_defaults(optimizer="novograd")
     args = parser.parse_args(["--eval_datasets", "a.json", "b.json", "--local-rank", "0"])
-    assert (args.lr, args.optimizer, args.eval_datasets, args.local_rank) == (0.02, "novograd", ["a.json", "b.json"], 0)
+    assert (args.lr, args.optimizer, args.eval_datasets) == (0.02, "novograd", ["a.json", "b.json"])
+    assert launch_arguments(args)["local_rank"] == 0

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
+from launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
 from nemo_lite.utils import logging as exported
 from nemo_lite.utils.nemo_logging import Logger, LogMode
@@ -16,7 +18,7 @@ from nemo_lite.utils.nemo_logging import Logger, LogMode
 
 @pytest.fixture
 def logger(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
+    no_launcher(monkeypatch)
     monkeypatch.delenv("NEMO_TESTING", raising=False)
     monkeypatch.delenv("NEMO_REDIRECT_LOGS_TO_STDERR", raising=False)
     logger = Logger("nemo_lite.test_nemo_logging")
@@ -72,14 +74,24 @@ def test_everything_goes_to_stderr_when_asked(logger, capsys, monkeypatch):
     assert "low" in captured.err
 
 
-def test_other_ranks_are_silent_but_for_their_files(logger, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("RANK", "1")
+@pytest.mark.parametrize("environ", [{"RANK": "1"}, torchrun(1, 1), slurm_task(1), openmpi(1)])
+def test_other_ranks_are_silent_but_for_their_files(environ, logger, capsys, monkeypatch, tmp_path):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     logger.add_file_handler(tmp_path / "log.txt")
     logger.error("x")
     logger.remove_file_handler(tmp_path / "log.txt")
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
     assert "] x" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("environ", [{"RANK": "broken"}, slurm_batch(), slurm_task(0), openmpi(0)])
+def test_the_first_rank_and_a_process_that_is_alone_write(environ, logger, capsys, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    logger.info("x")
+    assert "] x" in capsys.readouterr().out
 
 
 def test_other_ranks_write_with_their_number_while_testing(logger, capsys, monkeypatch):
@@ -154,11 +166,13 @@ def test_captured_warnings_become_log_lines_with_their_own_place(logger, capsys)
     assert shown != logger._log_warning
 
 
-def test_the_file_needs_nothing_but_the_standard_library():
+def test_the_log_needs_no_torch():
     code = (
-        "import sys, importlib.util as u; s = u.spec_from_file_location('x', sys.argv[1]);"
-        "m = u.module_from_spec(s); s.loader.exec_module(m); assert 'torch' not in sys.modules; m.logging.info('fine')"
+        "import sys, types, pathlib; root = pathlib.Path(sys.argv[1]);"
+        # In place of the package that imports everything: a bare one.
+        "package = types.ModuleType('nemo_lite'); package.__path__ = [str(root)]; sys.modules['nemo_lite'] = package;"
+        "from nemo_lite.utils.nemo_logging import logging; assert 'torch' not in sys.modules; logging.info('fine')"
     )
-    path = sys.modules["nemo_lite.utils.nemo_logging"].__file__
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    root = Path(sys.modules["nemo_lite"].__file__).parent
+    done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
     assert "fine" in done.stdout

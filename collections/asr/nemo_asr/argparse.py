@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -10,14 +9,14 @@ from typing import Any
 
 from nemo_lite import DeviceType
 from nemo_lite.utils.argparse import (
+    LaunchedParser,
     NemoArgParser,
-    OneLineParser,
-    local_rank,
     not_negative_float,
     not_negative_int,
     positive_int,
 )
 from nemo_lite.utils.helpers import parse_checkpoint_name
+from nemo_lite.utils.launch import Place
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {
@@ -33,7 +32,9 @@ _NEEDS = {
     "checkpoint_save_freq": ("work_dir", "checkpoint_dir"),
     "eval_freq": ("eval_datasets",),
     "eval_batch_size": ("eval_datasets",),
+    "synced_bn_groupsize": ("synced_bn",),
 }
+_DEFAULT_BATCH_SIZE = 64
 _DEFAULT_BETAS = {"novograd": (0.95, 0.25), "fused_novograd": (0.95, 0.25)}
 _LEVELS = ("O0", "O1")
 _LEVELS_HELP = "precision: float32 (O0) or mixed (O1) (default: O1 on a GPU, O0 on a CPU)"
@@ -48,7 +49,8 @@ class AsrArgParser(NemoArgParser):
     no effect ends the script with one line and exit code 2, before anything is read or written.
 
     The result has, beside the options: ``run_dir``, the run's folder or None; ``betas``, the optimizer's where they are
-    given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``.
+    given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``; ``batch_size`` of one
+    process, also with ``--global_batch_size``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -56,8 +58,9 @@ class AsrArgParser(NemoArgParser):
         super().__init__(*args, conflict_handler="resolve", **kwargs)
         self._add_run_and_model_options()
         self._add_training_options()
+        self._add_shared_training_options()
         self._add_older_options()
-        self.set_defaults(optimizer="novograd", batch_size=64, lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
+        self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
 
     def _add_run_and_model_options(self) -> None:
         self.add_argument("--train_dataset", help="manifest to train on; several are separated by commas")
@@ -95,6 +98,33 @@ class AsrArgParser(NemoArgParser):
         )
         self.add_argument("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
 
+    def _add_shared_training_options(self) -> None:
+        self.add_argument(
+            "--batch_size",
+            type=positive_int,
+            help=f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
+        )
+        self.add_argument(
+            "--global_batch_size",
+            type=positive_int,
+            help="items per optimizer step of all processes together, instead of --batch_size",
+        )
+        self.add_argument("--synced_bn", action="store_true", help="batch statistics of all processes together")
+        self.add_argument(
+            "--synced_bn_groupsize",
+            type=not_negative_int,
+            default=0,
+            help="processes that share batch statistics (default: 0, all)",
+        )
+        self.add_argument(
+            "--uneven",
+            choices=("pad", "drop", "join", "error"),
+            default="pad",
+            help="what becomes of an epoch's last batches where not all processes have one: take some items twice, "
+            "leave them out, let the others wait, or stop",
+        )
+        self.add_argument("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
+
     def _add_older_options(self) -> None:
         group = self.add_argument_group("options of the first generation")
         for older, newer in _OLDER.items():
@@ -114,9 +144,11 @@ class AsrArgParser(NemoArgParser):
     ) -> Any:
         """As in argparse, with the older options folded into those they became, and everything checked."""
         parsed = super().parse_args(args, namespace)
+        place = self.place_of(parsed)
         self._fold_older_options(parsed)
         self._check_needed(parsed)
-        self._check_num_gpus(parsed)
+        self._check_num_gpus(parsed, place)
+        self._fold_batch_size(parsed, place.world_size if place else 1)
         self._fold_precision(parsed)
         self._fold_betas(parsed)
         self._fold_seed(parsed)
@@ -144,12 +176,29 @@ class AsrArgParser(NemoArgParser):
             if getattr(parsed, option) != self.get_default(option) and not any(getattr(parsed, n) for n in needed):
                 self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
 
-    def _check_num_gpus(self, parsed: Any) -> None:
-        num_processes = os.environ.get("WORLD_SIZE", "1")  # set by torchrun
-        if parsed.num_gpus is not None and str(parsed.num_gpus) != num_processes:
+    def _check_num_gpus(self, parsed: Any, place: Place | None) -> None:
+        asked, started = parsed.num_gpus, place.world_size if place else 1
+        if asked not in (None, started):
+            what = f"the launcher started {started}" if place else "no launcher started this process"
             self.error(
-                f"--num_gpus {parsed.num_gpus} differs from what was started ({num_processes}); start it with "
-                f"torchrun --nproc-per-node={parsed.num_gpus}, or leave the option out"
+                f"--num_gpus: {asked} asked, {what}; start it with torchrun --nproc-per-node={asked}, "
+                "or leave the option out"
+            )
+
+    def _fold_batch_size(self, parsed: Any, num_processes: int) -> None:
+        together = parsed.global_batch_size
+        if together is None:
+            parsed.batch_size = parsed.batch_size or _DEFAULT_BATCH_SIZE
+            return
+        if parsed.batch_size != self.get_default("batch_size"):
+            self.error("--global_batch_size contradicts --batch_size; leave one out")
+        num_batches = num_processes * parsed.iter_per_step
+        parsed.batch_size, rest = divmod(together, num_batches)
+        if rest:
+            near = [size for size in (together - rest, together - rest + num_batches) if size]
+            self.error(
+                f"--global_batch_size {together} does not divide by {num_batches} ({num_processes} processes x "
+                f"--iter_per_step {parsed.iter_per_step}); {' and '.join(map(str, near))} would"
             )
 
     def _fold_precision(self, parsed: Any) -> None:
@@ -190,7 +239,7 @@ class AsrArgParser(NemoArgParser):
         parsed.run_dir = Path(parsed.work_dir).expanduser() / parsed.exp_name if parsed.work_dir else None
 
 
-class EvalArgParser(OneLineParser):
+class EvalArgParser(LaunchedParser):
     """The options of scripts that use a trained model."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -204,7 +253,6 @@ class EvalArgParser(OneLineParser):
         self.add_argument(
             "--placement", type=_placement, metavar="{GPU,CPU}", help="where to run (default: on a GPU if there is one)"
         )
-        self.add_argument("--local_rank", "--local-rank", type=local_rank, help="given by a launcher")
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:
