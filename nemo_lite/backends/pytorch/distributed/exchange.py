@@ -57,7 +57,7 @@ def decode(parcel: torch.Tensor) -> Any:
     """The value of a parcel: the buffers of :func:`encode`, joined. Its tensors are on the CPU, in memory of their own.
 
     Raises:
-        ValueError: bytes that :func:`encode` does not give.
+        ValueError: a header that :func:`encode` does not write.
     """
     length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
     header, rest = parcel[_LENGTH_BYTES : _LENGTH_BYTES + length], parcel[_LENGTH_BYTES + length :]
@@ -289,7 +289,9 @@ class _Unpacked:
         return self._take(length).numpy().tobytes()
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        dtype = getattr(torch, name)
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"a tensor of {name!r}")
         # Memory of its own: a small tensor that is kept would keep all others of its parcel.
         return self._take(math.prod(shape) * dtype.itemsize).clone().view(dtype).reshape(shape)
 
