@@ -17,6 +17,9 @@ from nemo_lite.utils.nemo_logging import logging
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+# Before what rank 0 says instead of the time when it could not make the folders.
+_FAILED = "failed: "
+
 
 class ExpManager:
     """Creates ``work_dir[/time]`` with ``checkpoints/``, ``tensorboard/``, a log file a rank and copies of some files.
@@ -31,14 +34,16 @@ class ExpManager:
         tb_dir: where events go, instead of ``work_dir/tensorboard``.
         files_to_copy: files to keep beside the results, such as the configuration; the time is put into their names.
         add_time: make a sub-folder named after the current time.
-        broadcast_func: takes a text, returns rank 0's: lets all ranks use the same time.
+        broadcast_func: takes a text, returns rank 0's. With it rank 0 makes the folders first and the others use the
+            same time; where rank 0 cannot, all of them fail. All ranks have to get here then.
 
     Attributes:
         work_dir, ckpt_dir, tb_dir, log_file: what was created, or None.
 
     Raises:
         UsageError: a folder that is not writable, exists already, or is missing in the arguments; a file that is
-            missing. Nothing has been copied or logged then.
+            missing on rank 0; several ranks that would have to agree without ``broadcast_func``. Nothing has been
+            copied or logged then.
     """
 
     def __init__(
@@ -58,26 +63,34 @@ class ExpManager:
         self._use_tb = use_tb and self.global_rank == 0
         self._tb_writer: SummaryWriter | None = None
         copied = [Path(file) for file in files_to_copy or ()]
-        self._check(work_dir, tb_dir, use_tb, copied)
+        if use_tb and not work_dir and not tb_dir:
+            raise UsageError("use_tb needs a place for the events", remedy="give work_dir or tb_dir, or use_tb=False")
+        if global_rank is not None and broadcast_func is None:
+            _check_apart(add_time, exist_ok)
 
-        self._time = _common_time(global_rank is not None and add_time, broadcast_func)
-        self.work_dir = Path(work_dir) / (self._time if add_time else "") if work_dir else None
-        if self.work_dir:
-            # Only rank 0 can tell a folder of an earlier run from the one that another rank has just made.
-            self.work_dir = make_writable_folder(self.work_dir, exist_ok=exist_ok or self.global_rank > 0)
-        self.ckpt_dir = self._folder(ckpt_dir, "checkpoints")
-        self.tb_dir = self._folder(tb_dir, "tensorboard") if use_tb or tb_dir else None
+        self._time = ""
+        self.work_dir: Path | None = None
+        self.ckpt_dir: Path | None = None
+        self.tb_dir: Path | None = None
+
+        def make(now: str) -> None:
+            self._time = now
+            if self.global_rank == 0:
+                _check_files(copied)
+            if work_dir:
+                # Only rank 0 can tell a folder of an earlier run from the one that another rank has just made.
+                folder = Path(work_dir) / (now if add_time else "")
+                self.work_dir = make_writable_folder(folder, exist_ok=exist_ok or self.global_rank > 0)
+            self.ckpt_dir = self._folder(ckpt_dir, "checkpoints")
+            self.tb_dir = self._folder(tb_dir, "tensorboard") if use_tb or tb_dir else None
+
+        if global_rank is None or broadcast_func is None:
+            make(_now())
+        else:
+            _make_in_turn(make, global_rank == 0, broadcast_func)
         self.log_file = self._start_log_file()
         if self.work_dir and self.global_rank == 0:
             self._keep(self.work_dir, copied)
-
-    @staticmethod
-    def _check(work_dir: object, tb_dir: object, use_tb: bool, files: Iterable[Path]) -> None:
-        if use_tb and not work_dir and not tb_dir:
-            raise UsageError("use_tb needs a place for the events", remedy="give work_dir or tb_dir, or use_tb=False")
-        for file in files:
-            if not file.is_file():
-                raise UsageError("no such file", place=str(file), remedy="correct files_to_copy")
 
     def _folder(self, given: str | Path | None, default: str) -> Path | None:
         folder = given or (self.work_dir / default if self.work_dir else None)
@@ -128,14 +141,43 @@ class ExpManager:
             logging.remove_file_handler(self.log_file)
 
 
-def _common_time(is_shared: bool, broadcast: Callable[[str], str] | None) -> str:
-    """The current time as ``2026-01-01_12-00-00``: rank 0's, where several ranks name a folder after it."""
-    now = time.strftime("%Y-%m-%d_%H-%M-%S")
-    if not is_shared:
-        return now
-    if broadcast is None:
+def _make_in_turn(make: Callable[[str], None], is_first: bool, broadcast: Callable[[str], str]) -> None:
+    """Rank 0 makes, then the others, with rank 0's time; where rank 0 cannot, all fail and none waits."""
+    if not is_first:
+        answer = broadcast("")
+        if answer.startswith(_FAILED):
+            raise UsageError(f"on rank 0: {answer.removeprefix(_FAILED)}")
+        make(answer)
+        return
+    now = _now()
+    try:
+        make(now)
+    except UsageError as error:
+        broadcast(f"{_FAILED}{error}")
+        raise
+    broadcast(now)
+
+
+def _check_apart(add_time: bool, exist_ok: bool) -> None:
+    """Several ranks that cannot speak to each other may only do what needs no agreement."""
+    if add_time:
         raise UsageError(
             "several ranks cannot agree on the time in the folder's name",
             remedy="give broadcast_func, or add_time=False",
         )
-    return broadcast(now)
+    if not exist_ok:
+        raise UsageError(
+            "rank 0 cannot tell a folder of an earlier run from one that another rank has just made",
+            remedy="give broadcast_func, or exist_ok=True",
+        )
+
+
+def _check_files(files: Iterable[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise UsageError("no such file", place=str(file), remedy="correct files_to_copy")
+
+
+def _now() -> str:
+    """The current time as ``2026-01-01_12-00-00``."""
+    return time.strftime("%Y-%m-%d_%H-%M-%S")

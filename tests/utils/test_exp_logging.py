@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,7 +72,79 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_pat
 def test_an_existing_folder_is_refused_by_rank_0_when_asked(tmp_path):
     with pytest.raises(UsageError, match="the folder exists already"):
         ExpManager(tmp_path, exist_ok=False, add_time=False, use_tb=False)
-    made(tmp_path, global_rank=1, exist_ok=False, add_time=False, use_tb=False)
+    with pytest.raises(UsageError, match=r"that another rank has just made; give broadcast_func, or exist_ok=True"):
+        ExpManager(tmp_path, global_rank=1, exist_ok=False, add_time=False, use_tb=False)
+
+
+class Ranks:
+    """Ranks as threads: what rank 0 broadcasts reaches the others, which wait for it."""
+
+    def __init__(self, num_ranks):
+        self.num_ranks, self.said, self.is_said, self.waiting = num_ranks, "", threading.Event(), []
+
+    def broadcast(self, rank):
+        def share(text):
+            if rank == 0:
+                # The others are there first: what they would do before rank 0 has spoken, they have done.
+                deadline = time.perf_counter() + 5
+                while len(self.waiting) < self.num_ranks - 1 and time.perf_counter() < deadline:
+                    time.sleep(0.001)
+                self.said = text
+                self.is_said.set()
+            self.waiting.append(rank)
+            assert self.is_said.wait(6), "rank 0 said nothing"
+            return self.said
+
+        return share
+
+    def run(self, folder, **kwargs):
+        """What each rank made, or the error it ended with."""
+
+        def make(rank):
+            try:
+                return made(folder, rank, rank, broadcast_func=self.broadcast(rank), **kwargs)
+            except UsageError as error:
+                return error
+
+        with ThreadPoolExecutor(self.num_ranks) as pool:
+            return list(pool.map(make, range(self.num_ranks)))
+
+
+def test_all_ranks_make_one_folder_and_a_log_file_each(tmp_path):
+    managers = Ranks(4).run(tmp_path / "new" / "runs", exist_ok=False)
+    assert {manager.work_dir for manager in managers} == set((tmp_path / "new" / "runs").iterdir())
+    logs = [f"log_globalrank-{rank}_localrank-{rank}.txt" for rank in range(4)]
+    assert sorted(path.name for path in managers[0].work_dir.glob("log_*")) == logs
+    assert len(list(managers[0].work_dir.glob("cmd-args_*"))) == 1
+
+
+def test_machines_without_a_common_disk_each_get_the_folder(tmp_path, monkeypatch):
+    said = []
+    here = made(tmp_path / "here", 0, 0, broadcast_func=lambda text: said.append(text) or text)
+    there = made(tmp_path / "there", 0, 4, broadcast_func=lambda text: said[0])
+    assert here.work_dir.name == there.work_dir.name
+    assert (there.ckpt_dir.is_dir(), there.log_file.name) == (True, "log_globalrank-4_localrank-0.txt")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        ({"exist_ok": False, "add_time": False}, "exp: the folder exists already; choose another folder"),
+        ({"files_to_copy": ["nowhere.yaml"]}, "nowhere.yaml: no such file; correct files_to_copy"),
+    ],
+)
+def test_where_rank_0_cannot_all_ranks_fail_and_none_waits(kwargs, told, tmp_path):
+    (tmp_path / "exp").mkdir()
+    first, *others = Ranks(3).run(tmp_path / "exp", **kwargs)
+    assert told in str(first)
+    assert [str(error) for error in others] == [f"on rank 0: {first}"] * 2
+    assert list((tmp_path / "exp").iterdir()) == []
+
+
+def test_ranks_that_cannot_speak_to_each_other_may_share_a_folder(tmp_path):
+    for rank in (1, 0):
+        made(tmp_path / "exp", rank, rank, add_time=False, use_tb=False)
+    assert len(list((tmp_path / "exp").glob("log_*"))) == 2
 
 
 def test_a_file_to_copy_that_is_missing_is_named_and_nothing_is_made(tmp_path):
