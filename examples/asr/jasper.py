@@ -4,7 +4,8 @@
         --train_dataset train-a.json,train-b.json --eval_datasets dev-clean.json dev-other.json \
         --num_epochs 100 --work_dir runs
 
-``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read.
+``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read. Started by torchrun, Slurm or
+MPI, it trains on all their processes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import positive_int
+from nemo_lite.utils.argparse import launch_arguments, positive_int
 from nemo_lite.utils.lr_policies import get_lr_policy
 
 
@@ -95,12 +96,13 @@ def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
         "files_to_copy": [args.model_config],
     }
     return nemo.NeuralModuleFactory(
-        local_rank=args.local_rank,
         placement=args.placement,
         optimization_level=args.amp_opt_level,
         amp_dtype=args.amp_dtype,
         cudnn_benchmark=args.cudnn_benchmark,
         random_seed=args.random_seed,
+        shard_weights=args.shard_weights,
+        **launch_arguments(args),
         **({} if args.plan else folders),
     )
 
@@ -183,6 +185,9 @@ def main() -> None:
             "betas": args.betas,
         },
         batches_per_step=args.iter_per_step,
+        synced_batchnorm=args.synced_bn,
+        synced_batchnorm_groupsize=args.synced_bn_groupsize,
+        uneven=args.uneven,
     )
     for data_layer in (train_data, *eval_data.values()):
         data_layer.report_unusable()

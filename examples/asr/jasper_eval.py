@@ -2,6 +2,8 @@
 
     python examples/asr/jasper_eval.py --model_config examples/asr/configs/jasper10x5dr.yaml \
         --load_dir runs/Jasper/checkpoints --eval_datasets test-clean.json test-other.json --out results
+
+Started by torchrun, the processes share the work; the result is the same.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from nemo_asr.argparse import EvalArgParser, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
 from nemo_lite.errors import reported_to_user
+from nemo_lite.utils.argparse import launch_arguments
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
 Connect = Callable[[nemo_asr.AudioToTextDataLayer], list[nemo.NmTensor]]
@@ -52,20 +55,25 @@ def main() -> None:
     recipe = nemo_asr.load_recipe(args.model_config)
     manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
-    factory = nemo.NeuralModuleFactory(args.local_rank, args.amp_opt_level, args.placement)
+    factory = nemo.NeuralModuleFactory(
+        optimization_level=args.amp_opt_level, placement=args.placement, **launch_arguments(args)
+    )
     connect, out = connector(recipe), make_writable_folder(args.out)
     for tag, data_layer in data.items():
-        predictions, texts, lengths = factory.infer(connect(data_layer), checkpoint_dir=args.load_dir)
+        values = factory.infer(connect(data_layer), checkpoint_dir=args.load_dir)
+        if values is None:  # the first process has the values of all
+            continue
+        predictions, texts, lengths = values
         heard = post_process_predictions(predictions, recipe.labels)
         said = post_process_transcripts(texts, lengths, recipe.labels)
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        items = [item for item in range(len(data_layer)) if item not in data_layer.unusable]
+        scored = factory.get_trainer().inferred
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, [data_layer.place_of(item) for item in items], said, heard)
+        write_transcripts(path, [data_layer.place_of(item) for item in scored.items], said, heard)
         words, characters = count_errors(heard, said), count_errors(heard, said, use_cer=True)
         errors = f"{words.insertions} insertions, {words.deletions} deletions, {words.substitutions} substitutions"
         print(f"{tag}: WER {words.rate:.2%} ({errors} in {words.reference_length} words), CER {characters.rate:.2%}")
-        print(f"{tag}: {len(said)} transcripts in {path}")
+        print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser
 from nemo_asr.helpers import post_process_predictions
 from nemo_lite.errors import reported_to_user
+from nemo_lite.utils.argparse import launch_arguments
 
 
 def main() -> None:
@@ -20,15 +21,18 @@ def main() -> None:
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
-    factory = nemo.NeuralModuleFactory(args.local_rank, args.amp_opt_level, args.placement)
+    factory = nemo.NeuralModuleFactory(
+        optimization_level=args.amp_opt_level, placement=args.placement, **launch_arguments(args)
+    )
     audio, audio_len = data_layer()
     features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)
     encoded, encoded_len = recipe.encoder()(audio_signal=features, length=features_len)
     log_probs = recipe.decoder()(encoder_output=encoded)
     predictions = recipe.greedy()(log_probs=log_probs, log_probs_length=encoded_len)
-    (ids,) = factory.infer([predictions], checkpoint_dir=args.load_dir)
-    for file, text in zip(args.files, post_process_predictions(ids, recipe.labels), strict=True):
-        print(f"{file}: {text}")
+    values = factory.infer([predictions], checkpoint_dir=args.load_dir)
+    if values is not None:  # the first process has the values of all
+        for file, text in zip(args.files, post_process_predictions(values[0], recipe.labels), strict=True):
+            print(f"{file}: {text}")
 
 
 if __name__ == "__main__":

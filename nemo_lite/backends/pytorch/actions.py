@@ -22,7 +22,8 @@ from nemo_lite.backends.pytorch.arguments import (
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
 from nemo_lite.backends.pytorch.data import BatchLoader, Shard, length_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.backends.pytorch.evaluation import Evaluation, Row, in_data_order, torch_data_layer
+from nemo_lite.backends.pytorch.distributed.start import effective_batch, fingerprint_of
+from nemo_lite.backends.pytorch.evaluation import Certificate, Evaluation, Row, in_data_order, torch_data_layer
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import evaluating, set_training
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -84,6 +85,7 @@ class PtActions:
         self._state = self._new_state(self._precision())
         self._cache: dict[NmTensor, list[Any]] = {}
         self._cached_rows: list[Row] = []
+        self._inferred: Certificate | None = None
 
     @property
     def step(self) -> int:
@@ -240,10 +242,12 @@ class PtActions:
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
         evaluations = [state.prepare_evaluation(wires) for wires in called.eval_wires]
-        dags = [dag, *(each.dag for each in evaluations)]  # noqa: F841
+        dags = {"training DAG": dag}
+        dags |= {f"evaluation DAG {number}": each.dag for number, each in enumerate(evaluations, 1)}
+        self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
         if self._comm.world_size > 1:
             batch_size = data_layer.setting("batch_size", 1)
-            logging.info("%s", batch_size)
+            logging.info(effective_batch(batch_size, self._comm.world_size, limits.batches_per_step, "items"))
         reseed = _reseeding(self._seed, self._comm)
         return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits, reseed)
 
@@ -308,9 +312,17 @@ class PtActions:
             if cache:
                 rows = self._cached(tensors, rows)
             with ProgressBar.over(rows, verbose and self._comm.on_first(lambda: True) is True, "infer") as shown:
-                in_order = in_data_order(self._comm.rounds(shown))
+                in_order = in_data_order(self._comm.rounds(map(tuple, shown)))
+            self._inferred = Certificate(torch_data_layer(Dag(tensors)))
+            for row in in_order:
+                self._inferred.note(row.ids)
             columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]
             return self._comm.on_first(lambda: [list(column) for column in columns])
+
+    @property
+    def inferred(self) -> Certificate | None:
+        """Which items the last :meth:`infer` computed; without any on processes other than the first."""
+        return self._inferred
 
     def clear_cache(self) -> None:
         """Forget what ``infer(cache=True)`` kept."""

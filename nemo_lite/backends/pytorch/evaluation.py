@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -75,39 +75,64 @@ class Evaluation:
                 yield Row(number, None if batch.ids is None else list(batch.ids), list(values))
 
 
+class Certificate:
+    """Which items an evaluation or inference has computed, over all ranks.
+
+    Args:
+        data_layer: whose items they are.
+
+    Attributes:
+        items: their positions in data order; None where the data layer does not number them.
+    """
+
+    def __init__(self, data_layer: DataLayerNM) -> None:
+        self.items: list[int] | None = []
+        self._data_layer = data_layer
+
+    def note(self, ids: list[int] | None) -> None:
+        """Take notice of a batch."""
+        if ids is None:
+            self.items = None
+        elif self.items is not None:
+            self.items.extend(ids)
+
+    @property
+    def num_items(self) -> int | None:
+        """How many they are."""
+        return None if self.items is None else len(self.items)
+
+    @property
+    def digest(self) -> str:
+        """A hash of their names, repeated ones included: equal for equal sets, on any number of ranks. Without: ""."""
+        if self.items is None:
+            return ""
+        names = "\n".join(map(self._data_layer.id_of, sorted(self.items)))
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
 class EvaluationRun:
     """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.actions.Evaluated`."""
 
     def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
         self._evaluation, self._comm = evaluation, comm
-        self._ids: list[int] | None = []
+        self._certificate = Certificate(evaluation.data_layer)
 
     def __iter__(self) -> Iterator[list[list[Any]]]:
-        self._ids = []
-        for rows in self._comm.rounds(self._evaluation.rows(self._comm)):
+        for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
             in_order = sorted(map(_as_row, rows), key=lambda row: row.number)
             for row in in_order:
-                self._note(row.ids)
+                self._certificate.note(row.ids)
             yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
-
-    def _note(self, ids: list[int] | None) -> None:
-        if ids is None:
-            self._ids = None
-        elif self._ids is not None:
-            self._ids.extend(ids)
 
     @property
     def num_items(self) -> int | None:
         """How many items came; ``None`` where the data layer does not number them."""
-        return None if self._ids is None else len(self._ids)
+        return self._certificate.num_items
 
     @property
     def digest(self) -> str:
-        """A hash of the names of the items that came, in data order, repeated ones included."""
-        if self._ids is None:
-            return ""
-        names = "\n".join(map(self._evaluation.data_layer.id_of, sorted(self._ids)))
-        return hashlib.sha256(names.encode()).hexdigest()[:16]
+        """A hash of the names of the items that came."""
+        return self._certificate.digest
 
 
 def torch_data_layer(dag: Dag) -> DataLayerNM:
@@ -124,11 +149,11 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
     return layer
 
 
-def in_data_order(rounds: Iterator[list[Row]]) -> list[Row]:
+def in_data_order(rounds: Iterable[Sequence[Sequence[Any]]]) -> list[Row]:
     """All rows of all rounds by number."""
     return sorted((_as_row(row) for rows in rounds for row in rows), key=lambda row: row.number)
 
 
 def _as_row(travelled: Sequence[Any]) -> Row:
-    """A row that came from another rank is a plain list or tuple."""
+    """What travels between ranks is a plain tuple."""
     return Row(*travelled)

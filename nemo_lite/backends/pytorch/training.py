@@ -13,6 +13,7 @@ from torch import nn
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
 from nemo_lite.backends.pytorch.distributed import Replica
 from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.backends.pytorch.reach import refuse_unreached
 from nemo_lite.backends.pytorch.state import RunState, StepValues
 from nemo_lite.backends.pytorch.statistics import RunningStatistics
 from nemo_lite.backends.pytorch.turns import Turn, Turns, Uneven
@@ -36,6 +37,7 @@ class Objective:
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
+        is_new: no batch has been computed for it.
     """
 
     run: Replica
@@ -45,6 +47,7 @@ class Objective:
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
+    is_new: bool = True
 
 
 @dataclass
@@ -199,6 +202,8 @@ class Training:
             with state.precision.forward():
                 outputs = objective.run(*values)
             loss = _total(outputs[: objective.num_losses])
+            if objective.is_new:
+                self._check_reach(objective, loss)
             state.precision.backward(loss if weight == 1.0 else loss * weight)
         if statistics:
             statistics.put_back()
@@ -206,6 +211,13 @@ class Training:
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
         self._callbacks.on_batch_end(state)
         return detached
+
+    def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
+        objective.is_new = False
+        modules: set[object] = {call.module for call in objective.calls}
+        if self._state.world_size > 1:
+            named = self._state.modules.values()
+            refuse_unreached(loss, [(str(m.name), m) for m in named if isinstance(m, nn.Module) and m in modules])
 
     def _set_learning_rate(self, objective: Objective) -> None:
         state = self._state
