@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+from nemo_lite.utils.digests import digest_of, digest_of_files
 
 # A night's run survives one unusable utterance in a thousand; a small set ten, but no more than a tenth of it.
 _CORRUPT_SHARE, _CORRUPT_COUNT, _CORRUPT_MOST = 0.001, 10, 0.1
@@ -251,6 +253,24 @@ class AudioToTextDataLayer(DataLayerNM):
         if text_report:
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
             logging.warning(f"{','.join(self.manifest.paths)}: {text_report}{seen}")
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """The content of each manifest under its file name, the vocabulary, and the other arguments; no folders.
+
+        Manifests of noises and impulse responses count in the same way.
+        """
+        arguments = {key: value for key, value in self.init_params.items() if key != "manifest_filepath"}
+        labels, augmentor = arguments.pop("labels", None), arguments.get("augmentor")
+        sounds: list[Path] = []
+        if isinstance(augmentor, Mapping):
+            arguments["augmentor"] = {name: _with_paths(settings) for name, settings in augmentor.items()}
+            sounds = [s["manifest_path"] for s in arguments["augmentor"].values() if "manifest_path" in s]
+        files = digest_of_files([*self.manifest.paths, *sounds])
+        return {**files, f"labels of {self.name}": digest_of(labels), self.name: digest_of(arguments)}
+
+
+def _with_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: Path(value) if key == "manifest_path" else value for key, value in settings.items()}
 
 
 def _augmentor_of(augmentor: Mapping[str, Any] | AudioAugmentor | None) -> AudioAugmentor | None:
