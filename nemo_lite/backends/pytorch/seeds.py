@@ -25,9 +25,8 @@ def seed_of(base: int, *, rank: int = 0, worker: int | None = None, epoch: int =
         worker: which of its processes that load data; None for itself.
         epoch: which epoch.
     """
-    # As spawn key: numbers of any size stay apart, where one list of all four would run them together.
-    key = (rank, epoch, 0 if worker is None else worker + 1)
-    words = np.random.SeedSequence(base, spawn_key=key).generate_state(1, np.uint64)
+    entropy = [base, rank, epoch, 0 if worker is None else worker + 1]
+    words = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
     return int(words[0] >> np.uint64(1))
 
 
