@@ -114,10 +114,9 @@ def evaluation_plan(num_items: int, batch_size: int, *, rank: int = 0, world_siz
 
 
 def items_of_a_step(num_items: int, batch_size: int, world_size: int, drop_last: bool) -> int:
-    """Items of a full training step; with a batch size below 1 all items, or as many as all ranks get equally many of.
+    """Items of a full training step, on all ranks together.
 
-    Args:
-        drop_last: what does not fill a step is left out.
+    With a batch size below 1 a step is the whole set; with ``drop_last`` the part of it that ranks share equally.
     """
     if batch_size < 1:
         per_rank = num_items // world_size if drop_last else -(-num_items // world_size)
