@@ -10,7 +10,7 @@ import nemo_asr
 from nemo_asr.argparse import AsrArgParser
 
 # Options that the parser turns into others.
-FOLDED = {"beta1", "beta2", "disable_mixed_precision", "exp_name", "num_gpus", "work_dir"}
+FOLDED = {"beta1", "beta2", "disable_mixed_precision", "exp_name", "global_batch_size", "num_gpus", "work_dir"}
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
         *("--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
         *("--eval_datasets", corpus / "dev.json", corpus / "other.json", "--num_epochs", 2, "--batch_size", 2),
         *("--iter_per_step", 2, "--work_dir", "newer", "--checkpoint_save_freq", 3, "--amp_opt_level", "O0"),
-        *("--log_freq", 1, "--local_rank", 0),
+        *("--log_freq", 1),
     )
     older = train(
         *("--model_config", corpus / "tones.yaml", "--train_manifest", corpus / "train.json"),
         *("--val_manifest1", corpus / "dev.json", "--val_manifest2", corpus / "other.json", "--num_epochs", 2),
         *("--batch_size", 2, "--batch_per_step", 2, "--logdir", "older", "--save_freq", 3),
-        *("--disable_mixed_precision", "--num_gpus", 1, "--log_freq", 1, "--local-rank", 0),
+        *("--disable_mixed_precision", "--num_gpus", 1, "--log_freq", 1),
     )
     assert len(newer.losses) == 6
     assert newer.losses == older.losses
@@ -222,6 +222,6 @@ def test_a_warm_up_longer_than_the_run_is_said(base):
 
 
 def test_a_process_of_its_own_trains(base):
-    finished = run_process("jasper.py", *base, "--max_steps", 1, "--local-rank", 0)
+    finished = run_process("jasper.py", *base, "--max_steps", 1)
     assert finished.code == 0, finished.err
     assert len(finished.losses) == 1

@@ -44,7 +44,8 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     assert f"{tag}: WER 0.00% (0 insertions, 0 deletions, 0 substitutions in 4 words), CER 0.00%\n" in finished.out
     assert "other: WER 0.00%" in finished.out
     assert "\ndev: WER 100.00% (0 insertions, 0 deletions, 4 substitutions in 4 words), CER" in finished.out
-    assert f"{tag}: 4 transcripts in out/folder/{tag}.transcripts.jsonl\n" in finished.out
+    assert f"transcripts in out/folder/{tag}.transcripts.jsonl\n" in finished.out
+    assert f"{tag}: 4 utterances, ids " in finished.out
     rows = [json.loads(line) for line in (tmp_path / f"out/folder/{tag}.transcripts.jsonl").read_text().splitlines()]
     assert rows == [
         {"place": f"{corpus / 'dev.json'}:{number}", "reference": text, "hypothesis": text}
