@@ -1,0 +1,275 @@
+"""Rendezvous: how the ranks of a run find each other, within a stated time, and what is said when some do not come.
+
+The store is torch's TCPStore. It has no authentication, so one that we host listens on the meeting address alone: the
+loopback where all ranks are on one machine. Watching over those who met is another file's.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without __all__
+
+from nemo_lite.backends.pytorch.distributed.interface import numeric_address, use_way, way_to
+from nemo_lite.errors import DistributedError
+from nemo_lite.utils import logging
+from nemo_lite.utils.launch import Place
+
+_POLL_SECONDS = 0.1
+# How long the host of the store stays after a refusal, so that those who wait read it: several polls.
+_LINGER_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank, as it introduced itself.
+
+    Attributes:
+        rank: its index.
+        host: name of its machine.
+        pid: its process there.
+        interface: by which it reaches the others; "" where that cannot be known.
+        address: its address on that interface.
+        machine: equal for two ranks only if each can see whether the other's process exists.
+        problems: what it found wrong with the user's choice of interfaces.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    interface: str
+    address: str
+    machine: str
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host}, pid {self.pid})"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """All ranks of this attempt, met.
+
+    Attributes:
+        store: where they leave things for each other; keys of other attempts are not seen.
+        members: all ranks, in order.
+        is_host: this process serves the store: without it nobody has one.
+        address: where the store is.
+        prefix: before all keys of this attempt.
+        timeout: for calls that wait.
+    """
+
+    store: Store
+    members: tuple[Member, ...]
+    is_host: bool
+    address: tuple[str, int]
+    prefix: str
+    timeout: timedelta
+
+    def connect(self) -> Store:
+        """The same store for another thread: calls through one client wait for each other."""
+        host, port = self.address
+        return PrefixStore(self.prefix, TCPStore(host, port, is_master=False, timeout=self.timeout))
+
+
+def meet(place: Place, timeout_seconds: float) -> Meeting:
+    """Wait until all ranks are there. Interfaces for gloo and nccl are chosen on the way, where the user chose none.
+
+    Args:
+        place: who this process is, and where to meet.
+        timeout_seconds: how long to wait for the others.
+
+    Raises:
+        DistributedError: not all came, the meeting point cannot be reached or is taken, two processes have the same
+            rank, or ranks differ on how many they are. Every rank that came gets the same text.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    address = (numeric_address(place), place.master[1])
+    is_host = place.rank == 0 and not place.agent_hosts_store
+    timeout = timedelta(seconds=timeout_seconds)
+    client = _host(address, timeout) if is_host else _join(address, place, timeout_seconds)
+    prefix = f"nemo_lite/{place.restart_count}"
+    store = PrefixStore(prefix, client)
+    me = _introduction(place, address)
+    try:
+        _announce(store, me, place.world_size)
+        members = _all_members(store, place, deadline, timeout_seconds)
+    except dist.DistError as error:
+        raise DistributedError(
+            f"the store at {_written(address)} was closed while the ranks were meeting",
+            remedy="the process that served it has ended: see the messages of rank 0 and of its launcher",
+        ) from error
+    except DistributedError:
+        if is_host:
+            time.sleep(_LINGER_SECONDS)
+        raise
+    for problem in sorted({f"{member.host}: {line}" for member in members for line in member.problems}):
+        logging.warning("%s", problem)
+    return Meeting(store, members, is_host, address, prefix, timeout)
+
+
+def _host(address: tuple[str, int], timeout: timedelta) -> TCPStore:
+    """Serve a store on that address alone; by itself it would listen on all interfaces."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+    # The port of a run that just ended may be used again at once; one that is listened on still is refused.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            problem = f"port {address[1]} of {address[0]} is in use"
+            remedy = "another run uses it (choose another port), or two commands were started with the same node_rank"
+        else:
+            problem = f"the ranks cannot meet at {_written(address)}: {error.strerror or error}"
+            remedy = "rank 0 has to run on the machine whose address is given as the first machine's"
+        raise DistributedError(problem, remedy=remedy) from error
+    host, port = address
+    return TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
+    )
+
+
+def _join(address: tuple[str, int], place: Place, timeout_seconds: float) -> TCPStore:
+    """Connect to the store as soon as it is served. Asked for with plain sockets first: the store's own attempts fill
+    stderr with traces."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            socket.create_connection(address, timeout=max(deadline - time.monotonic(), _POLL_SECONDS)).close()
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise _unreachable(address, place, timeout_seconds, str(error.strerror or error)) from error
+        time.sleep(_POLL_SECONDS)
+    left = max(deadline - time.monotonic(), _POLL_SECONDS)
+    client = _connected(address, left, timedelta(seconds=timeout_seconds))
+    if client is None:
+        raise _unreachable(address, place, timeout_seconds, "what listens there is no store")
+    return client
+
+
+def _connected(address: tuple[str, int], seconds: float, timeout: timedelta) -> TCPStore | None:
+    """A client, or ``None`` if nobody answers as a store: torch would wait for ever for one that says nothing."""
+    clients: queue.Queue[TCPStore | None] = queue.Queue()
+
+    def connect() -> None:
+        try:
+            clients.put(TCPStore(address[0], address[1], is_master=False, timeout=timeout))
+        except dist.DistError:
+            clients.put(None)
+
+    threading.Thread(target=connect, daemon=True, name="connect to the store").start()
+    try:
+        return clients.get(timeout=seconds)
+    except queue.Empty:
+        return None
+
+
+def _unreachable(address: tuple[str, int], place: Place, timeout_seconds: float, got: str) -> DistributedError:
+    return DistributedError(
+        f"rank {place.rank} on {socket.gethostname()} could not reach rank 0 at {_written(address)} "
+        f"within {timeout_seconds:g} s",
+        got=got,
+        remedy="was the command started on the first machine too, is that its address (MASTER_ADDR, --master_addr) and "
+        f"port, and does its firewall let port {address[1]} through?",
+    )
+
+
+def _introduction(place: Place, address: tuple[str, int]) -> Member:
+    way = way_to(*address)
+    problems = use_way(way, address)
+    return Member(
+        place.rank, socket.gethostname(), os.getpid(), way.interface, way.address, _machine(), tuple(problems)
+    )
+
+
+def _machine() -> str:
+    """Equal where processes see each other and share a network; containers and other machines differ."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return "/".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))])
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def _announce(store: Store, me: Member, world_size: int) -> None:
+    """Leave a record. A second process with the same rank, or another idea of how many there are, ends the meeting."""
+    said = store.compare_set("world_size", "", json.dumps([world_size, str(me)]))
+    wanted, who = json.loads(said)
+    if wanted != world_size:
+        _refuse(
+            store,
+            f"{who} was told that {wanted} processes take part, {me} that {world_size} do",
+            "start every machine's command with the same numbers of machines and processes",
+        )
+    record = json.dumps(asdict(me))
+    taken = store.compare_set(_key(me.rank), "", record)
+    if taken.decode() != record:
+        _refuse(
+            store,
+            f"two processes are rank {me.rank}: pid {_member(taken).pid} on {_member(taken).host} and pid {me.pid} on "
+            f"{me.host}",
+            "give each machine's command its own node_rank, and look for processes of an earlier run",
+        )
+    store.add("joined", 1)
+
+
+def _all_members(store: Store, place: Place, deadline: float, timeout_seconds: float) -> tuple[Member, ...]:
+    keys = [_key(rank) for rank in range(place.world_size)]
+    while store.add("joined", 0) < place.world_size:
+        if store.check(["refused"]):
+            raise DistributedError(**json.loads(store.get("refused")))
+        if time.monotonic() > deadline:
+            _refuse_incomplete(store, place, timeout_seconds)
+        time.sleep(_POLL_SECONDS)
+    return tuple(_member(record) for record in store.multi_get(keys))
+
+
+def _refuse_incomplete(store: Store, place: Place, timeout_seconds: float) -> None:
+    ranks = range(place.world_size)
+    there = [_member(store.get(_key(rank))) for rank in ranks if store.check([_key(rank)])]
+    missing = sorted(set(ranks) - {member.rank for member in there})
+    _refuse(
+        store,
+        f"{len(there)} of {place.world_size} processes came together at {_written(place.master)} within "
+        f"{timeout_seconds:g} s; there: {', '.join(map(str, there))}; missing: rank {', '.join(map(str, missing))}",
+        "was the command started on every machine, each with its own node_rank and all with the right number of "
+        f"machines (--nnodes), does a firewall close port {place.master[1]}, and can every machine reach "
+        f"{place.master[0]}?",
+    )
+
+
+def _refuse(store: Store, problem: str, remedy: str) -> None:
+    """End the meeting for all who wait; of several reasons the first one counts.
+
+    Raises:
+        DistributedError: always.
+    """
+    said = store.compare_set("refused", "", json.dumps({"problem": problem, "remedy": remedy}))
+    raise DistributedError(**json.loads(said))
+
+
+def _key(rank: int) -> str:
+    return f"member/{rank}"
+
+
+def _member(record: bytes) -> Member:
+    fields = json.loads(record)
+    return Member(**{**fields, "problems": tuple(fields["problems"])})
+
+
+def _written(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
