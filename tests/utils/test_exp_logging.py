@@ -153,6 +153,12 @@ def test_a_file_to_copy_that_is_missing_is_named_and_nothing_is_made(tmp_path):
     assert not (tmp_path / "exp").exists()
 
 
+def test_a_file_to_copy_is_needed_on_rank_0_only(tmp_path):
+    made(
+        tmp_path / "exp", 1, 1, files_to_copy=[tmp_path / "no.yaml"], broadcast_func=lambda text: "2026-01-01_00-00-00"
+    )
+
+
 def test_curves_without_a_place_are_refused(tmp_path):
     with pytest.raises(UsageError, match="use_tb needs a place for the events; give work_dir or tb_dir"):
         ExpManager()

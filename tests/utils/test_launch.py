@@ -86,6 +86,23 @@ def test_a_slurm_step_smaller_than_its_job_counts_itself():
     assert (place.world_size, place.local_world_size, place.num_nodes, place.master[0]) == (2, 2, 1, "127.0.0.1")
 
 
+def test_the_first_rank_of_a_slurm_step_is_on_the_steps_first_machine():
+    environ = slurm_task(5, SLURM_STEP_NODELIST="gpu[10-11]", SLURM_JOB_NODELIST="gpu[08-11]")
+    assert who_am_i(environ=environ).master[0] == "gpu10"
+
+
+def test_tasks_that_only_the_whole_job_has_are_not_counted():
+    environ = {
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_ID": "1",
+        "SLURM_NNODES": "1",
+    }
+    place = who_am_i(environ={**environ, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "8"})
+    assert (place.world_size, place.local_world_size) == (2, None)
+
+
 def test_slurm_with_the_fewest_variables_that_say_it():
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID")
     environ = {name: value for name, value in slurm_task(5).items() if name in names}
@@ -125,6 +142,10 @@ def test_openmpi_on_two_machines_needs_the_master_only():
     place = who_am_i(environ=openmpi(5, 8, 4, MASTER_ADDR="node1", MASTER_PORT="1234"))
     assert place == Place(5, 8, 1, 4, None, "mpi", ("node1", 1234))
     assert who_am_i(environ=openmpi(5, 8, 4), init_method="tcp://node1:99").master == ("node1", 99)
+
+
+def test_openmpi_that_does_not_say_how_many_are_on_a_machine_needs_the_master():
+    assert "set MASTER_ADDR" in refusal(without(openmpi(1), "OMPI_COMM_WORLD_LOCAL_SIZE"))
 
 
 def test_an_mpi_run_without_a_name_asks_for_the_port():
@@ -292,6 +313,12 @@ def test_what_is_missing_of_the_three_is_named(missing, told):
     assert told in refusal(without(torchrun(1, 1), *missing))
     empty = {**torchrun(1, 1), **dict.fromkeys(missing, "")}
     assert told in refusal(empty)
+
+
+def test_the_local_rank_is_missed_in_a_world_of_one_too():
+    assert refusal(without(torchrun(0, 0, 1), "LOCAL_RANK")).startswith(
+        "LOCAL_RANK is missing: got RANK=0 WORLD_SIZE=1"
+    )
 
 
 def test_a_local_rank_set_by_hand_without_a_launcher_is_an_error():
