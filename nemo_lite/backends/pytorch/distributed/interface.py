@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 from collections.abc import MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from nemo_lite.errors import DistributedError
@@ -24,7 +23,6 @@ except ImportError:  # not on Windows: interfaces stay without a name there
 LOOPBACK = "127.0.0.1"
 _VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
-_SO_BINDTODEVICE = 25  # asm-generic/socket.h: packets leave by this interface only
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def _problems_of(variable: str, chosen: str, way: Way, master: tuple[str, int]) 
     names = [name for name in found if _is_meant(variable, chosen, name)]
     if not names:
         return [f"{variable}={chosen}: this machine has no such interface (it has {', '.join(found)})"]
-    if way.interface in names or any(_reaches(name, found[name], master) for name in names):
+    if way.interface in names or any(_reaches(found[name], master) for name in names):
         return []
     through = f", the way to it is {way.interface}" if way.interface else ""
     return [f"{variable}={chosen}: from there {master[0]} cannot be reached{through}"]
@@ -141,13 +139,11 @@ def _is_meant(variable: str, chosen: str, name: str) -> bool:
     return is_listed != chosen.startswith("^")
 
 
-def _reaches(name: str, address: str, master: tuple[str, int]) -> bool:
-    """Whether a packet from that interface has a route to the meeting point. None is sent."""
+def _reaches(address: str, master: tuple[str, int]) -> bool:
+    """Whether a packet from that address has a route to the meeting point. None is sent."""
     if not address or ":" in master[0]:
         return bool(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        with suppress(OSError):  # not allowed here, or another system: the address alone decides
-            probe.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, name.encode())
         try:
             probe.bind((address, 0))
             probe.connect(master)
