@@ -12,6 +12,7 @@ QUICKLY = {
     "training.py": ("--quick", "--rounds", "1"),
     "data_pipeline.py": ("--quick", "--rounds", "1"),
     "depthwise.py": ("--rounds", "1"),
+    "ddp_scaling.py": ("--quick",),
 }
 
 
