@@ -1,0 +1,100 @@
+"""Where a thread is, read off its stack from outside: it costs that thread nothing. Nothing is sent or judged here."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import torch
+
+from nemo_lite.core.neural_module import NeuralModule, subclasses
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_AUTOGRAD = os.path.join(_TORCH, "autograd", "")
+_DATA = os.path.join(_TORCH, "utils", "data", "")
+_HERE = os.path.dirname(__file__) + os.sep
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_PACKAGES = "site-packages"
+_ENGINE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+BACKWARD = "backward"
+
+
+class Whereabouts:
+    """Says in the words of a user what a thread is doing.
+
+    Args:
+        thread_id: of the thread that is looked at, as ``threading.get_ident`` gives it.
+    """
+
+    def __init__(self, thread_id: int) -> None:
+        self._thread_id = thread_id
+        self._is_module_code: dict[CodeType, bool] = {}
+
+    def now(self) -> str:
+        """``forward of encoder``, ``backward``, ``waiting for data``, ``writing a checkpoint``, ``evaluation``, or
+        file, line and function of the innermost frame that is neither torch's nor of the standard library."""
+        own = ""
+        for frame in _outward(sys._current_frames().get(self._thread_id)):
+            path = frame.f_code.co_filename
+            known = self._module(frame) or _known(path)
+            if known:
+                return known
+            if not own and not path.startswith((_TORCH, _HERE, "<")) and not _is_standard(path):
+                own = f"{os.path.basename(path)}:{frame.f_lineno} in {frame.f_code.co_name}"
+        return own or "an unknown place"
+
+    def _module(self, frame: FrameType) -> str:
+        """``<method> of <module>`` if a method of a neural module runs in the frame."""
+        code = frame.f_code
+        if not self._belongs_to_module(code):
+            return ""
+        # Before Python 3.13 this makes a copy of the frame's variables that lives as long as the call does. Only
+        # frames of modules are asked, not those of loops, which would keep the tensors of a whole epoch.
+        module = frame.f_locals.get(code.co_varnames[0])
+        if not isinstance(module, NeuralModule):
+            return ""
+        return f"{code.co_name} of {module.name}"
+
+    def _belongs_to_module(self, code: CodeType) -> bool:
+        if code.co_argcount == 0 or code.co_filename.startswith(_TORCH):
+            return False
+        if code not in self._is_module_code:
+            self._is_module_code[code] = any(code is method for method in _methods(code.co_name))
+        return self._is_module_code[code]
+
+
+def _methods(name: str) -> Iterator[CodeType]:
+    """The code of every method of that name that a neural module has, under its decorators."""
+    for cls in subclasses(NeuralModule):
+        for base in cls.__mro__:
+            function = inspect.unwrap(vars(base)[name]) if callable(vars(base).get(name)) else None
+            if inspect.isfunction(function):
+                yield function.__code__
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_standard(path: str) -> bool:
+    return path.startswith(_STANDARD_LIBRARY) and _PACKAGES not in path
+
+
+def _known(path: str) -> str:
+    if path.startswith(_AUTOGRAD) and os.path.basename(path) == "graph.py":
+        return BACKWARD
+    if path.startswith(_DATA):
+        return "waiting for data"
+    if path.startswith(_ENGINE):
+        name = os.path.basename(path)
+        if name.startswith("checkpoint"):
+            return "writing a checkpoint"
+        if name == "evaluation.py":
+            return "evaluation"
+    return ""
