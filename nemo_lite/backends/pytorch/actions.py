@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,20 @@ from torch import fx, nn
 from nemo_lite.backends.pytorch.arguments import (
     check_callbacks,
     check_policy,
+    check_sharding,
     limits_of,
     optimizers_and_losses,
     refuse_unsupported,
 )
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.backends.pytorch.data import BatchLoader, Shard, length_of
+from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.start import effective_batch, fingerprint_of
-from nemo_lite.backends.pytorch.evaluation import Certificate, Evaluation, Row, in_data_order, torch_data_layer
+from nemo_lite.backends.pytorch.evaluation import Certificate, Evaluation, in_data_order, torch_data_layer
+from nemo_lite.backends.pytorch.inference import InferenceCache
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.modes import evaluating, set_training
-from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.modes import set_training
+from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
@@ -34,8 +36,7 @@ from nemo_lite.backends.pytorch.seeds import seed_of
 from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
 from nemo_lite.backends.pytorch.statistics import make_statistics_equal
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
-from nemo_lite.backends.pytorch.turns import Uneven
-from nemo_lite.core.dag import Dag, slice_between
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.events import CallbackList
 from nemo_lite.core.factory import Optimization
 from nemo_lite.core.nm_tensor import NmTensor
@@ -83,8 +84,7 @@ class PtActions:
         self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
         self._tb_writer, self._seed, self._files, self._shard_weights = tb_writer, seed, files, shard_weights
         self._state = self._new_state(self._precision())
-        self._cache: dict[NmTensor, list[Any]] = {}
-        self._cached_rows: list[Row] = []
+        self._cache = InferenceCache()
         self._inferred: Certificate | None = None
 
     @property
@@ -211,9 +211,10 @@ class PtActions:
             limits = limits_of(params, batches_per_step, stop_on_nan_loss, max_nonfinite_steps, uneven)
             check_policy(lr_policy)
             refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
+            precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
+            check_sharding(self._shard_weights, self._comm, precision)
             pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
             dag = Dag([loss for _, losses in pairs for loss in losses])
-            precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
             statistics = self._comm.synced_batchnorm if synced_batchnorm else SingleProcess().synced_batchnorm
             with statistics(_modules(dag), synced_batchnorm_groupsize), closing(called):
                 training = self._prepare(dag, pairs, params, called, limits, lr_policy, precision)
@@ -298,22 +299,24 @@ class PtActions:
         if cache and use_cache:
             raise UsageError("cache and use_cache exclude each other")
         with self._comm.guarded():
-            modules = modules_to_restore or list(Dag(tensors).modules.values())
+            dag = Dag(tensors)
+            self._comm.check_equal_start(lambda: fingerprint_of({"inference DAG": dag}, self._files))
+            modules = modules_to_restore or list(dag.modules.values())
             if checkpoint_dir is not None:
                 self._restore(modules, checkpoint_dir, ckpt_pattern)
             precision = self._precision()
             rows = (
-                self._from_cache(tensors, precision)
+                self._cache.rows(tensors, self._device, precision)
                 if use_cache
                 else Evaluation(tensors, self._device, precision).rows(self._comm)
             )
             if offload_to_cpu:
                 rows = (row._replace(values=to_cpu(row.values)) for row in rows)
             if cache:
-                rows = self._cached(tensors, rows)
+                rows = self._cache.keeping(tensors, rows)
             with ProgressBar.over(rows, verbose and self._comm.on_first(lambda: True) is True, "infer") as shown:
                 in_order = in_data_order(self._comm.rounds(map(tuple, shown)))
-            self._inferred = Certificate(torch_data_layer(Dag(tensors)))
+            self._inferred = Certificate(torch_data_layer(dag))
             for row in in_order:
                 self._inferred.note(row.ids)
             columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]
@@ -328,24 +331,6 @@ class PtActions:
         """Forget what ``infer(cache=True)`` kept."""
         self._cache.clear()
 
-    def _cached(self, tensors: Sequence[NmTensor], rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows; once all have been taken, this rank's are kept."""
-        taken = []
-        for row in rows:
-            taken.append(row)
-            yield row
-        self._cache.update({wire: [row.values[i] for row in taken] for i, wire in enumerate(tensors)})
-        self._cached_rows = [row._replace(values=[]) for row in taken]
-
-    def _from_cache(self, tensors: Sequence[NmTensor], precision: Precision) -> Iterator[Row]:
-        part = slice_between(self._cache, tensors)
-        module = lower(part, "FromCache").to(self._device)
-        with evaluating([module]), torch.no_grad():
-            for row, *values in zip(self._cached_rows, *(self._cache[wire] for wire in part.inputs), strict=True):
-                moved = (v.to(self._device) if isinstance(v, torch.Tensor) else v for v in values)
-                with precision.forward():
-                    yield row._replace(values=list(module(*moved)))
-
     def _restore(self, modules: Iterable[Any], folder: str | Path, pattern: str) -> None:
         named = named_weighted_modules(modules)
         if not named:
@@ -358,8 +343,9 @@ class PtActions:
 
     def _only_end(self, called: CallbackList) -> None:
         state = self._new_state(self._precision())
-        for wires in called.eval_wires:
-            state.prepare_evaluation(wires)
+        evaluations = [state.prepare_evaluation(wires) for wires in called.eval_wires]
+        dags = {f"evaluation DAG {number}": each.dag for number, each in enumerate(evaluations, 1)}
+        self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
         called.on_action_end(state)
 
     def _objective(
@@ -374,6 +360,8 @@ class PtActions:
         own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
         module = lower(part, "TrainingDag").to(self._device)
+        if self._shard_weights:
+            self._comm.shard([m for m in _modules(reached) if isinstance(m, TrainableNM)], self._device)
         run = self._comm.replicate(module)
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 import torch
 
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
+from nemo_lite.backends.pytorch.distributed import Comm, Patience, ProcessGroup, SingleProcess
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.factory import DeviceType, Launch, Optimization
+from nemo_lite.utils import logging
+from nemo_lite.utils.launch import launch_line, restart_warning, who_am_i
 
 
 class PyTorchAdapter:
@@ -24,8 +27,24 @@ class PyTorchAdapter:
         self, placement: DeviceType | None, local_rank: int | None, launch: Launch
     ) -> tuple[Comm, torch.device, str]:
         """The group of processes that a launcher started, or this one alone; the device, and in words what it is."""
-        device = choose_device(placement)
-        return SingleProcess(), device, describe(device)
+        place = who_am_i(
+            local_rank,
+            launcher=launch.launcher,
+            init_method=launch.init_method,
+            rank=launch.rank,
+            world_size=launch.world_size,
+        )
+        if place is None:
+            device = choose_device(placement)
+            if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
+                line = launch_line(torch.cuda.device_count(), sys.argv)
+                logging.warning("AllGpu: no launcher started this script, so it runs on one GPU; for all: %s", line)
+            return SingleProcess(), device, describe(device)
+        if warning := restart_warning():
+            logging.warning(warning)
+        patience = Patience(timeout_seconds=launch.timeout_seconds)
+        group = ProcessGroup(place, lambda: choose_device(placement, place.local_rank), launch.backend, patience)
+        return group, group.device, describe(group.device)
 
     def check_precision(self, device: torch.device, level: Optimization, amp_dtype: str | None) -> None:
         """Raise UsageError when the device does not compute in this precision."""

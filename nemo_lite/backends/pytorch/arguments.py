@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from nemo_lite.backends.pytorch.data import Uneven
 from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.training import Limits
-from nemo_lite.backends.pytorch.turns import Uneven, check_uneven
+from nemo_lite.backends.pytorch.turns import check_uneven
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 
 
 def limits_of(
@@ -86,6 +89,18 @@ def refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, grad
         raise UsageError(
             "synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}"
         )
+
+
+def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> None:
+    """Say that one process has nothing to divide.
+
+    Raises:
+        UsageError: float16, whose loss scale would have to be found over all parts of a gradient.
+    """
+    if shard_weights and precision.dtype is torch.float16:
+        raise UsageError("shard_weights does not go with float16", remedy='compute in bfloat16: amp_dtype="bfloat16"')
+    if shard_weights and comm.world_size == 1:
+        logging.warning("shard_weights has no effect: there is one process")
 
 
 def optimizers_and_losses(

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint_files import (
+    Weights,
     fill_module,
     load_module,
     load_training_state,
@@ -108,14 +109,20 @@ class CheckpointFolder:
         self.folder = Path(folder).expanduser()
 
     def save(
-        self, modules: Mapping[str, nn.Module], state: Mapping[str, Any] | None, *, kind: Kind, number: int, keep: int
+        self,
+        modules: Mapping[str, nn.Module | Weights],
+        state: Mapping[str, Any] | None,
+        *,
+        kind: Kind,
+        number: int,
+        keep: int,
     ) -> CheckpointSet:
         """Write one set, then delete the oldest sets beyond ``keep``.
 
         Only files that an index lists are deleted. The disk must hold ``keep`` + 1 sets for a moment.
 
         Args:
-            modules: by name, which becomes part of the file's name.
+            modules: they, or their weights alone, by name, which becomes part of the file's name.
             state: see :func:`save_training_state`; None writes no ``trainer`` file.
             kind: what ``number`` counts.
             number: the step or epoch.
@@ -267,7 +274,7 @@ def unique_names(named: Iterable[tuple[str, M]]) -> dict[str, M]:
     return modules
 
 
-def _check_names(modules: Mapping[str, nn.Module]) -> None:
+def _check_names(modules: Iterable[str]) -> None:
     in_lower_case: dict[str, str] = {TRAINER: TRAINER}
     for name in modules:
         if parse_checkpoint_name(f"{name}-STEP-0.safetensors") is None or Path(name).name != name or "\0" in name:

@@ -12,7 +12,7 @@ import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,7 +30,14 @@ _MAX_DEPTH = 64
 _MAX_LISTED = 8
 
 
-def save_module(module: nn.Module, path: str | Path) -> None:
+class Weights(NamedTuple):
+    """A module's ``state_dict()``, taken apart from the module."""
+
+    class_name: str
+    tensors: Mapping[str, Any]
+
+
+def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     """Write the tensors of ``module.state_dict()`` to one safetensors file, atomically.
 
     Tensors that are one (tied weights) are stored once; the other names are noted in the file.
@@ -39,20 +46,21 @@ def save_module(module: nn.Module, path: str | Path) -> None:
         CheckpointError: the module keeps something in its state that is not a tensor.
         UsageError: the file cannot be written (see :func:`~nemo_lite.utils.files.write_atomically`).
     """
+    weights = module if isinstance(module, Weights) else Weights(type(module).__name__, module.state_dict())
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_names: dict[tuple[Any, ...], str] = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in weights.tensors.items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(
-                f"{type(module).__name__}.{name} cannot be stored", got=type(tensor).__name__, wanted="a tensor"
+                f"{weights.class_name}.{name} cannot be stored", got=type(tensor).__name__, wanted="a tensor"
             )
         first_name = first_names.setdefault(_identity(tensor), name)
         if first_name == name:
             tensors[name] = tensor
         else:
             aliases[name] = first_name
-    metadata = {"format": MODULE_FORMAT, "class": type(module).__name__, "aliases": json.dumps(aliases)}
+    metadata = {"format": MODULE_FORMAT, "class": weights.class_name, "aliases": json.dumps(aliases)}
     _write(path, tensors, metadata)
 
 
@@ -151,8 +159,8 @@ def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for two names of one tensor; an empty tensor has no memory to share, so it is only itself."""
-    if tensor.numel() == 0:
+    """Equal for two names of one tensor. One without memory (empty, or divided among ranks) is only itself."""
+    if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return (id(tensor),)
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 

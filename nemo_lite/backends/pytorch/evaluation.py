@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx, nn
 
-from nemo_lite.backends.pytorch.data import Shard
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.data import Batch, Shard
+from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import evaluating
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -21,12 +21,15 @@ from nemo_lite.core.dag import Dag
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import DagError
 
+# The number of a row whose batch was only run because the other ranks had one.
+_UNCOUNTED = -1
+
 
 class Row(NamedTuple):
     """What one batch gave.
 
     Attributes:
-        number: position of the batch in data order, over all ranks.
+        number: position of the batch in data order, over all ranks; -1 for one that does not count.
         ids: positions of its items in the data layer, where it knows them.
         values: one for each wire.
     """
@@ -66,13 +69,34 @@ class Evaluation:
         ends, also when it is left early.
         """
         self.module.to(self._device)
-        loader = self.data_layer.loader(training=False, shard=Shard(comm.rank, comm.world_size))
         with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
-            for count, batch in enumerate(loader.epoch(0)):
+            for count, (batch, counts) in enumerate(self._batches(comm)):
                 with self._precision.forward():
                     values = self.module(*to_device(batch.values, self._device))
+                if not counts:
+                    yield Row(_UNCOUNTED, None, [])
+                    continue
                 number = count * comm.world_size + comm.rank if batch.number is None else batch.number
                 yield Row(number, None if batch.ids is None else list(batch.ids), list(values))
+
+    def _batches(self, comm: Comm) -> Iterator[tuple[Batch, bool]]:
+        """This rank's batches, each with whether it counts.
+
+        Running sharded modules is an exchange that all ranks must make equally often: one that has no batch left, while
+        others have, runs one that does not count.
+        """
+        batches = self.data_layer.loader(training=False, shard=Shard(comm.rank, comm.world_size)).epoch(0)
+        if not needs_all_ranks(self.modules, in_training=False):
+            yield from ((batch, True) for batch in batches)
+            return
+        spare = None
+        while True:
+            batch = next(batches, None)
+            if comm.sum([float(batch is not None)]) == [0.0]:
+                return
+            if batch is None and spare is None:
+                spare = next(self.data_layer.loader(training=False, shard=Shard(0, comm.world_size)).epoch(0))
+            yield (batch, True) if batch is not None else (cast("Batch", spare), False)
 
 
 class Certificate:
@@ -119,7 +143,7 @@ class EvaluationRun:
 
     def __iter__(self) -> Iterator[list[list[Any]]]:
         for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
-            in_order = sorted(map(_as_row, rows), key=lambda row: row.number)
+            in_order = in_data_order([rows])
             for row in in_order:
                 self._certificate.note(row.ids)
             yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
@@ -150,10 +174,6 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
 
 
 def in_data_order(rounds: Iterable[Sequence[Sequence[Any]]]) -> list[Row]:
-    """All rows of all rounds by number."""
-    return sorted((_as_row(row) for rows in rounds for row in rows), key=lambda row: row.number)
-
-
-def _as_row(travelled: Sequence[Any]) -> Row:
-    """What travels between ranks is a plain tuple."""
-    return Row(*travelled)
+    """All rows of all rounds by number; they travelled as plain tuples."""
+    rows = (Row(*travelled) for arrived in rounds for travelled in arrived)
+    return sorted((row for row in rows if row.number != _UNCOUNTED), key=lambda row: row.number)

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, save_training_state
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.checkpoint_files import Weights, save_module
+from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.precision import Precision
@@ -87,6 +88,12 @@ class StepValues:
         key = (wire, id(self._calls))
         if key not in self._continuations:
             part = slice_between(self._fresh[0], [wire])
+            if needs_all_ranks(m for m in (step.module for step in part.steps) if isinstance(m, nn.Module)):
+                raise DagError(
+                    f"{wire.place} cannot be computed by one process alone",
+                    got="a module on the way to it that exchanges statistics or weights with other processes",
+                    remedy="make it part of what is trained, or evaluate it",
+                )
             again = [step.name for step in part.steps if step.call in self._calls]
             if again:
                 raise DagError(
@@ -218,7 +225,7 @@ class RunState:
         return {
             "step": self.steps_done,
             "epoch": self.epochs_done,
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizers": [self.comm.whole(optimizer.state_dict()) for optimizer in self.optimizers],
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
         }
@@ -245,7 +252,7 @@ class RunState:
             )
         try:
             for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
-                optimizer.load_state_dict(optimizer_state)
+                self.comm.load_optimizer_state(optimizer, optimizer_state)
         except (ValueError, KeyError) as error:
             problem = "the optimizer's state does not fit the parameters"
             raise CheckpointError(problem, place=place, got=str(error)) from error
@@ -264,7 +271,11 @@ class RunState:
     def save_module(self, module: Any, path: str | Path) -> None:
         """Write a module's weights. See ``ActionState``."""
         with mean_statistics([module], self.comm):
-            self._write(lambda: module.save_to(path))
+            weights = self._weights(module)
+            self._write(lambda: save_module(weights, path))
+
+    def _weights(self, module: nn.Module) -> Weights:
+        return Weights(type(module).__name__, self.comm.whole(module.state_dict()))
 
     def _write(self, write: Callable[[], object]) -> None:
         """Write on the first rank; the others go on when it is done."""
@@ -283,7 +294,8 @@ class RunState:
         state = self.state_dict()
         checkpoints = CheckpointFolder(folder)
         with mean_statistics(modules.values(), self.comm):
-            self._write(lambda: checkpoints.save(modules, state, kind=kind, number=number, keep=keep))
+            weights = {name: self._weights(module) for name, module in modules.items()}
+            self._write(lambda: checkpoints.save(weights, state, kind=kind, number=number, keep=keep))
 
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven
 from nemo_lite.backends.pytorch.distributed import Replica
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.reach import refuse_unreached
 from nemo_lite.backends.pytorch.state import RunState, StepValues
 from nemo_lite.backends.pytorch.statistics import RunningStatistics
-from nemo_lite.backends.pytorch.turns import Turn, Turns, Uneven
+from nemo_lite.backends.pytorch.turns import Turn, Turns
 from nemo_lite.core.events import CallbackList
 from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import NonFiniteLossError, UsageError
@@ -215,7 +215,7 @@ class Training:
     def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
         objective.is_new = False
         modules: set[object] = {call.module for call in objective.calls}
-        if self._state.world_size > 1:
+        if objective.run.needs_every_gradient:
             named = self._state.modules.values()
             refuse_unreached(loss, [(str(m.name), m) for m in named if isinstance(m, nn.Module) and m in modules])
 

@@ -10,14 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Literal, get_args
+from typing import get_args
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, leftover_of
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
-
-Uneven = Literal["pad", "drop", "join", "error"]
 
 
 def check_uneven(uneven: str) -> None:

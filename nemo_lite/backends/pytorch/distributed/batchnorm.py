@@ -81,6 +81,11 @@ def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | No
             layer.__class__ = cls
 
 
+def is_synced(layer: nn.Module) -> bool:
+    """Whether the layer takes its statistics over several ranks now."""
+    return isinstance(layer, _Synced)
+
+
 def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:
     """The class under its own name, with :class:`_Synced` between it and torch's forward."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}

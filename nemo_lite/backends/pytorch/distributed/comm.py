@@ -16,7 +16,13 @@ T = TypeVar("T")
 
 
 class Replica(Protocol):
-    """A module as it trains: its gradients are averaged over the ranks. Hold on to it for as long as it trains."""
+    """A module as it trains: its gradients are averaged over the ranks. Hold on to it for as long as it trains.
+
+    Attributes:
+        needs_every_gradient: the exchange waits for the gradient of every weight that is trained.
+    """
+
+    needs_every_gradient: bool
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""
@@ -38,6 +44,15 @@ class Comm(Protocol):
 
     def replicate(self, module: nn.Module) -> Replica:
         """The module, with the first rank's weights on all, as it trains."""
+
+    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
+        """Divide the weights of modules among the ranks, in place; optimizers are made afterwards."""
+
+    def whole(self, state: T) -> T:
+        """A state of which some tensors may be sharded, with these whole on the first rank."""
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """``optimizer.load_state_dict`` for a whole state, whether its parameters are sharded or not."""
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over ``group_size`` ranks (0: all)."""
@@ -92,6 +107,8 @@ class Alone:
     Nothing hooks into the module itself, so its forward is called without torch's machinery for hooks.
     """
 
+    needs_every_gradient = False
+
     def __init__(self, module: nn.Module) -> None:
         self._forward, self._nothing = module.forward, nullcontext()
 
@@ -118,6 +135,17 @@ class SingleProcess:
     def replicate(self, module: nn.Module) -> Replica:
         """The module itself."""
         return Alone(module)
+
+    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
+        """Nobody to share them with."""
+
+    def whole(self, state: T) -> T:
+        """The state."""
+        return state
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """``optimizer.load_state_dict``."""
+        optimizer.load_state_dict(dict(state))
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Nobody to share statistics with."""

@@ -7,17 +7,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import Store  # type: ignore[attr-defined]  # exported without __all__
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.sharding import (
+    ShardedReplica,
+    is_sharded,
+    load_optimizer_state,
+    shard,
+    whole,
+)
 from nemo_lite.backends.pytorch.distributed.start import check_equal, start_table
 from nemo_lite.backends.pytorch.distributed.watch import Watch
 from nemo_lite.utils import logging
@@ -67,15 +75,16 @@ class ProcessGroup:
         patience = patience or Patience()
         meeting = meet(place, patience.start_seconds)
         self._watch = Watch(meeting, place, patience.timeout_seconds)
-        self._is_closed = False
+        self._is_closed = self._has_sharded = False
         atexit.register(self.close)
         with self.guarded():
             self.device = choose_device()
             self._join(meeting.store, backend, timedelta(seconds=patience.timeout_seconds))
-            table = self.gather([str(self.device), meeting.members[self.rank].interface])
-            logging.info("%s", start_table(self.backend, meeting.members, table or []))
+            devices = self.gather(_described(self.device))
+            if devices is not None:
+                logging.info("%s", start_table(self.backend, meeting.members, devices))
 
-    def _join(self, store: dist.Store, backend: str | None, timeout: timedelta) -> None:
+    def _join(self, store: Store, backend: str | None, timeout: timedelta) -> None:
         on_gpu = self.device.type == "cuda"
         self.backend = backend or ("nccl" if on_gpu else "gloo")
         dist.init_process_group(
@@ -91,9 +100,29 @@ class ProcessGroup:
         self._exchange = Exchange(self._side, self.rank, self.world_size, mark=self._watch.collective)
 
     def replicate(self, module: nn.Module) -> Replica:
-        """One DistributedDataParallel around it, with the first rank's weights."""
+        """One DistributedDataParallel around it, with the first rank's weights; or none, where weights are sharded."""
+        if is_sharded([module]):
+            return ShardedReplica(module)
         with self._watch.collective("making weights equal"):
             return DataParallel(module, self.device)
+
+    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
+        """Divide the weights of modules among the ranks, in place."""
+        with self._watch.collective("dividing weights"):
+            shard(modules, device)
+        self._has_sharded = True
+
+    def whole(self, state: T) -> T:
+        """A state with its sharded tensors put together on the first rank, ``None`` on the others."""
+        if not self._has_sharded:
+            return state
+        with self._watch.collective("putting weights together"):
+            state = whole(state)
+        return state
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        """``optimizer.load_state_dict`` for a whole state."""
+        load_optimizer_state(optimizer, state)
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
@@ -108,7 +137,8 @@ class ProcessGroup:
         total = torch.tensor(values, dtype=torch.float64)
         with self._watch.collective("vote"):
             dist.all_reduce(total, group=self._side)
-        return total.tolist()
+        summed: list[float] = total.tolist()
+        return summed
 
     def all_agree(self, ok: bool) -> bool:
         """Whether ``ok`` holds on every rank."""
@@ -121,7 +151,7 @@ class ProcessGroup:
         flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
         with self._watch.collective("mean of statistics"):
             dist.all_reduce(flat, group=self._side)
-        parts = (flat / self.world_size).split([tensor.numel() for tensor in tensors])
+        parts = torch.split(flat / self.world_size, [tensor.numel() for tensor in tensors])
         with torch.no_grad():
             for tensor, part in zip(tensors, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
@@ -172,3 +202,7 @@ class ProcessGroup:
         self._watch.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _described(device: torch.device) -> str:
+    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)

@@ -21,6 +21,8 @@ class DataParallel:
         device: where it lies.
     """
 
+    needs_every_gradient = True
+
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self._module, self._parameters = module, list(module.parameters())
         self._device_ids = [device] if device.type == "cuda" else None
@@ -42,5 +44,5 @@ class DataParallel:
     def _wrapped(self) -> DistributedDataParallel:
         self._trained = [p.requires_grad for p in self._parameters]
         return DistributedDataParallel(
-            self._module, device_ids=self._device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
+            self._module, device_ids=self._device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
