@@ -118,7 +118,7 @@ class Novograd(_ListOptimizer):
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         # The numbers that there is one of a tensor are stacked: one operation for all of them.
-        squares = torch.stack(_norms(grads)).square_()
+        squares = torch.stack(_norms(grads)).square()
         second = self._replace(params, "exp_avg_sq", lambda old: old.lerp_(squares, 1 - group["betas"][1]))
         if group["amsgrad"]:
             second = self._replace(params, "max_exp_avg_sq", lambda old: torch.maximum(old, second))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.list_optimizers import AdamW, Lamb, Novograd, check_ranges
@@ -115,6 +115,9 @@ def _of_torch(optimizer: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
     def make(groups: list[dict[str, Any]], **options: Any) -> Optimizer:
         params = [param for group in groups for param in group["params"]]
         fused = all(param.is_floating_point() and param.device.type in _FUSED_DEVICES for param in params)
+        # Weights that are divided among ranks are of a class of their own, for which torch has no fused SGD.
+        if optimizer is torch.optim.SGD and any(type(param) not in (Tensor, nn.Parameter) for param in params):
+            return optimizer(groups, **options, foreach=True)
         return optimizer(groups, **options, fused=True if fused else None)
 
     return make

@@ -1,0 +1,241 @@
+"""FSDP2: weights, gradients and optimizer states divided among the ranks, for models larger than one GPU.
+
+What a run divides, trains and saves is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nemo_lite.errors import UsageError
+
+
+def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.ProcessGroup | None = None) -> None:
+    """Divide the weights of each module among the ranks, in place, and move the modules to ``device``.
+
+    Afterwards every parameter is a new object: an optimizer is made after this, not before. Each module goes on as it
+    was: its class has the same name, it connects wires and runs tensors, ``load_state_dict`` takes whole tensors.
+
+    While a module runs, one block of it is whole at a time, and the next one on its way; a block is a weighted child of
+    an ``nn.Sequential`` or ``nn.ModuleList``. What is outside of its blocks is whole as long as the module runs.
+
+    Weights and buffers are made equal to the first rank's before. If the modules come on another device, no more than a
+    block lies whole on ``device`` meanwhile. Modules that are sharded already are left as they are. All ranks call it,
+    with the same modules in the same order.
+
+    Args:
+        modules: none of them part of another one.
+        device: where they run; of CUDA, the current one.
+        group: the ranks; ``None``: all.
+
+    Raises:
+        UsageError: a weight that two modules share, or one without dimensions.
+    """
+    roots = [module for module in dict.fromkeys(modules) if not isinstance(module, FSDPModule)]
+    _refuse_what_stays_whole(roots)
+    mesh = DeviceMesh.from_group(group or _all_ranks(), device.type)
+    for root in roots:
+        for unit in [*_blocks(root), root]:
+            unit.to(device)
+            _make_equal(unit, group)
+            if any(True for _ in unit.parameters()):
+                _divide(unit, mesh)
+        for part in root.modules():
+            part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether running any of them is an exchange between the ranks, which all must make equally often."""
+    return any(isinstance(part, FSDPModule) for module in modules for part in module.modules())
+
+
+class ShardedReplica:
+    """A module over sharded ones, as it trains; see :class:`~nemo_lite.backends.pytorch.distributed.comm.Replica`.
+
+    Args:
+        module: what is called; its weights are in modules that :func:`shard` has divided.
+    """
+
+    needs_every_gradient = False
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._nothing = module, nullcontext()
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """The module's outputs."""
+        outputs: tuple[Any, ...] = self._module(*values)
+        return outputs
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Nothing: gradients are exchanged, and divided, after every batch.
+
+        To keep them until the last one they would have to lie whole on each rank, next to weights that do not fit.
+        """
+        return self._nothing
+
+
+def whole(value: Any) -> Any:
+    """A state with its sharded tensors put together, in host memory, on the first rank; ``None`` on the others.
+
+    All ranks call it, with states of the same structure. One tensor at a time is whole on the device.
+
+    Args:
+        value: nested dictionaries, lists and tuples of tensors and anything else, such as a ``state_dict()``.
+    """
+    is_first = dist.get_rank() == 0
+    with torch.no_grad():
+        gathered = _gathered(value, is_first)
+    return gathered if is_first else None
+
+
+def like(tensor: Tensor, target: object) -> Tensor:
+    """This rank's part of a whole tensor, divided as ``target`` is; the tensor itself if that is not of its shape."""
+    if not isinstance(target, DTensor) or isinstance(tensor, DTensor) or tensor.shape != target.shape:
+        return tensor
+    return _distributed(tensor, target, target.placements)
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """``optimizer.load_state_dict`` for a whole state, whether the optimizer's parameters are sharded or not.
+
+    Raises:
+        ValueError, KeyError: the state is of other parameters, as torch says it.
+    """
+    params: dict[int, Tensor] = {}
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=False):
+        params.update(zip(saved["params"], group["params"], strict=False))
+    parts = {
+        index: {key: _state_like(key, value, params.get(index)) for key, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": parts})
+
+
+def _state_like(key: str, value: Any, param: Tensor | None) -> Any:
+    if not isinstance(value, Tensor) or not isinstance(param, DTensor):
+        return value
+    # A number for each parameter, such as NovoGrad's second moment, is the same on all ranks; torch's count of steps
+    # is an ordinary tensor.
+    if value.dim() == 0 and key != "step":
+        return _distributed(value, param, [Replicate()])
+    return like(value, param)
+
+
+def _distributed(tensor: Tensor, target: DTensor, placements: Any) -> DTensor:
+    # Without a source rank nothing is sent: each rank cuts its part out of its own copy.
+    return distribute_tensor(tensor.detach(), target.device_mesh, placements, src_data_rank=None)
+
+
+def _all_ranks() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def _gathered(value: Any, keep: bool) -> Any:
+    if isinstance(value, DTensor):
+        full = value.full_tensor()
+        return full.cpu() if keep else None
+    if isinstance(value, Tensor):
+        return value.detach().cpu() if keep else None
+    if isinstance(value, Mapping):
+        return {key: _gathered(item, keep) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_gathered(item, keep) for item in value])
+    return value
+
+
+def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard what is left whole in ``unit``; torch makes it of another class, which gets the old one's names."""
+    before = type(unit)
+    # Also for what runs first: by default it stays whole after its forward, and in its state_dict then.
+    fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+    made: Any = type(unit)
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(made, name, getattr(before, name))
+    made.of_one_object = True
+
+
+def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
+    """Give all ranks the first one's weights and buffers, but for those that are sharded already."""
+    for tensor in chain(unit.parameters(), unit.buffers()):
+        if not isinstance(tensor, DTensor):
+            sent = tensor.detach().contiguous()  # FSDP2 takes no others
+            dist.broadcast(sent, group_src=0, group=group)
+            tensor.data = sent
+
+
+def _blocks(root: nn.Module) -> list[nn.Module]:
+    """What of a module is whole by itself: the outermost weighted members of its containers, if there are several.
+
+    A member that shares a weight with something else in the module stays with the rest of it. So do normalisation
+    layers: they are small, and synchronised batch normalisation changes their class.
+    """
+    everywhere = _counted(root)
+    found = [(block, _counted(block)) for block in dict.fromkeys(_members(root)) if not isinstance(block, _BatchNorm)]
+    own = [block for block, weights in found if weights and all(everywhere[w] == n for w, n in weights.items())]
+    return own if len(own) > 1 else []
+
+
+def _members(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        # A list has no forward before which it could become whole.
+        is_list = isinstance(child, (nn.ModuleList, nn.ModuleDict))
+        if isinstance(module, (nn.Sequential, nn.ModuleList)) and not is_list:
+            yield child
+        else:
+            yield from _members(child)
+
+
+def _counted(module: nn.Module) -> Counter[nn.Parameter]:
+    """Its weights, each with how often it occurs."""
+    return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def _refuse_what_stays_whole(roots: Iterable[nn.Module]) -> None:
+    places: dict[nn.Parameter, tuple[nn.Module, str]] = {}
+    for root in roots:
+        for name, parameter in root.named_parameters():
+            place = f"{type(root).__name__}.{name}"
+            other, its_place = places.setdefault(parameter, (root, place))
+            if other is not root:
+                _refuse_tied(place, its_place)
+            if parameter.dim() == 0:
+                raise UsageError(
+                    "a weight without dimensions cannot be sharded", place=place, remedy="give it the shape (1,)"
+                )
+        for name, part in root.named_modules():
+            for key, held in vars(part).items():
+                # The transpose of another module's weight is made of that very object.
+                if key != "_parameters" and isinstance(held, dict):
+                    for leaf in (leaf for leaf, value in held.items() if isinstance(value, nn.Parameter)):
+                        _refuse_tied(".".join(filter(None, [type(root).__name__, name, leaf])), "another one")
+
+
+def _refuse_tied(place: str, other: str) -> None:
+    raise UsageError(
+        "weights that modules share cannot be sharded",
+        place=place,
+        got=f"the same as {other}",
+        remedy="train without FSDP2, or do not tie them",
+    )
+
+
+def _take_own_parts(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) -> None:
+    """Before a module takes its weights from a state: whole tensors become this rank's parts of them."""
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        key = prefix + name
+        if isinstance(state.get(key), Tensor):
+            state[key] = like(state[key], parameter)
