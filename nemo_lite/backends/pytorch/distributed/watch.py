@@ -16,20 +16,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import torch.distributed as dist
 
 from nemo_lite.backends.pytorch.distributed import verdict as verdicts
-from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
-from nemo_lite.backends.pytorch.distributed.verdict import FAILED, LEFT, RUNS, TOLD, Limits, Sighting, Status, Verdict
+from nemo_lite.backends.pytorch.distributed.post import Post
+from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
+from nemo_lite.backends.pytorch.distributed.verdict import FAILED, LEFT, RUNS, TOLD, Limits, Status, Verdict
 from nemo_lite.backends.pytorch.distributed.whereabouts import Whereabouts
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import Place
 
-# From the verdict until the process is ended: main threads clean up. Less where the verdict itself took a silence, so
-# that all of it stays within ten seconds.
-_GRACE_SECONDS, _GRACE_AFTER_SILENCE_SECONDS = 5.0, 1.5
+# Main threads get less time to clean up where the verdict itself took a silence: all stays within ten seconds.
+_GRACE_AFTER_SILENCE_SECONDS = 1.5
 # How long a main thread whose collective failed waits for the reason.
 _EXPLANATION_SECONDS = 5.0
 _NETWORK = re.compile(r"gloo|nccl|monitoredBarrier|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
@@ -44,6 +43,7 @@ class Watch:
         timeout_seconds: how long a rank may keep another waiting in a collective.
         beat_seconds: between two signs of life.
         silence_seconds: a rank on another machine that gives none for so long is gone.
+        grace_seconds: from the verdict until the process is ended; main threads clean up in it.
     """
 
     step: int | None
@@ -57,11 +57,12 @@ class Watch:
         *,
         beat_seconds: float = 0.5,
         silence_seconds: float = 6.0,
+        grace_seconds: float = 5.0,
     ) -> None:
         self.step = None
         self._limits = Limits(timeout_seconds, silence_seconds, silence_seconds / 2.5)
-        self._beat_seconds = beat_seconds
-        self._post = _Post(meeting, place)
+        self._beat_seconds, self._grace_seconds = beat_seconds, grace_seconds
+        self._post = Post(meeting, place)
         self._me = meeting.members[place.rank]
         self._is_first = place.rank == 0
         self._status = Status()
@@ -144,7 +145,7 @@ class Watch:
         if is_orderly:
             self._end(LEFT)
         if self._is_first:
-            self._await_others(self._limits.timeout_seconds if is_orderly else _GRACE_SECONDS)
+            self._await_others(self._limits.timeout_seconds if is_orderly else self._grace_seconds)
         self._is_over = True
         self._wake.set()
         if is_orderly and self._verdict is not None:
@@ -191,6 +192,10 @@ class Watch:
     def _round(self, state: str) -> None:
         # Processes first: one that left in order says so before it ends.
         self._post.look_at_processes()
+        host = self._post.sighting_of_host()
+        if host is not None and host.process == "gone":
+            self._lost()  # known without asking its store, which fills stderr with traces
+            return
         self._status = self._now(state)
         self._post.say(self._status)
         verdict = self._post.verdict()
@@ -247,7 +252,8 @@ class Watch:
         if verdict is None or self._state == FAILED or self._is_over:
             return
         self._report(verdict)
-        deadline = time.monotonic() + (_GRACE_AFTER_SILENCE_SECONDS if verdict.by_silence else _GRACE_SECONDS)
+        grace = min(self._grace_seconds, _GRACE_AFTER_SILENCE_SECONDS) if verdict.by_silence else self._grace_seconds
+        deadline = time.monotonic() + grace
         while time.monotonic() < deadline:
             if self._is_over:
                 return
@@ -257,103 +263,6 @@ class Watch:
     def _report(self, verdict: Verdict) -> None:
         with suppress(OSError, ValueError):  # stderr is closed; there is nobody to tell
             print(f"[rank {self._me.rank}] {verdict.report()}", file=sys.stderr, flush=True)
-
-
-class _Post:
-    """This rank's own line to the store, and what it has seen of the others. Used by one thread."""
-
-    def __init__(self, meeting: Meeting, place: Place) -> None:
-        self._store = meeting.connect()
-        self._members, self._me = meeting.members, meeting.members[place.rank]
-        self._watched = meeting.members if place.rank == 0 else meeting.members[:1]
-        now = time.monotonic()
-        self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
-        self._processes: dict[int, str] = {}
-        self._host = None if place.agent_hosts_store else meeting.members[0]
-        self.address = f"{place.master[0]}:{place.master[1]}"
-        self.failure: Verdict | None = None
-
-    def say(self, status: Status) -> None:
-        """Leave this rank's status, and why it failed if it did."""
-        if status.state == FAILED and self.failure is not None:
-            self.agreed(self.failure)
-        self._store.set(f"beat/{self._me.rank}", status.encoded())
-
-    def verdict(self) -> Verdict | None:
-        """What is written, by whomever."""
-        return verdicts.verdict_of(self._store.get("verdict")) if self._store.check(["verdict"]) else None
-
-    def agreed(self, verdict: Verdict) -> Verdict:
-        """Write a verdict; the first one that was written."""
-        return verdicts.verdict_of(self._store.compare_set("verdict", "", verdict.encoded()))
-
-    def look_at_processes(self) -> None:
-        """Which of the processes on this machine exist."""
-        for member in self._members:
-            if member != self._me:
-                self._processes[member.rank] = _process(member, self._me)
-
-    def look_at_ranks(self) -> None:
-        """Read what the watched ranks left. A rank that has not spoken yet is asked for alone: reading would wait."""
-        keys = {member.rank: f"beat/{member.rank}" for member in self._watched if member != self._me}
-        ready = [rank for rank, key in keys.items() if self._seen[rank][0] or self._store.check([key])]
-        if not ready:
-            return
-        for rank, encoded in zip(ready, self._store.multi_get([keys[rank] for rank in ready]), strict=True):
-            status, before = verdicts.status_of(encoded), self._seen[rank][0]
-            if before is None or status.count != before.count:
-                self._seen[rank] = (status, time.monotonic())
-
-    def sightings(self, own: Status) -> list[Sighting]:
-        """Of all ranks; of those that are not watched only whether their process exists."""
-        now, watched = time.monotonic(), {member.rank for member in self._watched}
-        found = []
-        for member in self._members:
-            status, since = self._seen[member.rank]
-            if member == self._me:
-                status, since = own, now
-            silent = now - since if member.rank in watched else 0.0
-            found.append(Sighting(member, status, silent, self._processes.get(member.rank, "")))
-        return found
-
-    def sighting_of_host(self) -> Sighting | None:
-        """Of the rank that serves the store, its process as it is now; ``None`` if the launcher serves it."""
-        if self._host is None:
-            return None
-        return Sighting(self._host, self._seen[self._host.rank][0], 0.0, _process(self._host, self._me))
-
-    def others_ended(self) -> bool:
-        """All others said that they end, or are gone."""
-        return all(
-            (status is not None and status.state != RUNS) or self._processes.get(rank) == "gone"
-            for rank, (status, _) in self._seen.items()
-            if rank != self._me.rank
-        )
-
-
-def _process(member: Member, me: Member) -> str:
-    """``gone``, ``stopped`` or ``alive``; "" if it cannot be seen from here."""
-    if member.machine != me.machine:
-        return ""
-    try:
-        stat = Path(f"/proc/{member.pid}/stat").read_text()
-    except FileNotFoundError:
-        return "gone" if Path("/proc/self/stat").exists() else _process_elsewhere(member.pid)
-    except OSError:
-        return "gone"  # it ended between the opening and the reading
-    state = stat.rpartition(")")[2].split()[0]
-    return {"Z": "gone", "X": "gone", "T": "stopped", "t": "stopped"}.get(state, "alive")
-
-
-def _process_elsewhere(pid: int) -> str:
-    """The same on systems without /proc."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return "gone"
-    except OSError:
-        return "alive"
-    return "alive"
 
 
 def _is_of_network(error: BaseException) -> bool:

@@ -1,0 +1,87 @@
+"""Verdict: who is to blame, judged from what is known of each rank."""
+
+from nemo_lite.backends.pytorch.distributed.rendezvous import Member
+from nemo_lite.backends.pytorch.distributed.verdict import LEFT, Limits, Sighting, Status, judge
+
+LIMITS = Limits(timeout_seconds=60.0, silence_seconds=6.0, troubled_silence_seconds=2.4)
+
+
+def seen(rank, status=None, silent=0.0, process=""):
+    return Sighting(Member(rank, f"node{rank}", 100 + rank, "eth0", "", f"machine{rank}"), status, silent, process)
+
+
+def waiting(seconds=1.0, exchange=7, label="vote", **kwargs):
+    return Status(5, 12, "a collective", seconds, exchange, label, **kwargs)
+
+
+def test_on_another_machine_a_rank_is_gone_when_it_is_silent_and_sooner_once_a_connection_broke():
+    encoder = Status(5, 12, "forward of encoder")
+    assert judge([seen(0, waiting()), seen(1, encoder, 5.0)], LIMITS, True) is None
+    verdict = judge([seen(0, waiting()), seen(1, encoder, 6.2)], LIMITS, True)
+    assert verdict.problem == (
+        "rank 1 (node1, pid 101) is gone: no sign of life for 6 s, last seen at step 12 in forward of encoder"
+    )
+    assert verdict.by_silence
+    assert judge([seen(0, waiting(trouble="closed")), seen(1, encoder, 2.5)], LIMITS, True).ranks == (1,)
+
+
+def test_a_rank_that_lives_but_is_silent_hangs_and_is_not_gone():
+    sightings = [seen(0, waiting()), seen(1, waiting(), 50.0, "alive")]
+    assert judge(sightings, LIMITS, True) is None
+    verdict = judge([seen(0, waiting(61.0)), *sightings[1:]], LIMITS, True)
+    assert verdict.problem.startswith("rank 1 (node1, pid 101) hangs at step 12")
+
+
+def test_a_rank_still_starting_is_no_alarm():
+    assert judge([seen(0, waiting()), seen(1, None, 30.0)], LIMITS, True) is None
+    assert judge([seen(0, waiting()), seen(1, None, 60.0)], LIMITS, True).ranks == (1,)
+
+
+def test_a_rank_that_computes_is_no_alarm_while_nobody_waits_too_long_for_it():
+    alone = Status(5, 12, "writing a checkpoint", 5000.0)
+    assert judge([seen(0, alone), seen(1, waiting(59.0))], LIMITS, True) is None
+    assert judge([seen(0, alone), seen(1, waiting(60.0))], LIMITS, True).ranks == (0,)
+
+
+def test_waiting_for_gradients_counts_as_waiting():
+    verdict = judge(
+        [seen(0, Status(5, 12, "backward", 61.0)), seen(1, Status(5, 12, "waiting for data"))], LIMITS, True
+    )
+    assert verdict.ranks == (1,)
+    assert verdict.problem.endswith("while rank 0 waits for it in backward")
+
+
+def test_of_several_late_ranks_the_one_that_is_farthest_behind_is_named():
+    late = [seen(1, Status(5, 12, "backward of x", 61.0, 7)), seen(2, Status(5, 12, "evaluation", 61.0, 6))]
+    assert judge([seen(0, waiting(61.0)), *late], LIMITS, True).ranks == (2,)
+
+
+def test_the_odd_ones_out_are_named_and_all_in_one_collective_is_the_networks_fault():
+    three = [seen(0, waiting(61.0)), seen(1, waiting(61.0, label="gather")), seen(2, waiting(61.0))]
+    verdict = judge(three, LIMITS, True)
+    assert verdict.ranks == (1,)
+    assert "ranks 0, 2 are in collective 7 (vote), rank 1 is in collective 7 (gather)" in verdict.problem
+    same = judge([three[0], three[2]], LIMITS, True)
+    assert same.problem == "collective 7 (vote) does not end although all ranks are in it"
+    assert "GLOO_SOCKET_IFNAME" in same.remedy
+
+
+def test_the_table_tells_where_each_rank_is_and_for_how_long():
+    verdict = judge([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", 62.0))], LIMITS, True)
+    assert verdict.table.splitlines() == [
+        "  rank  host   pid  step  where                for",
+        "  0     node0  100  12    collective 7 (vote)  61 s",
+        "  1     node1  101  11    forward of encoder   62 s",
+    ]
+
+
+def test_only_the_first_rank_judges_who_hangs_unless_it_is_silent_itself():
+    both = [seen(0, Status(5, 12, "evaluation"), 0.0, "alive"), seen(1, waiting(61.0))]
+    assert judge(both, LIMITS, False) is None
+    assert judge([seen(0, Status(5, 12, "evaluation"), 7.0, "alive"), both[1]], LIMITS, False).ranks == (0,)
+
+
+def test_ranks_that_left_in_order_are_no_alarm():
+    assert (
+        judge([seen(0, waiting()), seen(1, Status(9, 12, exchange=7, state=LEFT), 99.0, "gone")], LIMITS, True) is None
+    )
