@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.nn.parallel", "nemo_lite", "nemo_asr"])
+_CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "nemo_lite", "nemo_asr"])
 
 
 @dataclass

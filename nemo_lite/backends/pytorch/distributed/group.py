@@ -87,6 +87,8 @@ class ProcessGroup:
     def _join(self, store: Store, backend: str | None, timeout: timedelta) -> None:
         on_gpu = self.device.type == "cuda"
         self.backend = backend or ("nccl" if on_gpu else "gloo")
+        if on_gpu:
+            torch.cuda.set_device(self.device)
         dist.init_process_group(
             self.backend,
             store=store,

@@ -111,8 +111,11 @@ class Watch:
         if not _is_of_network(error):
             return error
         text = _one_line(error)
-        number, labels = self._collectives
-        label = f"collective {number} ({labels[-1]})" if labels else "the exchange of gradients"
+        # A backward pass has no label of its own, and the main thread is no longer in it: the others must still see that
+        # this rank waits.
+        number, labels = self._collectives[0], self._collectives[1] or ("gradients",)
+        self._collectives = (number, labels)
+        label = f"collective {number} ({labels[-1]})"
         if self._state == RUNS and not self._is_over:
             self._trouble = text
             self._wake.set()
