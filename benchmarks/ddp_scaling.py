@@ -14,7 +14,7 @@ what is printed the median of the rounds, of ratios too. The loops:
 
 Communication is what a step takes above the same loop without exchange. That is what is lost to it: the part of an
 all-reduce that hides behind the backward pass does not count, and waiting for a slower rank does. Timing the
-all-reduces themselves would say the opposite of both.
+all-reduces themselves would say the opposite of both. CPU time is that of all threads of the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.recipe import Recipe
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data import Batch, Shard
 from nemo_lite.backends.pytorch.distributed import SingleProcess
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.actions import ActionState
@@ -62,19 +62,14 @@ PER_MODULE, OURS_APART, BY_HAND_APART = "one DDP per module", "ours, no exchange
 
 @dataclass(frozen=True)
 class Job:
-    """What the ranks are to measure."""
+    """What the ranks are to measure; ``num_steps`` are those of a loop in one round."""
 
     folder: str
     config: str
     rounds: int
-    steps: int
+    num_steps: int
     batch_size: int
     num_workers: int
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of a loop in one round."""
-        return WARM_UP + self.steps
 
     @property
     def recipe(self) -> Recipe:
@@ -87,18 +82,21 @@ class Sample(NamedTuple):
 
     Attributes:
         seconds: of a step.
+        cpu_seconds: of a step, all threads of the process together.
         data_share: of its time spent waiting for batches, if the loop tells.
     """
 
     seconds: float
+    cpu_seconds: float
     data_share: float = 0.0
 
 
 class Clock:
-    """Seconds a step, warm-up left out."""
+    """Measures a loop, its warm-up left out."""
 
     def __init__(self, device: torch.device, num_steps: int) -> None:
-        self._device, self._num_steps, self._started, self.step_seconds = device, num_steps, 0.0, 0.0
+        self._device, self._num_steps = device, num_steps
+        self._started, self._cpu_started, self.sample = 0.0, 0.0, Sample(0.0, 0.0)
 
     def step_done(self, step: int) -> None:
         """Call it after each step. The device is waited for at the first and the last that count, not in between."""
@@ -107,8 +105,9 @@ class Clock:
             return
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        self.step_seconds, self._started = (now - self._started) / max(done - WARM_UP, 1), now
+        now, cpu_now, count = time.perf_counter(), time.process_time(), max(done - WARM_UP, 1)
+        self.sample = Sample((now - self._started) / count, (cpu_now - self._cpu_started) / count)
+        self._started, self._cpu_started = now, cpu_now
 
 
 class Network(nn.Module):
@@ -175,60 +174,55 @@ class Ours:
             callbacks=[meter],
             batches_per_step=accumulated,
         )
-        return Sample(meter.clock.step_seconds, meter.data_share)
+        return meter.clock.sample._replace(data_share=meter.data_share)
 
 
+@dataclass
 class ByHand:
     """The loop that one would write.
 
-    Args:
+    Attributes:
         batches: gives the batches of an epoch.
         per_module: wrap each module with weights by itself; else all in one. A rank alone is not wrapped.
         agrees: make an update only where the loss is finite on all ranks.
         exchanges: synchronise the gradients.
     """
 
-    def __init__(
-        self,
-        batches: Callable[[], Any],
-        network: Network,
-        device: torch.device,
-        *,
-        per_module: bool = False,
-        agrees: bool = False,
-        exchanges: bool = True,
-    ) -> None:
-        self._batches, self._device, self._network = batches, device, network.to(device)
-        self._per_module, self._agrees, self._exchanges = per_module, agrees, exchanges
+    batches: Callable[[], Iterator[Batch]]
+    network: Network
+    device: torch.device
+    per_module: bool = False
+    agrees: bool = False
+    exchanges: bool = True
 
     def run(self, num_steps: int, accumulated: int) -> Sample:
         """Train for so many steps."""
-        optimizer, batches, clock = self._network.optimizer(), self._batches(), Clock(self._device, num_steps)
+        optimizer, batches, clock = self.network.optimizer(), self.batches(), Clock(self.device, num_steps)
         network, wrapped = self._wrapped()
         for step in range(num_steps):
             optimizer.zero_grad(set_to_none=True)
             losses = []
             for number in range(1, accumulated + 1):
                 with ExitStack() as stack:
-                    if number < accumulated or not self._exchanges:
+                    if number < accumulated or not self.exchanges:
                         for each in wrapped:
                             stack.enter_context(each.no_sync())
-                    loss = network(*to_device(next(batches).values, self._device))
+                    loss = network(*to_device(next(batches).values, self.device))
                     (loss / accumulated).backward()
                 losses.append(loss.detach())
-            if not self._agrees or all_finite(losses):
+            if not self.agrees or all_finite(losses):
                 optimizer.step()
             clock.step_done(step)
-        return Sample(clock.step_seconds)
+        return clock.sample
 
     def _wrapped(self) -> tuple[nn.Module, list[DistributedDataParallel]]:
         """What computes the loss, and what in it exchanges gradients; made anew in each round, as ours is."""
         if not dist.is_initialized():
-            return self._network, []
+            return self.network, []
         settings: dict[str, Any] = {"broadcast_buffers": False}
-        settings["device_ids"] = [self._device] if self._device.type == "cuda" else None
-        parts = self._network
-        if not self._per_module:
+        settings["device_ids"] = [self.device] if self.device.type == "cuda" else None
+        parts = self.network
+        if not self.per_module:
             whole = DistributedDataParallel(parts, gradient_as_bucket_view=True, **settings)
             return whole, [whole]
         encoder = DistributedDataParallel(parts.encoder, find_unused_parameters=True, **settings)
@@ -255,7 +249,7 @@ def make_loops(factory: nemo.NeuralModuleFactory, job: Job) -> dict[str, Ours | 
 
     def by_hand(**how: bool) -> ByHand:
         loader = data.loader(training=True, shard=Shard(rank, world_size))
-        return ByHand(lambda: loader.epoch(0), Network.of(job.recipe), device, **how)
+        return ByHand(lambda: loader.epoch(0), Network.of(job.recipe).to(device), device, **how)
 
     loops: dict[str, Ours | ByHand] = {OURS: ours(factory.train), BY_HAND: by_hand()}
     if world_size > 1:
@@ -301,14 +295,14 @@ class Result:
 
     samples: Mapping[str, Sequence[Sample]]
 
-    def seconds(self, loop: str) -> float:
-        """Of a step."""
-        return statistics.median(sample.seconds for sample in self.samples[loop])
+    def median(self, loop: str, field: str = "seconds") -> float:
+        """Of the rounds."""
+        return statistics.median(float(getattr(sample, field)) for sample in self.samples[loop])
 
-    def ratio(self, loop: str, reference: str) -> float:
-        """How many times the reference's time a step takes."""
+    def ratio(self, loop: str, reference: str, field: str = "seconds") -> float:
+        """The median of the rounds' ratios."""
         pairs = zip(self.samples[loop], self.samples[reference], strict=True)
-        return statistics.median(one.seconds / other.seconds for one, other in pairs)
+        return statistics.median(float(getattr(one, field) / getattr(other, field)) for one, other in pairs)
 
     def communication(self, loop: str, apart: str) -> float:
         """Share of a step."""
@@ -344,12 +338,16 @@ def write_noise(job: Job, seconds: float, count: int) -> None:
 
 def print_times(results: Mapping[int, Mapping[int, Result]]) -> None:
     """A row for each loop."""
-    print(f"{'processes':>9} {'accumulated':>11}  {'':<22} {'ms/step':>9} {'/ by hand':>9}")
+    heads = ("ms/step", "/ by hand", "CPU ms", "/ by hand")
+    print(f"{'processes':>9} {'accumulated':>11}  {'':<21}" + "".join(f"{head:>10}" for head in heads))
     for world_size, by_accumulated in results.items():
         for accumulated, result in by_accumulated.items():
             for name in result.samples:
-                times = f"{result.seconds(name) * 1000:>9.1f} {result.ratio(name, BY_HAND):>9.3f}"
-                print(f"{world_size:>9} {accumulated:>11}  {name:<22} {times}")
+                columns = "".join(
+                    f"{result.median(name, field) * 1000:>10.1f}{result.ratio(name, BY_HAND, field):>10.3f}"
+                    for field in ("seconds", "cpu_seconds")
+                )
+                print(f"{world_size:>9} {accumulated:>11}  {name:<21}{columns}")
 
 
 def print_shares(results: Mapping[int, Mapping[int, Result]], batch_seconds: float) -> None:
@@ -360,8 +358,8 @@ def print_shares(results: Mapping[int, Mapping[int, Result]], batch_seconds: flo
     for world_size, by_accumulated in results.items():
         for accumulated, result in by_accumulated.items():
             communication = result.communication(OURS, OURS_APART)
-            data = statistics.median(sample.data_share for sample in result.samples[OURS])
-            rate = accumulated * batch_seconds / result.seconds(OURS)
+            data = result.median(OURS, "data_share")
+            rate = accumulated * batch_seconds / result.median(OURS)
             gain = rate / first.setdefault(accumulated, rate)
             shares = f"{data:>7.1%} {1 - data - communication:>7.1%} {communication:>13.1%}"
             by_hand = result.communication(BY_HAND, BY_HAND_APART)
@@ -387,13 +385,12 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     with tempfile.TemporaryDirectory() as folder:
         config = "digits.yaml" if args.quick else "quartznet5x5.yaml"
-        job = Job(folder, config, args.rounds, args.steps, args.batch_size, args.num_workers)
+        job = Job(folder, config, args.rounds, WARM_UP + args.steps, args.batch_size, args.num_workers)
         # Ours fetches the batches of the next step before this one is over.
         write_noise(job, args.seconds, (job.num_steps + 1) * args.batch_size * max(ACCUMULATED) * max(worlds))
         results = {world_size: on_ranks(world_size, job) for world_size in worlds}
-    print(
-        f"{torch.cuda.get_device_name() if gpus else 'CPU, 1 thread a process'}; batches of {args.batch_size} x {args.seconds:g} s\n"
-    )
+    where = torch.cuda.get_device_name() if gpus else "CPU, 1 thread a process"
+    print(f"{where}; batches of {args.batch_size} x {args.seconds:g} s\n")
     print_times(results)
     print_shares(results, args.batch_size * args.seconds)
 
