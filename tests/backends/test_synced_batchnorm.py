@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from ranks import results_of
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from nemo_asr.jasper_blocks import BatchNorm
 from nemo_lite import NeuralModuleFactory
 from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer
@@ -257,11 +257,10 @@ def lowered() -> nn.Module:
 def parallel(num_batches: int) -> tuple[list[Tensor], list[Tensor]]:
     dist.init_process_group("gloo")
     module = lowered()
-    replica = DistributedDataParallel(module, broadcast_buffers=False)
+    replica = DataParallel(module, torch.device("cpu"))
     with synced_batchnorm([module], None):
         for batch in range(num_batches):
-            last = batch == num_batches - 1
-            with contextlib.nullcontext() if last else replica.no_sync():
+            with replica.sync_only_if(batch == num_batches - 1):
                 (loss,) = replica(*batch_of(batch, 4 * dist.get_rank(), 4))
                 (loss / num_batches).backward()
     return [p.grad for p in module.parameters() if p.grad is not None], list(module.buffers())
