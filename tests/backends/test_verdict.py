@@ -11,7 +11,7 @@ def seen(rank, status=None, silent=0.0, process=""):
 
 
 def waiting(seconds=1.0, exchange=7, label="vote", **kwargs):
-    return Status(5, 12, "a collective", seconds, exchange, label, **kwargs)
+    return Status(5, 12, "a collective", True, seconds, exchange, label, **kwargs)
 
 
 def test_on_another_machine_a_rank_is_gone_when_it_is_silent_and_sooner_once_a_connection_broke():
@@ -38,21 +38,24 @@ def test_a_rank_still_starting_is_no_alarm():
 
 
 def test_a_rank_that_computes_is_no_alarm_while_nobody_waits_too_long_for_it():
-    alone = Status(5, 12, "writing a checkpoint", 5000.0)
+    alone = Status(5, 12, "writing a checkpoint", False, 5000.0)
     assert judge([seen(0, alone), seen(1, waiting(59.0))], LIMITS, True) is None
     assert judge([seen(0, alone), seen(1, waiting(60.0))], LIMITS, True).ranks == (0,)
 
 
 def test_waiting_for_gradients_counts_as_waiting():
     verdict = judge(
-        [seen(0, Status(5, 12, "backward", 61.0)), seen(1, Status(5, 12, "waiting for data"))], LIMITS, True
+        [seen(0, Status(5, 12, "backward", True, 61.0)), seen(1, Status(5, 12, "waiting for data"))], LIMITS, True
     )
     assert verdict.ranks == (1,)
     assert verdict.problem.endswith("while rank 0 waits for it in backward")
 
 
 def test_of_several_late_ranks_the_one_that_is_farthest_behind_is_named():
-    late = [seen(1, Status(5, 12, "backward of x", 61.0, 7)), seen(2, Status(5, 12, "evaluation", 61.0, 6))]
+    late = [
+        seen(1, Status(5, 12, "forward of x", False, 61.0, 7)),
+        seen(2, Status(5, 12, "evaluation", False, 61.0, 6)),
+    ]
     assert judge([seen(0, waiting(61.0)), *late], LIMITS, True).ranks == (2,)
 
 
@@ -67,7 +70,7 @@ def test_the_odd_ones_out_are_named_and_all_in_one_collective_is_the_networks_fa
 
 
 def test_the_table_tells_where_each_rank_is_and_for_how_long():
-    verdict = judge([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", 62.0))], LIMITS, True)
+    verdict = judge([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", False, 62.0))], LIMITS, True)
     assert verdict.table.splitlines() == [
         "  rank  host   pid  step  where                for",
         "  0     node0  100  12    collective 7 (vote)  61 s",
@@ -84,4 +87,21 @@ def test_only_the_first_rank_judges_who_hangs_unless_it_is_silent_itself():
 def test_ranks_that_left_in_order_are_no_alarm():
     assert (
         judge([seen(0, waiting()), seen(1, Status(9, 12, exchange=7, state=LEFT), 99.0, "gone")], LIMITS, True) is None
+    )
+
+
+def test_a_rank_that_waits_for_one_other_blames_that_one():
+    transfer = waiting(61.0, label="gather: rank 2 to rank 0")
+    ahead, behind = Status(5, 13, "forward of encoder", exchange=7), Status(5, 12, "evaluation", exchange=7)
+    assert judge([seen(0, transfer), seen(1, ahead), seen(2, behind)], LIMITS, True).ranks == (2,)
+    voting = waiting(62.0, 8)
+    verdict = judge([seen(0, transfer), seen(1, voting), seen(2, transfer)], LIMITS, True)
+    assert verdict.problem == "gather: rank 2 to rank 0 does not end although both ranks are in it"
+
+
+def test_a_hung_rank_of_several_is_told_with_who_waits_for_it():
+    verdict = judge([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", False, 62.0))], LIMITS, True)
+    assert verdict.problem == (
+        "rank 1 (node1, pid 101) hangs at step 11 in forward of encoder for 62 s, "
+        "while rank 0 waits for it in collective 7 (vote)"
     )

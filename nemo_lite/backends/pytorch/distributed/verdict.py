@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
-from nemo_lite.backends.pytorch.distributed.whereabouts import BACKWARD
 from nemo_lite.errors import DistributedError
 
+_NETWORK = (
+    "the network between them does not carry it: look at the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
+    "NCCL_DEBUG=INFO) and firewalls"
+)
 # What gloo, its barrier that names ranks, and nccl say when a collective took too long.
 _TIMED_OUT = re.compile(r"timed out|time-?out|monitoredBarrier", re.IGNORECASE)
+
+_TRANSFER = re.compile(r"rank (\d+) to rank (\d+)")
 
 RUNS, LEFT, FAILED, TOLD = "runs", "left", "failed", "told"
 
@@ -29,8 +34,9 @@ class Status:
         count: of its beats.
         step: the training step it makes, ``None`` before the first.
         where: in the words of a user.
+        waits: others may be waited for there.
         seconds: for how long it has been there.
-        exchange: how many collectives it has begun.
+        exchange: how many collectives of all ranks it has begun.
         label: of the collective it is in, "" outside.
         trouble: what went wrong in that collective, "" while nothing did.
         state: it runs, has left in order, has failed, or was told that another one failed.
@@ -39,6 +45,7 @@ class Status:
     count: int = 0
     step: int | None = None
     where: str = "the start"
+    waits: bool = False
     seconds: float = 0.0
     exchange: int = 0
     label: str = ""
@@ -53,12 +60,9 @@ class Status:
     @property
     def where_exactly(self) -> str:
         """The collective it is in, or else where it is."""
-        return f"collective {self.exchange} ({self.label})" if self.label else self.where
-
-    @property
-    def is_waiting(self) -> bool:
-        """In a collective, or in a backward pass, which exchanges gradients."""
-        return bool(self.label) or self.where == BACKWARD
+        if not self.label:
+            return self.where
+        return self.label if transfer_of(self.label) else f"collective {self.exchange} ({self.label})"
 
     def encoded(self) -> str:
         """As it lies in the store."""
@@ -133,6 +137,12 @@ class Limits:
     timeout_seconds: float
     silence_seconds: float
     troubled_silence_seconds: float
+
+
+def transfer_of(label: str) -> tuple[int, int] | None:
+    """The two ranks that alone take part in something called ``gather: rank 1 to rank 0``; ``None`` for collectives."""
+    found = _TRANSFER.search(label)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def status_of(encoded: bytes) -> Status:
@@ -237,25 +247,47 @@ def _ended(sightings: Sequence[Sighting]) -> Verdict | None:
 
 
 def _hanging(sightings: Sequence[Sighting], limits: Limits) -> Verdict | None:
-    running = [s for s in sightings if s.runs and s.status]
-    waiting = [s for s in running if s.status and s.status.is_waiting and not _is_stale(s, limits)]
-    if not any(_waits_too_long(s.status, limits) for s in waiting if s.status):
+    running = {s.member.rank: s.status for s in sightings if s.runs and s.status}
+    stale = {s.member.rank for s in sightings if _is_stale(s, limits)}
+    waiting = {rank: status for rank, status in running.items() if status.waits and rank not in stale}
+    if not any(_waits_too_long(status, limits) for status in waiting.values()):
         return None
     table = as_table(sightings)
-    late = [s for s in running if s not in waiting]
+    late = {rank: status for rank, status in running.items() if rank not in waiting}
+    waiter = max(waiting, key=lambda rank: waiting[rank].seconds)
     if not late:
-        return _uneven(waiting, table)
-    fewest = min(s.status.exchange for s in late if s.status)
-    blamed = [s for s in late if s.status and s.status.exchange == fewest]
-    waits = max((s for s in waiting if s.status), key=lambda s: s.status.seconds if s.status else 0.0)
-    who = ", ".join(f"{s.member} hangs {s.status.place} for {s.status.seconds:.0f} s" for s in blamed if s.status)
-    place = waits.status.where_exactly if waits.status else ""
-    return Verdict(
-        f"{who}, while rank {waits.member.rank} waits for it in {place}",
-        tuple(s.member.rank for s in blamed),
-        "if it only needed longer there, let the ranks wait longer for each other",
-        table,
+        waiter = max(waiting, key=lambda rank: (transfer_of(waiting[rank].label) is not None, waiting[rank].seconds))
+    pair = transfer_of(waiting[waiter].label)
+    if pair:
+        return _transfer(sightings, running, waiter, pair, table)
+    if not late:
+        return _uneven({rank: status.where_exactly for rank, status in waiting.items()}, table)
+    fewest = min(status.exchange for status in late.values())
+    blamed = [rank for rank, status in late.items() if status.exchange == fewest]
+    return _of_hung(sightings, blamed, waiter, waiting[waiter], table)
+
+
+def _transfer(
+    sightings: Sequence[Sighting], running: Mapping[int, Status], waiter: int, pair: tuple[int, int], table: str
+) -> Verdict:
+    """A rank waits for one other rank only."""
+    other = pair[0] if pair[1] == waiter else pair[1]
+    status = running.get(other)
+    if status is None or status.label == running[waiter].label:
+        return Verdict(f"{running[waiter].label} does not end although both ranks are in it", (), _NETWORK, table)
+    return _of_hung(sightings, [other], waiter, running[waiter], table)
+
+
+def _of_hung(sightings: Sequence[Sighting], blamed: Sequence[int], waiter: int, waiting: Status, table: str) -> Verdict:
+    who = ", ".join(
+        f"{seen.member} hangs {seen.status.place} for {_seconds(seen.status.seconds + seen.silent_seconds)}"
+        for seen in sightings
+        if seen.member.rank in blamed and seen.status
     )
+    them = "it" if len(blamed) == 1 else "them"
+    problem = f"{who}, while rank {waiter} waits for {them} in {waiting.where_exactly}"
+    remedy = "if it only needed longer there, let the ranks wait longer for each other"
+    return Verdict(problem, tuple(blamed), remedy, table)
 
 
 def _is_stale(seen: Sighting, limits: Limits) -> bool:
@@ -267,18 +299,11 @@ def _waits_too_long(status: Status, limits: Limits) -> bool:
     return status.seconds >= limits.timeout_seconds or bool(_TIMED_OUT.search(status.trouble))
 
 
-def _uneven(waiting: Sequence[Sighting], table: str) -> Verdict:
+def _uneven(places: Mapping[int, str], table: str) -> Verdict:
     """All wait: for different things, or for the network."""
-    places = {s.member.rank: s.status.where_exactly for s in waiting if s.status}
     common, count = Counter(places.values()).most_common(1)[0]
     if count == len(places):
-        return Verdict(
-            f"{common} does not end although all ranks are in it",
-            (),
-            "the network between them does not carry it: look at the interfaces (GLOO_SOCKET_IFNAME, "
-            "NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO) and firewalls",
-            table,
-        )
+        return Verdict(f"{common} does not end although all ranks are in it", (), _NETWORK, table)
     odd = tuple(rank for rank, place in places.items() if place != common)
     by_place = {place: [str(r) for r, p in places.items() if p == place] for place in dict.fromkeys(places.values())}
     who = ", ".join(
@@ -298,11 +323,15 @@ def as_table(sightings: Sequence[Sighting]) -> str:
         member, status = seen.member, seen.status or Status()
         step = "-" if status.step is None else str(status.step)
         where = status.where_exactly if status.state == RUNS else f"ended ({status.state})"
-        since = f"{status.seconds + seen.silent_seconds:.0f} s"
+        since = _seconds(status.seconds + seen.silent_seconds)
         rows.append((str(member.rank), member.host, str(member.pid), step, where, since))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(f"  {line.rstrip()}" for line in lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _exit_code(error: BaseException) -> int | None:

@@ -22,8 +22,17 @@ import torch.distributed as dist
 from nemo_lite.backends.pytorch.distributed import verdict as verdicts
 from nemo_lite.backends.pytorch.distributed.post import Post
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
-from nemo_lite.backends.pytorch.distributed.verdict import FAILED, LEFT, RUNS, TOLD, Limits, Status, Verdict
-from nemo_lite.backends.pytorch.distributed.whereabouts import Whereabouts
+from nemo_lite.backends.pytorch.distributed.verdict import (
+    FAILED,
+    LEFT,
+    RUNS,
+    TOLD,
+    Limits,
+    Status,
+    Verdict,
+    transfer_of,
+)
+from nemo_lite.backends.pytorch.distributed.whereabouts import Spot, Whereabouts
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import Place
 
@@ -70,6 +79,7 @@ class Watch:
         # One attribute: the other threads see number and labels change together.
         self._collectives: tuple[int, tuple[str, ...]] = (0, ())
         self._trouble, self._state = "", RUNS
+        self._stuck: Spot | None = None
         self._verdict: Verdict | None = None
         self._known, self._wake, self._published = threading.Event(), threading.Event(), threading.Event()
         self._is_over = False
@@ -87,7 +97,10 @@ class Watch:
 
     @contextmanager
     def collective(self, label: str) -> Iterator[None]:
-        """Around something that all ranks do together.
+        """Around something that all ranks do together, or two of them where the label names both.
+
+        Args:
+            label: the same on all ranks that take part; ``gather: rank 1 to rank 0`` if only these two do.
 
         Raises:
             DistributedError: it failed, with the reason; or the run is known to end.
@@ -95,7 +108,7 @@ class Watch:
         if self._verdict is not None:
             raise self._verdict.error()
         number, outer = self._collectives
-        self._collectives = (number + 1, (*outer, label))
+        self._collectives = (number if transfer_of(label) else number + 1, (*outer, label))
         try:
             yield
         except BaseException as error:
@@ -111,11 +124,13 @@ class Watch:
         if not _is_of_network(error):
             return error
         text = _one_line(error)
-        # A backward pass has no label of its own, and the main thread is no longer in it: the others must still see that
-        # this rank waits.
-        number, labels = self._collectives[0], self._collectives[1] or ("gradients",)
-        self._collectives = (number, labels)
-        label = f"collective {number} ({labels[-1]})"
+        number, labels = self._collectives
+        if labels:
+            where = f"collective {number} ({labels[-1]})"
+        else:
+            # The main thread is no longer there; the others must still see that this rank waits.
+            where = self._whereabouts.of(error).text
+            self._stuck = Spot(where, True)
         if self._state == RUNS and not self._is_over:
             self._trouble = text
             self._wake.set()
@@ -124,7 +139,7 @@ class Watch:
             return self._verdict.error()
         step = "" if self.step is None else f" of step {self.step}"
         return DistributedError(
-            f"{label}{step} failed on {self._me}",
+            f"an exchange between the ranks failed on {self._me}, {where}{step}",
             got=text,
             remedy="every rank shows signs of life: look at the network between them",
         )
@@ -211,16 +226,9 @@ class Watch:
 
     def _now(self, state: str) -> Status:
         before, (number, labels) = self._status, self._collectives
-        now = Status(
-            before.count + 1,
-            self.step,
-            "a collective" if labels else self._whereabouts.now(),
-            0.0,
-            number,
-            labels[-1] if labels else "",
-            self._trouble,
-            state,
-        )
+        spot = Spot("a collective", True) if labels else self._stuck or self._whereabouts.now()
+        label = labels[-1] if labels else ""
+        now = Status(before.count + 1, self.step, *spot, 0.0, number, label, self._trouble, state)
         if replace(now, count=before.count, seconds=before.seconds, trouble=before.trouble) != before:
             self._changed = time.monotonic()
         return replace(now, seconds=time.monotonic() - self._changed)

@@ -7,20 +7,36 @@ import os
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_AUTOGRAD = os.path.join(_TORCH, "autograd", "")
+_AUTOGRAD = os.path.join(_TORCH, "autograd")
 _DATA = os.path.join(_TORCH, "utils", "data", "")
 _HERE = os.path.dirname(__file__) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = "site-packages"
-_ENGINE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_ENGINE = os.path.dirname(os.path.dirname(__file__))
 
-BACKWARD = "backward"
+_EXCHANGES = tuple(
+    os.path.join(_TORCH, "distributed", name) for name in ("distributed_c10d.py", "_functional_collectives.py", "fsdp/")
+)
+_BACKWARD = "backward"
+
+
+class Spot(NamedTuple):
+    """Where a thread is.
+
+    Attributes:
+        text: in the words of a user.
+        waits: other ranks may be waited for there: in an exchange, or in a backward pass, which exchanges gradients.
+    """
+
+    text: str
+    waits: bool
 
 
 class Whereabouts:
@@ -34,18 +50,33 @@ class Whereabouts:
         self._thread_id = thread_id
         self._is_module_code: dict[CodeType, bool] = {}
 
-    def now(self) -> str:
+    def now(self) -> Spot:
+        """Where it is."""
+        return self._spot(sys._current_frames().get(self._thread_id))
+
+    def of(self, error: BaseException) -> Spot:
+        """Where an error came from."""
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        return self._spot(traceback.tb_frame if traceback else None)
+
+    def _spot(self, innermost: FrameType | None) -> Spot:
         """``forward of encoder``, ``backward``, ``waiting for data``, ``writing a checkpoint``, ``evaluation``, or
-        file, line and function of the innermost frame that is neither torch's nor of the standard library."""
-        own = ""
-        for frame in _outward(sys._current_frames().get(self._thread_id)):
-            path = frame.f_code.co_filename
-            known = self._module(frame) or _known(path)
+        file, line and function of the innermost frame that is neither torch's nor of the standard library; in an
+        exchange, its name before that: ``all_reduce in forward of encoder``."""
+        known = own = exchange = ""
+        for frame in _outward(innermost):
+            code = frame.f_code
+            known = self._module(frame) or _known(code)
             if known:
-                return known
-            if not own and not path.startswith((_TORCH, _HERE, "<")) and not _is_standard(path):
-                own = f"{os.path.basename(path)}:{frame.f_lineno} in {frame.f_code.co_name}"
-        return own or "an unknown place"
+                break
+            if not exchange and code.co_filename.startswith(_EXCHANGES):
+                exchange = code.co_name
+            if not own and not code.co_filename.startswith((_TORCH, _HERE, "<")) and not _is_standard(code.co_filename):
+                own = f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+        text = known or own or "an unknown place"
+        return Spot(f"{exchange} in {text}" if exchange else text, bool(exchange) or text == _BACKWARD)
 
     def _module(self, frame: FrameType) -> str:
         """``<method> of <module>`` if a method of a neural module runs in the frame."""
@@ -86,13 +117,15 @@ def _is_standard(path: str) -> bool:
     return path.startswith(_STANDARD_LIBRARY) and _PACKAGES not in path
 
 
-def _known(path: str) -> str:
-    if path.startswith(_AUTOGRAD) and os.path.basename(path) == "graph.py":
-        return BACKWARD
-    if path.startswith(_DATA):
+def _known(code: CodeType) -> str:
+    folder, name = os.path.split(code.co_filename)
+    if folder == _AUTOGRAD and name == "graph.py":
+        return _BACKWARD
+    if code.co_filename.startswith(_DATA):
         return "waiting for data"
-    if path.startswith(_ENGINE):
-        name = os.path.basename(path)
+    if folder == _ENGINE:
+        if name == "training.py" and code.co_name == "_all_finite":
+            return _BACKWARD  # where a CPU waits for what its GPU does
         if name.startswith("checkpoint"):
             return "writing a checkpoint"
         if name == "evaluation.py":
