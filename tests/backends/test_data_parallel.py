@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from ranks import on_ranks, results_of
+from ranks import results_of
 from test_training import Mse, Net, Points
 
 import nemo_lite as nemo
@@ -74,7 +74,9 @@ def trajectory(results):
     for batches_of_ranks in zip(*(losses for losses, _, _ in results), strict=True):
         batches = [batch for rank in batches_of_ranks for batch in rank]
         losses.append(math.fsum(loss * count for loss, count in batches) / sum(count for _, count in batches))
-    return torch.tensor(losses), [torch.tensor([sum(g, []) for g in gradients]) for _, gradients, _ in results]
+    return torch.tensor(losses), [
+        torch.tensor([[x for part in g for x in part] for g in gradients]) for _, gradients, _ in results
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,9 @@ def test_a_loss_that_is_not_finite_on_one_rank_skips_that_step_on_all_and_names_
     assert "3 of 12 steps were skipped" in finished[0].err
 
 
-@pytest.mark.parametrize(("arguments", "told"), [((True,), "of step 1 is not finite"), ((False, 1), "1th step in a row")])
+@pytest.mark.parametrize(
+    ("arguments", "told"), [((True,), "of step 1 is not finite"), ((False, 1), "it was step 1 in a row")]
+)
 def test_all_ranks_stop_with_the_same_exit_code_when_it_is_too_much(arguments, told):
     finished = on_ranks(2, with_a_bad_item, *arguments)
     assert [end.code for end in finished] == [2, 2]
@@ -216,7 +218,7 @@ def evaluating():
     used = []
     sets = []
     for count in (6, 4):
-        x, y = Points(n=count, batch_size=2)()
+        x, _ = Points(n=count, batch_size=2)()
         sets.append(nemo.EvaluatorCallback([net(x=x)], lambda values, _: None, lambda _: used.append(1), eval_step=1))
     train(made, net, Points(n=16, batch_size=2), [before, *sets, after], max_steps=3)
     return before.seen, after.seen, net.norm.running_mean.tolist(), len(used)
@@ -276,7 +278,7 @@ def test_ranks_that_are_about_to_run_different_things_are_stopped_before_step_0(
 
 
 def test_a_policy_for_uneven_data_that_is_not_known_is_refused():
-    with pytest.raises(UnknownNameError, match='uneven "padd" is not known.*did you mean pad'):
+    with pytest.raises(UnknownNameError, match=r'uneven "padd" is not known.*did you mean pad'):
         train(factory(), Net(), Points(n=4), uneven="padd")
 
 

@@ -359,10 +359,9 @@ class PtActions:
         reached = Dag(losses)
         own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
-        module = lower(part, "TrainingDag").to(self._device)
-        if self._shard_weights:
+        if self._shard_weights:  # before anything is moved: the whole model may not fit on the device
             self._comm.shard([m for m in _modules(reached) if isinstance(m, TrainableNM)], self._device)
-        run = self._comm.replicate(module)
+        run = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         if not {*parameters} & {*_parameters(reached.modules.values())}:

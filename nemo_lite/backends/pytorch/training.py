@@ -241,7 +241,7 @@ class Training:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
         if skipped.in_a_row >= limits.max_nonfinite_steps:
             raise NonFiniteLossError(
-                f"{problem}; it was the {skipped.in_a_row}th step in a row",
+                f"{problem}; it was step {skipped.in_a_row} in a row",
                 remedy="the weights are those before them; lower the learning rate, or look at the items",
             )
         logging.warning("%s; the step is skipped", problem)

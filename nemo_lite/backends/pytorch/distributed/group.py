@@ -128,7 +128,7 @@ class ProcessGroup:
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
-        return synced_batchnorm(modules, make_groups(self.world_size, group_size))
+        return synced_batchnorm(modules, make_groups(self.world_size, group_size, self._timeout))
 
     def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
         """Raise UsageError on all ranks where they are about to run different things."""
