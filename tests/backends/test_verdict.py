@@ -1,7 +1,18 @@
 """Verdict: who is to blame, judged from what is known of each rank."""
 
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
-from nemo_lite.backends.pytorch.distributed.verdict import LEFT, Limits, Sighting, Status, judge
+from nemo_lite.backends.pytorch.distributed.verdict import (
+    LEFT,
+    Limits,
+    Sighting,
+    Status,
+    judge,
+    of_failure,
+    of_lost_store,
+    status_of,
+    verdict_of,
+)
+from nemo_lite.errors import DataError
 
 LIMITS = Limits(timeout_seconds=60.0, silence_seconds=6.0, troubled_silence_seconds=2.4)
 
@@ -105,3 +116,29 @@ def test_a_hung_rank_of_several_is_told_with_who_waits_for_it():
         "rank 1 (node1, pid 101) hangs at step 11 in forward of encoder for 62 s, "
         "while rank 0 waits for it in collective 7 (vote)"
     )
+
+
+def test_a_lost_store_is_told_with_who_served_it():
+    host = seen(0, Status(5, 12, "evaluation"), process="stopped")
+    assert of_lost_store(host, "node0:29500", 6.0).problem == (
+        "rank 0 (node0, pid 100) is gone: the store that it serves at node0:29500 does not answer for 6 s "
+        "(its process is stopped), last seen at step 12 in evaluation"
+    )
+    assert of_lost_store(None, "node0:29500", 0.0).problem == (
+        "the launcher of the first machine is gone: its store at node0:29500 was closed"
+    )
+
+
+def test_of_an_error_the_first_line_and_the_exit_code_are_kept():
+    member = seen(1).member
+    failure = of_failure(member, Status(step=3), DataError("no\nlines", place="a.json:1"))
+    assert failure.problem == "rank 1 (node1, pid 101) stopped at step 3: DataError: a.json:1: no ..."
+    assert (failure.exit_code, failure.error().exit_code) == (2, 2)
+    codes = [of_failure(member, Status(), e).exit_code for e in (ValueError(), KeyboardInterrupt(), SystemExit(7))]
+    assert codes == [1, 130, 7]
+
+
+def test_what_lies_in_the_store_comes_back_as_it_was():
+    status, verdict = waiting(trouble="closed"), judge([seen(0, process="gone")], LIMITS, True)
+    assert status_of(status.encoded().encode()) == status
+    assert verdict_of(verdict.encoded().encode()) == verdict

@@ -21,6 +21,9 @@ from nemo_lite.backends.pytorch.distributed.verdict import (
 )
 from nemo_lite.utils.launch import Place
 
+# This thread itself did not run for so long: others are not silent because nobody listened.
+_OWN_SILENCE_SECONDS = 2.0
+
 
 class Post:
     """This rank's own line to the store, and what it has seen of the others. Used by one thread."""
@@ -29,7 +32,7 @@ class Post:
         self._store = meeting.connect()
         self._members, self._me = meeting.members, meeting.members[place.rank]
         self._watched = meeting.members if place.rank == 0 else meeting.members[:1]
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
         self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
         self._processes: dict[int, str] = {}
         self._host = None if place.agent_hosts_store else meeting.members[0]
@@ -58,6 +61,10 @@ class Post:
 
     def look_at_ranks(self) -> None:
         """Read what the watched ranks left. A rank that has not spoken yet is asked for alone: reading would wait."""
+        now = time.monotonic()
+        if now - self._looked > _OWN_SILENCE_SECONDS:
+            self._seen = {rank: (status, since + now - self._looked) for rank, (status, since) in self._seen.items()}
+        self._looked = now
         keys = {member.rank: f"beat/{member.rank}" for member in self._watched if member != self._me}
         ready = [rank for rank, key in keys.items() if self._seen[rank][0] or self._store.check([key])]
         if not ready:

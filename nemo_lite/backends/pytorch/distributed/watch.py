@@ -164,11 +164,10 @@ class Watch:
             self._end(LEFT)
         if self._is_first:
             self._await_others(self._limits.timeout_seconds if is_orderly else self._grace_seconds)
+        if is_orderly and self._verdict is not None:
+            self._threads[1].join()  # the run failed after this rank's part: the process ends with the reason
         self._is_over = True
         self._wake.set()
-        if is_orderly and self._verdict is not None:
-            self._report(self._verdict)
-            _end_process(self._verdict)
         self._threads[0].join(self._beat_seconds)
 
     def _end(self, state: str) -> None:
@@ -203,7 +202,7 @@ class Watch:
                 self._published.set()
             if self._is_over or (state != RUNS and not self._is_first):
                 return
-            is_hurried = self._trouble or state != RUNS
+            is_hurried = self._trouble or state != RUNS or self._verdict is not None
             self._wake.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
             self._wake.clear()
 
@@ -228,6 +227,8 @@ class Watch:
         before, (number, labels) = self._status, self._collectives
         spot = Spot("a collective", True) if labels else self._stuck or self._whereabouts.now()
         label = labels[-1] if labels else ""
+        if state == RUNS and self._verdict is not None:
+            state = TOLD  # so that the rank that serves the store need not stay for this one
         now = Status(before.count + 1, self.step, *spot, 0.0, number, label, self._trouble, state)
         if replace(now, count=before.count, seconds=before.seconds, trouble=before.trouble) != before:
             self._changed = time.monotonic()
@@ -265,7 +266,7 @@ class Watch:
         self._report(verdict)
         grace = min(self._grace_seconds, _GRACE_AFTER_SILENCE_SECONDS) if verdict.by_silence else self._grace_seconds
         deadline = time.monotonic() + grace
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._state != LEFT:
             if self._is_over:
                 return
             time.sleep(self._beat_seconds / 10)
