@@ -164,6 +164,21 @@ def test_all_ranks_start_from_the_first_ones_weights():
     assert first == second
 
 
+def with_folders_of_their_own(folder, max_steps):
+    made, net = factory(), Net()
+    own = folder / str(made.global_rank)  # as on machines that share no file system
+    callback = nemo.CheckpointCallback(own, step_freq=4)
+    weights = train(made, net, Points(n=16, batch_size=2), [callback], max_steps=max_steps, lr_policy=None)
+    return weights, sorted(path.name for path in own.glob("Net-*")), made.get_trainer().step
+
+
+def test_a_checkpoint_need_only_lie_with_the_first_rank(tmp_path):
+    results_of(2, with_folders_of_their_own, tmp_path, 4)
+    (first, saved, step), (second, nothing, _) = results_of(2, with_folders_of_their_own, tmp_path, 8)
+    assert (saved, nothing, step) == (["Net-STEP-4.safetensors", "Net-STEP-8.safetensors"], [], 7)
+    assert first == second
+
+
 class Unfreeze(nemo.NeMoCallback):
     def __init__(self, net):
         super().__init__()

@@ -33,7 +33,7 @@ from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.seeds import seed_of
-from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules
+from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.statistics import make_statistics_equal
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
 from nemo_lite.core.dag import Dag
@@ -335,7 +335,9 @@ class PtActions:
         named = named_weighted_modules(modules)
         if not named:
             raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
-        CheckpointFolder(folder).restore(named, pattern=pattern)
+        contents = read_on_first(self._comm, lambda: CheckpointFolder(folder).read(named, pattern))
+        assert contents is not None
+        contents.fill(named)
 
     def _loader(self, data_layer: DataLayerNM, uneven: Uneven = "pad") -> BatchLoader:
         shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)

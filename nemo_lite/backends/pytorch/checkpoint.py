@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch.checkpoint_files import (
     Weights,
@@ -95,6 +95,25 @@ class CheckpointSet:
         return [path.name for path, size in paths.items() if not path.is_file() or path.stat().st_size != size]
 
 
+class Contents(NamedTuple):
+    """What a set holds for some modules.
+
+    Attributes:
+        name: of the set, for messages.
+        weights: the tensors of each module by its name.
+        state: the training state; None when there is none.
+    """
+
+    name: str
+    weights: Mapping[str, Mapping[str, Tensor]]
+    state: dict[str, Any] | None
+
+    def fill(self, modules: Mapping[str, nn.Module]) -> None:
+        """Copy the weights into the modules they were read for."""
+        for name, module in modules.items():
+            fill_module(module, self.weights[name])
+
+
 class CheckpointFolder:
     """Saves sets of modules with a training state into one folder, and restores them.
 
@@ -172,16 +191,21 @@ class CheckpointFolder:
         return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not self._indexed()
 
     def restore(self, modules: Mapping[str, nn.Module], pattern: str = "") -> dict[str, Any] | None:
-        """Fill the modules from the newest complete set, or from NeMo's ``<Module>-STEP-<n>.pt`` when there is no set.
+        """Fill the modules from the newest complete set; its training state, None when it holds none. See `read`.
 
-        All files are read and compared with their modules first: either every module is filled, or none is touched.
+        Raises:
+            CheckpointError: as in :meth:`read`; no module has been touched then.
+        """
+        contents = self.read(modules, pattern)
+        contents.fill(modules)
+        return contents.state
+
+    def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:
+        """The newest complete set, or NeMo's ``<Module>-STEP-<n>.pt`` when there is no set, compared with the modules.
 
         Args:
             modules: by the names under which they were saved; the set may hold more.
             pattern: only sets whose tag contains it, such as ``STEP-1000``.
-
-        Returns:
-            The training state; None when the set holds none.
 
         Raises:
             CheckpointError: no complete set, one that lacks a module, or files that do not fit: all problems at once.
@@ -192,8 +216,7 @@ class CheckpointFolder:
         else:
             files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
         state = load_training_state(trainer) if trainer else None
-        _fill_all(modules, files)
-        return state
+        return Contents(str(found or self.folder), _read_all(modules, files), state)
 
     def _commit(self, kind: Kind, number: int, staging: Path) -> CheckpointSet:
         """Write the index: from here on the set counts, its files still in the staging folder."""
@@ -305,7 +328,7 @@ def _files_of_set(found: CheckpointSet, modules: Mapping[str, nn.Module]) -> dic
     return files
 
 
-def _fill_all(modules: Mapping[str, nn.Module], files: Mapping[str, Path]) -> None:
+def _read_all(modules: Mapping[str, nn.Module], files: Mapping[str, Path]) -> dict[str, dict[str, Tensor]]:
     fitting, problems = {}, []
     for name, module in modules.items():
         try:
@@ -314,8 +337,7 @@ def _fill_all(modules: Mapping[str, nn.Module], files: Mapping[str, Path]) -> No
             problems.append(str(error))
     if problems:
         raise CheckpointError("\n".join(problems))
-    for name, module in modules.items():
-        fill_module(module, fitting[name])
+    return fitting
 
 
 def _module_of(file_name: str) -> str:

@@ -10,7 +10,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint import (
+    CheckpointFolder,
+    Contents,
+    load_training_state,
+    save_training_state,
+)
 from nemo_lite.backends.pytorch.checkpoint_files import Weights, save_module
 from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.evaluation import Evaluation, EvaluationRun
@@ -284,7 +289,8 @@ class RunState:
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""
-        self.load_state_dict(load_training_state(path))
+        state: Any = self.comm.on_first(lambda: load_training_state(path))
+        self.load_state_dict(self.comm.share(state))
 
     def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
@@ -301,10 +307,11 @@ class RunState:
         """Restore the newest complete set. See ``ActionState``."""
         checkpoints = CheckpointFolder(folder)
         modules = named_weighted_modules(self.modules.values())  # names that clash are told now, not at the first save
-        if checkpoints.is_empty():
+        contents = read_on_first(self.comm, lambda: None if checkpoints.is_empty() else checkpoints.read(modules))
+        if contents is None:
             return None
-        restored = str(checkpoints.latest() or folder)
-        state = checkpoints.restore(modules) or {}
+        contents.fill(modules)
+        restored, state = contents.name, contents.state or {}
         if "optimizers" in state:
             self.load_state_dict(state, restored)
             logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
@@ -313,6 +320,12 @@ class RunState:
                 "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
             )
         return restored
+
+
+def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
+    """What the first rank reads, on all: the others need not see its files."""
+    travels: Any = comm.share(comm.on_first(lambda: None if (found := read()) is None else tuple(found)))
+    return None if travels is None else Contents(*travels)
 
 
 def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
