@@ -1,6 +1,6 @@
 """What several processes cost and gain: QuartzNet 5x5 on 1 and 2 processes, or on 1, 2, 4, 8 GPUs where there are.
 
-    python benchmarks/ddp_scaling.py [--rounds 5] [--steps 4] [--batch_size 4] [--seconds 4] [--quick]
+    python benchmarks/ddp_scaling.py [--rounds 5] [--steps 4] [--batch_size 4] [--seconds 2] [--quick]
 
 It starts its own ranks, with one thread each. In every rank all loops run in turn, several rounds, each over the same
 batches with weights of its own; what is timed are the steps behind two that warm up. A time is the mean over the ranks,
@@ -373,7 +373,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which all loops run in turn")
     parser.add_argument("--steps", type=int, default=4, help="timed steps of a loop in a round")
     parser.add_argument("--batch_size", type=int, default=4, help="utterances in a batch of one process")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of an utterance")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of an utterance")
     parser.add_argument("--num_workers", type=int, default=0, help="processes that load the batches of each rank")
     parser.add_argument("--processes", type=int, nargs="+", help="default: 1 2, or 1 2 4 8 as far as there are GPUs")
     parser.add_argument("--quick", action="store_true", help="one step of a small model, to see that it runs")
