@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launched import Launch, header_of, launch_of, own_address
+from ranks import free_port, wait_all
+
+from nemo_lite.backends.pytorch.distributed.start import start_table
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "examples"))
 from tone_corpus import CONFIG, make_corpus, record, run_script  # noqa: E402 - it lies beside the scripts' tests
 
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0"}
+GUIDES = [ROOT / "docs" / language / "fast_training.md" for language in ("en", "zh")]
+# Lines for several processes run with two.
+SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2"}
 RECORDINGS = (".wav", ".flac", ".ogg")
 
 
@@ -28,10 +34,19 @@ def blocks(path: Path, language: str) -> list[str]:
 def commands(path: Path) -> Iterator[list[str]]:
     """The command lines of all bash blocks, in order, as words."""
     for block in blocks(path, "bash"):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words:
-                yield words
+        yield from words_of(block)
+
+
+def words_of(block: str) -> list[list[str]]:
+    """The command lines of a block."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def scripts_of(path: Path) -> dict[str, str]:
+    """The python blocks that commands start: those whose first line is a file's name."""
+    named = {re.match(r"# (\S+\.py)\n", block): block for block in blocks(path, "python")}
+    return {match[1]: block for match, block in named.items() if match}
 
 
 @pytest.fixture(scope="module")
@@ -49,29 +64,103 @@ def workplace(tmp_path, monkeypatch):
 def test_there_is_something_to_test():
     assert {"README.md", "README.zh.md", "training.md", "modules.md"} <= {path.name for path in DOCS}
     assert len([command for path in DOCS for command in commands(path)]) > 10
+    assert {launch.launcher for launch in map(launch_of, commands(GUIDES[0])) if launch} == {
+        *("torchrun", "launch", "srun", "mpirun")
+    }
 
 
 @pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "python")], ids=lambda path: path.name)
 def test_the_python_blocks_run_one_after_the_other(path, workplace):
     namespace = {"__name__": "docs"}
-    for number, block in enumerate(blocks(path, "python"), 1):
+    started = scripts_of(path).values()
+    for number, block in enumerate((block for block in blocks(path, "python") if block not in started), 1):
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(block, f"{path.name}, python block {number}", "exec"), namespace)
 
 
-@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "bash")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in DOCS if blocks(path, "bash") and path != GUIDES[1]], ids=lambda path: path.name
+)
 def test_the_commands_run_in_their_order(path, workplace, corpus):
-    for words in commands(path):
-        if words[0] == "make":
-            check_targets(words[1:])
-        elif words[:2] == ["python", "-m"]:
-            check_module(*words[2:])
-        elif words[0] == "python" and words[1].startswith("examples/asr/"):
-            run_scaled_down(words[1], words[2:], workplace, corpus)
-        elif words[0] == "python" and words[1].startswith("benchmarks/"):
-            check_options(words[2:], (ROOT / words[1]).read_text(encoding="utf-8"))
-        else:
-            pytest.fail(f"{path.name} shows a command that no test knows how to check: {' '.join(words)}")
+    for name, block in scripts_of(path).items():
+        (workplace / name).write_text(block)
+    lone = False
+    for block in blocks(path, "bash"):
+        lines = words_of(block)
+        while lines:
+            launches = take_launches(lines, block)
+            if launches:
+                lone |= not run_launches(launches, workplace, corpus)
+            else:
+                run_command(path.name, lines.pop(0), workplace, corpus)
+    if lone:
+        pytest.skip("the lines for several machines: this one has no address but the loopback's")
+
+
+def test_both_languages_of_the_guide_show_the_same_commands_scripts_and_outputs():
+    english, chinese = ([blocks(path, kind) for kind in ("bash", "python", "text")] for path in GUIDES)
+    without_comments = [[re.sub(r" *#.*", "", block) for block in kind] for kind in (english[1], chinese[1])]
+    assert [words_of(block) for block in english[0]] == [words_of(block) for block in chinese[0]]
+    assert without_comments[0] == without_comments[1]
+    assert english[2] == chinese[2]
+
+
+def test_the_ranks_of_the_guide_are_those_that_a_start_tells():
+    class Seat:
+        def __init__(self, rank):
+            machine = rank // 4 + 1
+            self.rank, self.host, self.interface, self.address = rank, f"node{machine}", "ens1f0", f"10.0.0.{machine}"
+
+    table = start_table(
+        "nccl", [Seat(rank) for rank in range(8)], [f"cuda:{rank % 4} NVIDIA V100" for rank in range(8)]
+    )
+    assert f"{table}\n" in blocks(GUIDES[0], "text")
+
+
+def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> None:
+    """A command for one process."""
+    if words[0] == "make":
+        check_targets(words[1:])
+    elif words[:2] == ["python", "-m"]:
+        check_module(*words[2:])
+    elif words[0] == "python" and words[1].startswith("examples/asr/"):
+        finished = run_script(Path(words[1]).name, *scaled_down(words[2:], workplace, corpus))
+        assert finished.code == 0, f"{shlex.join(words)}\n{finished.err}"
+    elif words[0] == "python" and words[1].startswith("benchmarks/"):
+        check_options(words[2:], (ROOT / words[1]).read_text(encoding="utf-8"))
+    else:
+        pytest.fail(f"{doc} shows a command that no test knows how to check: {' '.join(words)}")
+
+
+def take_launches(lines: list[list[str]], block: str) -> list[Launch]:
+    """Take the next line off if it starts several processes, with those that other machines run at the same time."""
+    first = launch_of(lines[0], header_of(block))
+    if first is None:
+        return []
+    lines.pop(0)
+    if not first.is_for_one_machine_of_several:
+        return [first] * first.num_machines
+    others = [launch_of(lines.pop(0)) for _ in range(first.num_machines - 1)]
+    launches = [first, *others]
+    assert [launch and launch.option("node_rank") for launch in launches] == ["0", "1"], block
+    return launches
+
+
+def run_launches(launches: list[Launch], workplace: Path, corpus: Path) -> bool:
+    """Run the lines of all machines at once, on this one; False where it has no address that several could use."""
+    address = "127.0.0.1" if len(launches) == 1 else own_address()
+    if address is None:
+        return False
+    started, port = [], free_port()
+    for machine, launch in enumerate(launches):
+        script = workplace / launch.script if (workplace / launch.script).exists() else ROOT / launch.script
+        args = scaled_down(launch.args, workplace, corpus)
+        started += launch.start(machine, address, port, str(script), args)
+    ends = wait_all(started)
+    told = "\n".join(end.out + end.err for end in ends)
+    assert [end.code for end in ends] == [0] * len(ends), f"{launches[0]}\n{told}"
+    assert told.count("2 ranks on 1 machine, gloo") == 1, f"{launches[0]}\n{told}"
+    return True
 
 
 def check_targets(targets: list[str]) -> None:
@@ -94,21 +183,25 @@ def check_options(args: list[str], known: str) -> None:
     assert [arg for arg in args if arg.startswith("--") and arg.partition("=")[0] not in known] == []
 
 
-def run_scaled_down(script: str, args: list[str], workplace: Path, corpus: Path) -> None:
-    """With all the options shown, on a small model and small data under the names shown."""
-    config = args[args.index("--model_config") + 1]
-    assert (ROOT / config).is_file(), config
-    (workplace / config).parent.mkdir(parents=True, exist_ok=True)
-    (workplace / config).write_text(CONFIG)
-    for name in (name for arg in args for name in arg.split(",")):
+def scaled_down(args: list[str], workplace: Path, corpus: Path) -> list[str]:
+    """The options shown, for a small model and small data, which now lie under the names shown."""
+    for name in (name for arg in args for name in re.sub("^--[a-z_0-9]+=", "", arg).split(",")):
+        if name.endswith(".yaml"):
+            assert (ROOT / name).is_file(), name
         (workplace / name).parent.mkdir(parents=True, exist_ok=True)
-        if name.endswith(".json"):
+        if name.endswith(".yaml"):
+            (workplace / name).write_text(CONFIG)
+        elif name.endswith(".json"):
             (workplace / name).write_text((corpus / "train.json").read_text())
         elif name.endswith(RECORDINGS):
             record(workplace / name, "cab")
-    scaled = [SCALED_DOWN.get(before, arg) for before, arg in zip(["", *args], args, strict=False)]
-    finished = run_script(Path(script).name, *scaled)
-    assert finished.code == 0, f"{script} {' '.join(args)}\n{finished.err}"
+    return [scaled(before, arg) for before, arg in zip(["", *args], args, strict=False)]
+
+
+def scaled(before: str, arg: str) -> str:
+    """A word of a command line, behind another one."""
+    option, _, value = arg.partition("=")
+    return f"{option}={SCALED_DOWN[option]}" if value and option in SCALED_DOWN else SCALED_DOWN.get(before, arg)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
