@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import on_ranks, start_ranks, wait_all
+from ranks import free_port, on_ranks, start_ranks, wait_all
 
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.watch import Watch
@@ -63,13 +63,13 @@ def steps(watch, number):
 def end_in_order():
     with group() as (watch, rank):
         steps(watch, 3)
-        time.sleep(1.5 * rank)  # the first rank waits for the others, for it serves the store
+        time.sleep(2.0 if rank == 2 else 0.0)  # the first rank waits for the others, for it serves the store
         return watch.step
 
 
-def test_a_run_that_ends_in_order_says_nothing():
-    ends = on_ranks(2, end_in_order)
-    assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 2)] * 2
+def test_a_run_whose_ranks_end_in_order_one_after_the_other_says_nothing():
+    ends = on_ranks(3, end_in_order)
+    assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 2)] * 3
 
 
 def be_ready():
@@ -126,6 +126,32 @@ def test_a_stopped_rank_is_named_once_it_was_silent(victim, sign):
     assert f"pid {pid}) is gone: " in end.err
     assert sign in end.err
     assert "(its process is stopped)" in end.err
+
+
+def serve_a_store(port):
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    time.sleep(60)
+    return store
+
+
+def compute_until_told():
+    with group() as (watch, _):
+        vote(watch)
+        print("ready", flush=True)
+        time.sleep(60)
+
+
+def test_a_launcher_whose_store_is_gone_is_named():
+    port = free_port()
+    (launcher,) = start_ranks(1, serve_a_store, port)
+    ranks = start_ranks(2, compute_until_told, env={"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    deadline = time.perf_counter() + 30
+    while not all("ready" in rank.out() for rank in ranks) and time.perf_counter() < deadline:
+        time.sleep(0.05)
+    launcher.process.kill()
+    for end in wait_all(ranks, 10):
+        assert end.code == 3
+        assert f"the launcher of the first machine is gone: its store at 127.0.0.1:{port} was closed" in end.err
 
 
 def hang_in_forward(gloo_timeout):

@@ -60,12 +60,16 @@ class Post:
                 self._processes[member.rank] = process_of(member, self._me)
 
     def look_at_ranks(self) -> None:
-        """Read what the watched ranks left. A rank that has not spoken yet is asked for alone: reading would wait."""
+        """Read what the watched ranks left, and the last words of those whose process is gone.
+
+        A rank that has not spoken yet is asked for alone: reading would wait.
+        """
         now = time.monotonic()
         if now - self._looked > _OWN_SILENCE_SECONDS:
             self._seen = {rank: (status, since + now - self._looked) for rank, (status, since) in self._seen.items()}
         self._looked = now
-        keys = {member.rank: f"beat/{member.rank}" for member in self._watched if member != self._me}
+        gone = [member for member in self._members if self._processes.get(member.rank) == "gone"]
+        keys = {member.rank: f"beat/{member.rank}" for member in (*self._watched, *gone) if member != self._me}
         ready = [rank for rank, key in keys.items() if self._seen[rank][0] or self._store.check([key])]
         if not ready:
             return
