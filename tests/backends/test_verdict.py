@@ -81,11 +81,13 @@ def test_the_odd_ones_out_are_named_and_all_in_one_collective_is_the_networks_fa
 
 
 def test_the_table_tells_where_each_rank_is_and_for_how_long():
-    verdict = judge([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", False, 62.0))], LIMITS, True)
+    sightings = [seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", False, 62.0)), seen(2, None, 3.0)]
+    verdict = judge(sightings, LIMITS, True)
     assert verdict.table.splitlines() == [
         "  rank  host   pid  step  where                for",
         "  0     node0  100  12    collective 7 (vote)  61 s",
         "  1     node1  101  11    forward of encoder   62 s",
+        "  2     node2  102  -     unknown              3.0 s",
     ]
 
 

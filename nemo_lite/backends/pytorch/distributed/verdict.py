@@ -323,6 +323,7 @@ def as_table(sightings: Sequence[Sighting]) -> str:
         member, status = seen.member, seen.status or Status()
         step = "-" if status.step is None else str(status.step)
         where = status.where_exactly if status.state == RUNS else f"ended ({status.state})"
+        where = where if seen.status else "unknown"
         since = _seconds(status.seconds + seen.silent_seconds)
         rows.append((str(member.rank), member.host, str(member.pid), step, where, since))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
