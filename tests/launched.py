@@ -72,7 +72,7 @@ class Launch:
         if machine:
             return []
         environs = self._slurm(address) if self.launcher == "srun" else self._mpi(address, port)
-        return [Rank({"OMP_NUM_THREADS": "1", **self.env, **env}, _script, (script, list(args))) for env in environs]
+        return [start_script(script, args, {**self.env, **env}) for env in environs]
 
     def _small(self, machine: int, address: str, port: int) -> Iterator[str]:
         """The options of a launcher of torch, with two processes in all, at that address."""
@@ -144,14 +144,15 @@ def own_address() -> str | None:
         return str(probe.getsockname()[0])
 
 
-def start_torchrun(options: Sequence[str], script: str, args: Sequence[str], env: Mapping[str, str]) -> Rank:
-    """``torchrun options script args``. Its workers are processes of their own; see ``warm_python``."""
-    return Rank({"OMP_NUM_THREADS": "1", **env}, _launch, (_TORCH["torchrun"], [*options, script, *args]))
-
-
 def start_script(script: str, args: Sequence[str], env: Mapping[str, str]) -> Rank:
     """``python script args`` with that on top of the environment."""
-    return Rank({"OMP_NUM_THREADS": "1", **env}, _script, (script, list(args)))
+    return Rank({"OMP_NUM_THREADS": "1", **env}, run_as_script, (script, list(args)))
+
+
+def run_as_script(script: str, args: Sequence[str]) -> None:
+    """``python script args``, in this process: for ``on_ranks``."""
+    sys.argv = [script, *args]
+    runpy.run_path(script, run_name="__main__")
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -172,8 +173,3 @@ def _launch(module: str, words: list[str]) -> None:
     with serve_warm_python() as python:
         os.environ["PYTHON_EXEC"] = python
         importlib.import_module(module).main(words)
-
-
-def _script(script: str, args: list[str]) -> None:
-    sys.argv = [script, *args]
-    runpy.run_path(script, run_name="__main__")

@@ -146,6 +146,8 @@ def _run(folder: Path, env: dict[str, str], function: Callable[..., Any], args: 
     except NemoLiteError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except SystemExit:
+        raise
     except BaseException:
         traceback.print_exc()
         raise

@@ -101,9 +101,9 @@ def run_script(script: str, *args: object) -> Finished:
     return Finished(code, out.getvalue(), err.getvalue())
 
 
-def run_process(script: str, *args: object) -> Finished:
-    """Run one of the scripts as a user does."""
-    command = [sys.executable, str(ASR / script), *map(str, args)]
+def run_process(script: str, *args: object, launcher: Sequence[str] = ()) -> Finished:
+    """Run one of the scripts as a user does; ``launcher``: words between ``python`` and the script."""
+    command = [sys.executable, *launcher, str(ASR / script), *map(str, args)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'collections' / 'asr'}"}
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     return Finished(finished.returncode, finished.stdout, finished.stderr)
