@@ -32,6 +32,7 @@ def test_on_another_machine_a_rank_is_gone_when_it_is_silent_and_sooner_once_a_c
     assert verdict.problem == (
         "rank 1 (node1, pid 101) is gone: no sign of life for 6 s, last seen at step 12 in forward of encoder"
     )
+    assert verdict.remedy.startswith("its machine or the network to it failed, or its process was ended")
     assert verdict.by_silence
     assert judge([seen(0, waiting(trouble="closed")), seen(1, encoder, 2.5)], LIMITS, True).ranks == (1,)
 

@@ -18,6 +18,9 @@ _NETWORK = (
     "the network between them does not carry it: look at the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
     "NCCL_DEBUG=INFO) and firewalls"
 )
+_KILLED = "see the end of its output; a system short of memory kills processes without a word (dmesg)"
+# On another machine there are more reasons.
+_LOST = "its machine or the network to it failed, or its process was ended: see the end of its output"
 # What gloo, its barrier that names ranks, and nccl say when a collective took too long.
 _TIMED_OUT = re.compile(r"timed out|time-?out|monitoredBarrier", re.IGNORECASE)
 
@@ -178,10 +181,9 @@ def of_lost_store(host: Sighting | None, address: str, silent_seconds: float) ->
         silent_seconds: for how long it has been silent; 0 if its connections were closed.
     """
     sign = f"at {address} {f'does not answer for {silent_seconds:.0f} s' if silent_seconds else 'was closed'}"
-    remedy = "its machine or the network to it failed, or its process was ended: see the end of its output"
     if host is None:
         problem = f"the launcher of the first machine is gone: its store {sign}"
-        return Verdict(problem, (), remedy, by_silence=bool(silent_seconds))
+        return Verdict(problem, (), _LOST, by_silence=bool(silent_seconds))
     if host.process == "gone":
         return _of_gone(host, "its process has ended")
     stopped = " (its process is stopped)" if host.process == "stopped" else ""
@@ -217,7 +219,7 @@ def _gone(sightings: Sequence[Sighting], limits: Limits) -> Verdict | None:
 
 def _of_gone(seen: Sighting, sign: str) -> Verdict:
     last = f", last seen {seen.status.place}" if seen.status else ""
-    remedy = "see the end of its output; a system short of memory kills processes without a word (dmesg)"
+    remedy = _KILLED if seen.process else _LOST
     return Verdict(f"{seen.member} is gone: {sign}{last}", (seen.member.rank,), remedy)
 
 
