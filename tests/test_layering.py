@@ -30,6 +30,7 @@ LATE_IMPORTS = {
     "matplotlib": "optional: curves.png of the demo",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "inflect": "slow to import; only texts with numbers pay for it",
+    "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }
 # Where a collection enters nemo_lite: what it derives from and what it hands over, never the engine's rooms.
 DOORS = (

@@ -11,7 +11,8 @@ from ranks import results_of
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import synced_batchnorm
-from nemo_lite.backends.pytorch.distributed.sharding import is_sharded, like, shard, whole
+from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
+from nemo_lite.backends.pytorch.distributed.sharding import like, shard, whole
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.neural_types import ChannelType, NeuralType

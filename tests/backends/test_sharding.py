@@ -19,10 +19,10 @@ from nemo_asr.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.losses import CTCLossNM
 from nemo_lite.backends.pytorch.distributed.batchnorm import synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
+from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import (
     ShardedReplica,
-    is_sharded,
     load_optimizer_state,
     shard,
     whole,

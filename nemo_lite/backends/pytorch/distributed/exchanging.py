@@ -7,7 +7,14 @@ from collections.abc import Iterable
 from torch import nn
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
-from nemo_lite.backends.pytorch.distributed.sharding import is_sharded
+
+SHARDED = "of_sharded_weights"
+"""A class attribute of modules whose weights are divided among the ranks; asking for it imports nothing of FSDP2."""
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether running any of them puts weights together, an exchange that all ranks must make equally often."""
+    return any(hasattr(type(part), SHARDED) for module in modules for part in module.modules())
 
 
 def needs_all_ranks(modules: Iterable[nn.Module], in_training: bool = True) -> bool:

@@ -17,15 +17,9 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported wi
 from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
+from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
-from nemo_lite.backends.pytorch.distributed.sharding import (
-    ShardedReplica,
-    is_sharded,
-    load_optimizer_state,
-    shard,
-    whole,
-)
 from nemo_lite.backends.pytorch.distributed.start import check_equal, start_table
 from nemo_lite.backends.pytorch.distributed.watch import Watch
 from nemo_lite.utils import logging
@@ -75,7 +69,8 @@ class ProcessGroup:
         patience = patience or Patience()
         meeting = meet(place, patience.start_seconds)
         self._watch = Watch(meeting, place, patience.timeout_seconds)
-        self._is_closed = self._has_sharded = False
+        self._is_closed = False
+        self._sharding: Any = None
         atexit.register(self.close)
         with self.guarded():
             self.device = choose_device()
@@ -89,12 +84,14 @@ class ProcessGroup:
         self.backend = backend or ("nccl" if on_gpu else "gloo")
         if on_gpu:
             torch.cuda.set_device(self.device)
+        store.set_timeout(timeout)  # torch leaves a store that it is given with the timeout of the start
         dist.init_process_group(
             self.backend,
             store=store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timeout,
+            # nccl ends a process by itself; our own report, which names the rank to blame, shall come before.
+            timeout=timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout,
             device_id=self.device if on_gpu else None,
         )
         self._side = dist.new_group(backend="gloo", timeout=timeout)
@@ -103,28 +100,35 @@ class ProcessGroup:
 
     def replicate(self, module: nn.Module) -> Replica:
         """One DistributedDataParallel around it, with the first rank's weights; or none, where weights are sharded."""
-        if is_sharded([module]):
-            return ShardedReplica(module)
+        if self._sharding is not None and is_sharded([module]):
+            replica: Replica = self._sharding.ShardedReplica(module)
+            return replica
         with self._watch.collective("making weights equal"):
             return DataParallel(module, self.device)
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         """Divide the weights of modules among the ranks, in place."""
+        # Here and not above: it needs FSDP2, whose import is slow, and most runs do not divide their weights.
+        from nemo_lite.backends.pytorch.distributed import sharding
+
+        self._sharding = sharding
         with self._watch.collective("dividing weights"):
-            shard(modules, device)
-        self._has_sharded = True
+            sharding.shard(modules, device)
 
     def whole(self, state: T) -> T:
         """A state with its sharded tensors put together on the first rank, ``None`` on the others."""
-        if not self._has_sharded:
+        if self._sharding is None:
             return state
         with self._watch.collective("putting weights together"):
-            state = whole(state)
-        return state
+            together: T = self._sharding.whole(state)
+        return together
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """``optimizer.load_state_dict`` for a whole state."""
-        load_optimizer_state(optimizer, state)
+        if self._sharding is None:
+            optimizer.load_state_dict(dict(state))
+        else:
+            self._sharding.load_optimizer_state(optimizer, state)
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nemo_lite.backends.pytorch.distributed.exchanging import SHARDED
 from nemo_lite.errors import UsageError
 
 
@@ -54,11 +55,6 @@ def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.Proces
                 _divide(unit, mesh)
         for part in root.modules():
             part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
-
-
-def is_sharded(modules: Iterable[nn.Module]) -> bool:
-    """Whether running any of them is an exchange between the ranks, which all must make equally often."""
-    return any(isinstance(part, FSDPModule) for module in modules for part in module.modules())
 
 
 class ShardedReplica:
@@ -166,6 +162,7 @@ def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(made, name, getattr(before, name))
     made.of_one_object = True
+    setattr(made, SHARDED, True)
 
 
 def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
