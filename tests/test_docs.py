@@ -22,7 +22,7 @@ from tone_corpus import CONFIG, make_corpus, record, run_script  # noqa: E402 - 
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 GUIDES = [ROOT / "docs" / language / "fast_training.md" for language in ("en", "zh")]
 # Lines for several processes run with two.
-SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2"}
+SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2", "--num_workers": "0"}
 RECORDINGS = (".wav", ".flac", ".ogg")
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -26,11 +27,12 @@ from pathlib import Path
 @contextmanager
 def serve_warm_python() -> Iterator[str]:
     """Gives the path of the command. Before this process has threads: a fork does not take them along."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = str(Path(folder, "socket"))
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))  # a TemporaryDirectory would be removed at the end of each fork
+    with socket.socket(socket.AF_UNIX) as listener:
+        address = str(folder / "socket")
         listener.bind(address)
         listener.listen()
-        command = Path(folder, "python")
+        command = folder / "python"
         words = shlex.join([sys.executable, "-IS", __file__, address])
         command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         command.chmod(0o700)
@@ -42,6 +44,7 @@ def serve_warm_python() -> Iterator[str]:
         finally:
             os.kill(server, signal.SIGKILL)
             os.waitpid(server, 0)
+            shutil.rmtree(folder)
 
 
 def _serve(listener: socket.socket) -> None:
