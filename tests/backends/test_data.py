@@ -19,7 +19,9 @@ from nemo_lite.backends.pytorch.data import (
     as_values,
     leftover_of,
     length_of,
+    settle,
 )
+from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
 from nemo_lite.errors import UsageError
 
 
@@ -95,6 +97,18 @@ def test_what_is_left_over_is_nothing_where_a_loader_does_not_say() -> None:
     assert leftover_of(loader, 0) == Leftover()
     assert length_of(loader) is None
     assert [batch.number for batch in loader.epoch(0)] == [None, None, None]
+
+
+def test_loaders_that_offer_it_settle_what_they_noticed_and_others_need_not() -> None:
+    class Noticing(IteratorLoader):
+        def settle(self, comm: Comm) -> None:
+            settled.append(comm)
+
+    settled: list[Comm] = []
+    comm = SingleProcess()
+    settle(IteratorLoader(three, ["x"], None), comm)
+    settle(Noticing(three, ["x"], None), comm)
+    assert settled == [comm]
 
 
 def test_a_batch_of_an_iterator_counts_its_items() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.order import EpochOrder as EpochOrder
 from nemo_lite.backends.pytorch.order import Leftover as Leftover
 from nemo_lite.backends.pytorch.order import Plan as Plan
@@ -59,7 +60,7 @@ class BatchLoader(Protocol):
     """Gives the batches of an epoch on one rank: a pure function of (data, seed, epoch, rank, world size).
 
     It may also say what becomes of the items that do not fill the steps of an epoch: ``leftover(epoch)``, see
-    :func:`leftover_of`.
+    :func:`leftover_of`; and bring together what each rank noticed on the way: ``settle(comm)``, see :func:`settle`.
     """
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -165,6 +166,17 @@ def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:
     """What becomes of the items that do not fill the steps of an epoch; nothing where the loader does not say."""
     leftover: Callable[[int], Leftover] | None = getattr(loader, "leftover", None)
     return Leftover() if leftover is None else leftover(epoch)
+
+
+def settle(loader: BatchLoader, comm: Comm) -> None:
+    """Let the loaders of all ranks bring together what each noticed while it gave its batches, where they do so.
+
+    All ranks call it, once at the end of each epoch of training and of each evaluation. A loader raises the same error
+    on all of them, or on none.
+    """
+    offered: Callable[[Comm], None] | None = getattr(loader, "settle", None)
+    if offered is not None:
+        offered(comm)
 
 
 def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
