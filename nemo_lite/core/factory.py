@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 from nemo_lite.core.nm_tensor import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
+
+T = TypeVar("T")
 
 
 class Backend(Enum):
@@ -71,6 +73,7 @@ class Launch:
         rank, world_size: with ``init_method``, where no launcher sets them.
         backend: ``nccl`` or ``gloo``.
         timeout_seconds: how long processes wait for the slowest in an exchange.
+        start_seconds: how long they wait for each other at the start.
     """
 
     launcher: str = "auto"
@@ -79,6 +82,7 @@ class Launch:
     world_size: int | None = None
     backend: str | None = None
     timeout_seconds: float = 600.0
+    start_seconds: float = 60.0
 
 
 class BackendAdapter(Protocol):
@@ -141,6 +145,7 @@ class NeuralModuleFactory:
         world_size: number of processes, with ``init_method`` and without a launcher.
         dist_backend: ``nccl`` or ``gloo``; by default what suits the device.
         dist_timeout: seconds that processes wait for the slowest of them before the run ends with a report.
+        dist_start_timeout: seconds that processes wait for each other at the start.
         shard_weights: divide weights, gradients and optimizer state among the processes (FSDP2) instead of keeping them
             whole on each: for models that are too large for one GPU.
 
@@ -175,6 +180,7 @@ class NeuralModuleFactory:
         world_size: int | None = None,
         dist_backend: str | None = None,
         dist_timeout: float = 600.0,
+        dist_start_timeout: float = 60.0,
         shard_weights: bool = False,
     ) -> None:
         if placement is not None and not isinstance(placement, DeviceType):
@@ -188,7 +194,7 @@ class NeuralModuleFactory:
                 remedy="leave one out: timed algorithms differ from run to run",
             )
         self._adapter = self._backends[backend]
-        launch = Launch(launcher, init_method, rank, world_size, dist_backend, dist_timeout)
+        launch = Launch(launcher, init_method, rank, world_size, dist_backend, dist_timeout, dist_start_timeout)
         self._comm, self._device, words = self._adapter.join(placement, local_rank, launch)
         self._placement = self._placed(placement)
         by_device = Optimization.mxprO0 if self._placement is DeviceType.CPU else Optimization.mxprO1
@@ -341,9 +347,19 @@ class NeuralModuleFactory:
             raise UnknownNameError("module", name, known, place=collection or "")
         return known[name](**(params or {}))
 
-    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1) -> int:
+    def steps_per_epoch(
+        self,
+        data_layer: Any,
+        batches_per_step: int = 1,
+        uneven: Literal["pad", "drop", "join", "error"] = "pad",
+    ) -> int:
         """Optimizer steps that an epoch of training over this data layer takes."""
-        return int(self.get_trainer().steps_per_epoch(data_layer, batches_per_step))
+        return int(self.get_trainer().steps_per_epoch(data_layer, batches_per_step, uneven))
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives, called on the first process only; ``None`` on the others. For writing a file, say."""
+        result: T | None = self._comm.on_first(make)
+        return result
 
     def create_optimizer(
         self, optimizer: str | Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]

@@ -28,11 +28,11 @@ from nemo_lite.backends.pytorch.evaluation import Certificate, Evaluation, in_da
 from nemo_lite.backends.pytorch.inference import InferenceCache
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import set_training
-from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
+from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.optimizers import create_optimizer
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.seeds import seed_of
+from nemo_lite.backends.pytorch.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.statistics import make_statistics_equal
 from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
@@ -116,13 +116,13 @@ class PtActions:
         """The module that computes these wires from a batch of their data layer."""
         return lower(Dag(tensors).slice())
 
-    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1) -> int:
+    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
         """Optimizer steps that an epoch of training over this data layer takes.
 
         Raises:
             UsageError: the data layer does not know how many batches it has.
         """
-        count = length_of(self._loader(data_layer))
+        count = length_of(self._loader(data_layer, uneven))
         if count is None:
             raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps")
         return math.ceil(count / batches_per_step)
@@ -152,6 +152,9 @@ class PtActions:
         modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
         if wires:
             modules += Dag(wires).modules.values()
+        if self._shard_weights:
+            weighted = [m for m in modules if isinstance(m, nn.Module) and any(True for _ in m.parameters())]
+            self._comm.shard(weighted, self._device)
         parameters = _parameters(modules)
         if not parameters:
             raise UsageError("there is nothing to optimize", place="create_optimizer", got="modules without parameters")
@@ -215,11 +218,14 @@ class PtActions:
             check_sharding(self._shard_weights, self._comm, precision)
             pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
             dag = Dag([loss for _, losses in pairs for loss in losses])
+            # Before any exchange of weights: modules of other sizes shall be named, not run into each other.
+            self._check_equal_start("training DAG", dag, called)
             statistics = self._comm.synced_batchnorm if synced_batchnorm else SingleProcess().synced_batchnorm
             with statistics(_modules(dag), synced_batchnorm_groupsize), closing(called):
                 training = self._prepare(dag, pairs, params, called, limits, lr_policy, precision)
                 training.run()
                 make_statistics_equal(_modules(dag), self._comm)
+            self._comm.at_step(None)
 
     def _prepare(
         self,
@@ -242,13 +248,13 @@ class PtActions:
         state.total_steps = _total_steps(loader, limits)
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
-        evaluations = [state.prepare_evaluation(wires) for wires in called.eval_wires]
-        dags = {"training DAG": dag}
-        dags |= {f"evaluation DAG {number}": each.dag for number, each in enumerate(evaluations, 1)}
-        self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
-        if self._comm.world_size > 1:
-            batch_size = data_layer.setting("batch_size", 1)
-            logging.info(effective_batch(batch_size, self._comm.world_size, limits.batches_per_step, "items"))
+        for wires in called.eval_wires:
+            state.prepare_evaluation(wires)
+        batch_size = data_layer.setting("batch_size", 1)
+        if self._comm.world_size > 1 and batch_size > 0:
+            most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
+            batch = effective_batch(batch_size, self._comm.world_size, limits.batches_per_step, "items")
+            logging.info("%s%s", most, batch)
         reseed = _reseeding(self._seed, self._comm)
         return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits, reseed)
 
@@ -300,7 +306,8 @@ class PtActions:
             raise UsageError("cache and use_cache exclude each other")
         with self._comm.guarded():
             dag = Dag(tensors)
-            self._comm.check_equal_start(lambda: fingerprint_of({"inference DAG": dag}, self._files))
+            self._check_equal_start("inference DAG", dag)
+            self._shard(dag)
             modules = modules_to_restore or list(dag.modules.values())
             if checkpoint_dir is not None:
                 self._restore(modules, checkpoint_dir, ckpt_pattern)
@@ -343,11 +350,23 @@ class PtActions:
         shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)
         return data_layer.loader(training=True, shard=shard)
 
+    def _check_equal_start(self, name: str, dag: Dag | None, called: CallbackList | None = None) -> None:
+        dags = {} if dag is None else {name: dag}
+        wires = called.eval_wires if called else ()
+        dags |= {f"evaluation DAG {number}": Dag(each) for number, each in enumerate(wires, 1)}
+        self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
+
+    def _shard(self, dag: Dag) -> None:
+        """Divide the weights of its modules, if that was asked for; those that are divided already stay so."""
+        if self._shard_weights:
+            weighted = [module for module in _modules(dag) if any(True for _ in module.parameters())]
+            self._comm.shard(weighted, self._device)
+
     def _only_end(self, called: CallbackList) -> None:
         state = self._new_state(self._precision())
-        evaluations = [state.prepare_evaluation(wires) for wires in called.eval_wires]
-        dags = {f"evaluation DAG {number}": each.dag for number, each in enumerate(evaluations, 1)}
-        self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
+        self._check_equal_start("", None, called)
+        for wires in called.eval_wires:
+            self._shard(state.prepare_evaluation(wires).dag)
         called.on_action_end(state)
 
     def _objective(
@@ -361,8 +380,7 @@ class PtActions:
         reached = Dag(losses)
         own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
-        if self._shard_weights:  # before anything is moved: the whole model may not fit on the device
-            self._comm.shard([m for m in _modules(reached) if isinstance(m, TrainableNM)], self._device)
+        self._shard(reached)  # before anything is moved: the whole model may not fit on the device
         run = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
@@ -371,7 +389,9 @@ class PtActions:
                 "the optimizer holds no weight that these losses depend on",
                 place=type(chosen).__name__,
                 got=", ".join(wire.place for wire in losses),
-                remedy="make it of the parameters of the DAG's modules",
+                remedy="make it with create_optimizer of the factory"
+                if self._shard_weights
+                else "make it of the parameters of the DAG's modules",
             )
         rates = [group["lr"] for group in chosen.param_groups]
         calls = {step.call for step in part.steps}
@@ -400,18 +420,14 @@ def _modules(dag: Dag) -> list[nn.Module]:
 
 
 def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
-    """What seeds torch before an epoch, each rank differently: masks and dropout must not be the same on all ranks.
+    """What seeds torch, NumPy and Python before an epoch, each rank differently: dropout shall not be the same on all.
 
     A process alone without a seed is left as it is.
     """
     if seed is None and comm.world_size == 1:
         return lambda epoch: None
     base = comm.share(secrets.randbits(63)) if seed is None else seed
-    return lambda epoch: _seed_torch(seed_of(base, rank=comm.rank, epoch=epoch))
-
-
-def _seed_torch(seed: int) -> None:
-    torch.manual_seed(seed)
+    return lambda epoch: seed_all(seed_of(base, rank=comm.rank, epoch=epoch))
 
 
 def _can_be_optimized(thing: Any) -> bool:

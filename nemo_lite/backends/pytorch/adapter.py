@@ -42,7 +42,7 @@ class PyTorchAdapter:
             return SingleProcess(), device, describe(device)
         if warning := restart_warning():
             logging.warning(warning)
-        patience = Patience(timeout_seconds=launch.timeout_seconds)
+        patience = Patience(launch.start_seconds, launch.timeout_seconds)
         group = ProcessGroup(place, lambda: choose_device(placement, place.local_rank), launch.backend, patience)
         return group, group.device, describe(group.device)
 

@@ -51,6 +51,10 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     aliases: dict[str, str] = {}
     first_names: dict[tuple[Any, ...], str] = {}
     for name, tensor in weights.tensors.items():
+        if hasattr(tensor, "device_mesh"):  # a DTensor, asked for so because importing its class is slow
+            problem = "its weights are divided among the processes"
+            remedy = "save it with CheckpointCallback or ModuleSaverCallback"
+            raise CheckpointError(problem, place=weights.class_name, remedy=remedy)
         if not isinstance(tensor, Tensor):
             raise CheckpointError(
                 f"{weights.class_name}.{name} cannot be stored", got=type(tensor).__name__, wanted="a tensor"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
 
 
 class RunningStatistics:
@@ -19,10 +20,12 @@ class RunningStatistics:
 
     Args:
         modules: what runs; every normalisation layer in them is looked after.
+        own_only: but not those whose statistics are those of several ranks.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        layers = {part: None for module in modules for part in module.modules() if isinstance(part, _NormBase)}
+    def __init__(self, modules: Iterable[nn.Module], own_only: bool = False) -> None:
+        parts = (part for module in modules for part in module.modules() if isinstance(part, _NormBase))
+        layers = {part: None for part in parts if not (own_only and is_synced(part))}
         buffers = list(dict.fromkeys(buffer for layer in layers for buffer in layer.buffers(recurse=False)))
         # One call copies all tensors of one kind; each has its own device and dtype.
         kinds = dict.fromkeys((buffer.device, buffer.dtype) for buffer in buffers)

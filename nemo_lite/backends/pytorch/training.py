@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven
 from nemo_lite.backends.pytorch.distributed import Replica
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.reach import refuse_unreached
 from nemo_lite.backends.pytorch.state import RunState, StepValues
@@ -37,7 +39,6 @@ class Objective:
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
-        is_new: no batch has been computed for it.
     """
 
     run: Replica
@@ -47,7 +48,6 @@ class Objective:
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
-    is_new: bool = True
 
 
 @dataclass
@@ -110,9 +110,10 @@ class Training:
         self._objectives, self._place_of = objectives, place_of
         self._state, self._values, self._callbacks = state, values, callbacks
         self._lr_policy, self._limits, self._reseed = lr_policy, limits, reseed
-        self._statistics = RunningStatistics(m for m in state.modules.values() if isinstance(m, nn.Module))
+        self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
+        self._statistics = RunningStatistics(self._modules)
         # Batches that only keep the ranks together leave no trace in them; kept apart from what a skipped step needs.
-        self._idle = RunningStatistics(m for m in state.modules.values() if isinstance(m, nn.Module))
+        self._idle = RunningStatistics(self._modules, own_only=True)
         self._turns = Turns(loader, state.comm, limits.batches_per_step, limits.uneven)
         self._skipped = _Skipped()
 
@@ -195,29 +196,30 @@ class Training:
         self._callbacks.on_batch_start(state)
         self._values.clear()
         values = to_device(batch.values, state.device)
-        statistics = self._idle if weight == 0.0 else None
-        if statistics:
-            statistics.keep()
-        with objective.run.sync_only_if(is_last):
+        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else nullcontext():
             with state.precision.forward():
                 outputs = objective.run(*values)
             loss = _total(outputs[: objective.num_losses])
-            if objective.is_new:
+            if objective.run.is_unchecked:
                 self._check_reach(objective, loss)
             state.precision.backward(loss if weight == 1.0 else loss * weight)
-        if statistics:
-            statistics.put_back()
         detached = loss.detach()
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
         self._callbacks.on_batch_end(state)
         return detached
 
+    @contextmanager
+    def _without_trace(self) -> Iterator[None]:
+        """Around a batch that only keeps the ranks together."""
+        self._idle.keep()
+        with adding_nothing(self._modules):
+            yield
+        self._idle.put_back()
+
     def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
-        objective.is_new = False
-        modules: set[object] = {call.module for call in objective.calls}
-        if objective.run.needs_every_gradient:
-            named = self._state.modules.values()
-            refuse_unreached(loss, [(str(m.name), m) for m in named if isinstance(m, nn.Module) and m in modules])
+        objective.run.is_unchecked = False
+        reached: set[object] = {call.module for call in objective.calls}
+        refuse_unreached(loss, [(str(module.name), module) for module in self._modules if module in reached])
 
     def _set_learning_rate(self, objective: Objective) -> None:
         state = self._state

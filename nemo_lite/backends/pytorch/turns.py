@@ -78,6 +78,7 @@ class Turns:
     def __init__(self, loader: BatchLoader, comm: Comm, batches_per_step: int, uneven: Uneven) -> None:
         self._loader, self._comm, self._size, self._uneven = loader, comm, batches_per_step, uneven
         self._batches: Iterator[Batch] = iter(())
+        self._present: list[Batch] = []
         self._last: list[Batch] = []
         self._epoch = self._step = 0
         self._repeated = self._dropped = self._joined = 0.0
@@ -107,6 +108,8 @@ class Turns:
         started = time.perf_counter()
         batches = list(islice(self._batches, self._size))
         wait_seconds = time.perf_counter() - started
+        if are_finite or not self._last:  # what was not finite is not taken a second time, if there is anything else
+            self._last = self._present or self._last
         is_out, world_size = not batches, self._comm.world_size
         counted = self._last if is_out and self._uneven == "pad" else batches
         items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
@@ -123,10 +126,10 @@ class Turns:
             self._joined += out if self._uneven == "join" else 0
             self._repeated += repeated
         turn.batches, turn.num_counted, turn.num_items = counted, len(counted), all_items
+        self._present = counted
         if world_size * squares != total**2:
             # Forward passes may speak to other ranks (synchronised statistics, sharded weights): all make equally many.
             turn.batches = [*counted, *islice(cycle(counted or self._last), self._size - len(counted))]
-        self._last = counted or self._last
         return turn
 
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
@@ -145,7 +148,8 @@ class Turns:
             f"{count:.0f} {what}"
             for count, what in (
                 (left.num_repeated + self._repeated, "items came twice"),
-                (left.num_dropped + self._dropped, "items were left out"),
+                (left.num_dropped, "items were left out"),
+                (self._dropped, "items or more were left out, because another rank had none"),
                 (self._joined, "times a rank without data took part with weight zero"),
             )
             if count

@@ -81,6 +81,19 @@ def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | No
             layer.__class__ = cls
 
 
+@contextmanager
+def adding_nothing(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside, synchronised layers of these modules take part in the exchanges and add no values of their own."""
+    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, _Synced)]
+    for layer in layers:
+        layer._adds_nothing = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._adds_nothing = False
+
+
 def is_synced(layer: nn.Module) -> bool:
     """Whether the layer takes its statistics over several ranks now."""
     return isinstance(layer, _Synced)
@@ -96,12 +109,20 @@ class _Synced(_BatchNorm):
     """Stands right before torch's ``_BatchNorm`` in the order in which a layer's classes are asked for ``forward``."""
 
     _synced_over: ClassVar[Any]
+    _adds_nothing = False
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...) -> (N, C, ...)."""
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]  # torch's
+        if not self._adds_nothing:
+            return self._over_group(x)
+        # Normalised by itself; an empty batch makes the exchanges, forward and backward, that the other ranks make.
+        alone: Tensor = torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, False)
+        return alone + self._over_group(x[:0]).sum()
+
+    def _over_group(self, x: Tensor) -> Tensor:
         factor, group = self._count_batch(), self._synced_over
         running_mean, running_var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
         if x.device.type != "cpu":

@@ -19,10 +19,11 @@ class Replica(Protocol):
     """A module as it trains: its gradients are averaged over the ranks. Hold on to it for as long as it trains.
 
     Attributes:
-        needs_every_gradient: the exchange waits for the gradient of every weight that is trained.
+        is_unchecked: the exchange waits for the gradient of every weight that is trained, and nobody has seen yet that
+            the loss depends on them all.
     """
 
-    needs_every_gradient: bool
+    is_unchecked: bool
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""
@@ -91,8 +92,8 @@ class Comm(Protocol):
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives, called on the first rank only; ``None`` on the others."""
 
-    def at_step(self, step: int) -> None:
-        """Note which step is being made, for reports about a rank that fails or hangs."""
+    def at_step(self, step: int | None) -> None:
+        """Note which step is being made, or none, for reports about a rank that fails or hangs."""
 
     def guarded(self) -> AbstractContextManager[None]:
         """Around an action: an error that leaves it is told to the other ranks, so that none waits for this one."""
@@ -107,7 +108,7 @@ class Alone:
     Nothing hooks into the module itself, so its forward is called without torch's machinery for hooks.
     """
 
-    needs_every_gradient = False
+    is_unchecked = False
 
     def __init__(self, module: nn.Module) -> None:
         self._forward, self._nothing = module.forward, nullcontext()
@@ -184,7 +185,7 @@ class SingleProcess:
         """What ``make`` gives."""
         return make()
 
-    def at_step(self, step: int) -> None:
+    def at_step(self, step: int | None) -> None:
         """Nobody to tell."""
 
     def guarded(self) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.distributed.start import check_equal, start_table
 from nemo_lite.backends.pytorch.distributed.watch import Watch
+from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import Place
 
@@ -41,6 +42,13 @@ class Patience:
     timeout_seconds: float = 600.0
 
 
+class _Links(NamedTuple):
+    """What all but gradients travel by."""
+
+    side: dist.ProcessGroup
+    exchange: Exchange
+
+
 class ProcessGroup:
     """The ranks of a run. See :class:`~nemo_lite.backends.pytorch.distributed.comm.Comm` for the verbs.
 
@@ -53,9 +61,13 @@ class ProcessGroup:
         patience: how long to wait.
 
     Raises:
+        UsageError: this process has or had a group.
         DistributedError: not all ranks came, or another one failed.
         DeviceError: from ``choose_device``.
     """
+
+    # The store keeps what ranks said in it: a second meeting would take the words of the first for its own.
+    _has_joined: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -64,13 +76,18 @@ class ProcessGroup:
         backend: str | None = None,
         patience: Patience | None = None,
     ) -> None:
+        if ProcessGroup._has_joined:
+            raise UsageError("a process joins its group once", remedy="make one NeuralModuleFactory in a script")
+        ProcessGroup._has_joined = True
         self.rank, self.world_size = place.rank, place.world_size
         self.local_rank: int | None = place.local_rank
         patience = patience or Patience()
         meeting = meet(place, patience.start_seconds)
         self._watch = Watch(meeting, place, patience.timeout_seconds)
         self._is_closed = False
+        self._links: _Links | None = None
         self._sharding: Any = None
+        self._groups: dict[int, dist.ProcessGroup | None] = {}
         atexit.register(self.close)
         with self.guarded():
             self.device = choose_device()
@@ -94,9 +111,9 @@ class ProcessGroup:
             timeout=timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout,
             device_id=self.device if on_gpu else None,
         )
-        self._side = dist.new_group(backend="gloo", timeout=timeout)
         self._timeout = timeout
-        self._exchange = Exchange(self._side, self.rank, self.world_size, mark=self._watch.collective)
+        side = dist.new_group(backend="gloo", timeout=timeout)
+        self._links = _Links(side, Exchange(side, self.rank, self.world_size, mark=self._watch.collective))
 
     def replicate(self, module: nn.Module) -> Replica:
         """One DistributedDataParallel around it, with the first rank's weights; or none, where weights are sharded."""
@@ -132,7 +149,9 @@ class ProcessGroup:
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
-        return synced_batchnorm(modules, make_groups(self.world_size, group_size, self._timeout))
+        if group_size not in self._groups:
+            self._groups[group_size] = make_groups(self.world_size, group_size, self._timeout)
+        return synced_batchnorm(modules, self._groups[group_size])
 
     def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
         """Raise UsageError on all ranks where they are about to run different things."""
@@ -142,7 +161,7 @@ class ProcessGroup:
         """Each value summed over the ranks, in one exchange."""
         total = torch.tensor(values, dtype=torch.float64)
         with self._watch.collective("vote"):
-            dist.all_reduce(total, group=self._side)
+            dist.all_reduce(total, group=self._open.side)
         summed: list[float] = total.tolist()
         return summed
 
@@ -156,7 +175,7 @@ class ProcessGroup:
             return
         flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
         with self._watch.collective("mean of statistics"):
-            dist.all_reduce(flat, group=self._side)
+            dist.all_reduce(flat, group=self._open.side)
         parts = torch.split(flat / self.world_size, [tensor.numel() for tensor in tensors])
         with torch.no_grad():
             for tensor, part in zip(tensors, parts, strict=True):
@@ -164,26 +183,26 @@ class ProcessGroup:
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value, on the first."""
-        return self._exchange.gather(value)
+        return self._open.exchange.gather(value)
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
         """The ranks' rows, round by round, on the first."""
-        return self._exchange.rounds(rows)
+        return self._open.exchange.rounds(rows)
 
     def share(self, value: T) -> T:
         """The first rank's value."""
-        return self._exchange.share(value)
+        return self._open.exchange.share(value)
 
     def barrier(self) -> None:
         """Wait for all ranks; those that do not come are named."""
         with self._watch.collective("barrier"):
-            dist.monitored_barrier(self._side, self._timeout, wait_all_ranks=True)
+            dist.monitored_barrier(self._open.side, self._timeout, wait_all_ranks=True)
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives on rank 0; ``None`` elsewhere."""
         return make() if self.rank == 0 else None
 
-    def at_step(self, step: int) -> None:
+    def at_step(self, step: int | None) -> None:
         """Reports name this step from now on."""
         self._watch.step = step
 
@@ -206,8 +225,20 @@ class ProcessGroup:
             return
         self._is_closed = True
         self._watch.leave()
+        self._links = None
+        self._groups.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    @property
+    def _open(self) -> _Links:
+        if self._links is None:
+            raise UsageError(
+                "this process has left its group",
+                got="a run that ended with an error, or close()",
+                remedy="start all processes anew",
+            )
+        return self._links
 
 
 def _described(device: torch.device) -> str:

@@ -21,8 +21,6 @@ class DataParallel:
         device: where it lies.
     """
 
-    needs_every_gradient = True
-
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self._module, self._parameters = module, list(module.parameters())
         self._device_ids = [device] if device.type == "cuda" else None
@@ -32,17 +30,21 @@ class DataParallel:
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""
-        outputs: tuple[Any, ...] = self._ddp(*values)
+        outputs: tuple[Any, ...] = (self._ddp or self._module)(*values)
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch."""
         if [p.requires_grad for p in self._parameters] != self._trained:
             self._ddp = self._wrapped()
-        return self._nothing if is_last else self._ddp.no_sync()
+        return self._nothing if is_last or self._ddp is None else self._ddp.no_sync()
 
-    def _wrapped(self) -> DistributedDataParallel:
+    def _wrapped(self) -> DistributedDataParallel | None:
+        """Around what is trained now; nothing where nothing is."""
         self._trained = [p.requires_grad for p in self._parameters]
+        self.is_unchecked = any(self._trained)
+        if not self.is_unchecked:
+            return None
         return DistributedDataParallel(
             self._module, device_ids=self._device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
         )

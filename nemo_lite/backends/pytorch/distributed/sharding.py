@@ -64,7 +64,7 @@ class ShardedReplica:
         module: what is called; its weights are in modules that :func:`shard` has divided.
     """
 
-    needs_every_gradient = False
+    is_unchecked = False
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._nothing = module, nullcontext()
