@@ -10,7 +10,7 @@ from torch import nn
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Batch
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.errors import UnknownNameError, UsageError
 
 
 def factory(**kwargs):
@@ -108,7 +108,7 @@ def uneven(policy, accumulated=1):
     ("policy", "steps", "told"),
     [
         ("pad", 5, "Epoch 0 (uneven=pad): 4 items came twice"),
-        ("drop", 3, "Epoch 0 (uneven=drop): 2 items were left out"),
+        ("drop", 3, "Epoch 0 (uneven=drop): 2 items or more were left out, because another rank had none"),
         ("join", 5, "Epoch 0 (uneven=join): 2 times a rank without data took part with weight zero"),
     ],
 )
@@ -150,6 +150,38 @@ def test_with_accumulation_every_rank_makes_equally_many_batches():
     results = results_of(2, uneven, "join", 2)
     assert results[0] == results[1]
     assert results[0][1] == 3
+
+
+class Far(Uneven):
+    """Rank 1's data lie far from rank 0's."""
+
+    def __init__(self):
+        super().__init__(n=20, batch_size=2)
+        self.x[1::2] += 100.0
+
+
+def with_synced_statistics():
+    made, net = factory(), Net(norm=True)
+    weights = train(made, net, Far(), num_epochs=1, uneven="join", synced_batchnorm=True)
+    return weights
+
+
+def by_hand_with_statistics():
+    data, net = Far(), Net(norm=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(5):
+        items = [i for i in range(4 * step, 4 * step + 4) if i % 2 == 0 or step < 3]
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x=data.x[items]), data.y[items]).backward()
+        optimizer.step()
+    return {name: value.tolist() for name, value in net.state_dict().items()}
+
+
+def test_a_rank_that_only_takes_part_adds_nothing_to_synchronised_statistics():
+    expected = by_hand_with_statistics()
+    for weights in results_of(2, with_synced_statistics):
+        for name, value in weights.items():
+            torch.testing.assert_close(torch.tensor(value), torch.tensor(expected[name]), rtol=1e-4, atol=1e-5)
 
 
 def from_other_weights():
@@ -198,6 +230,64 @@ def unfreezing():
 def test_weights_that_are_unfrozen_on_the_way_are_averaged_too():
     first, second = results_of(2, unfreezing)
     assert first == second
+
+
+class LateUnreached(nemo.NeMoCallback):
+    def __init__(self, net):
+        super().__init__()
+        self._net = net
+
+    def on_step_start(self, state):
+        if state.step == 2:
+            self._net.unfreeze(["spare.weight"])
+
+
+def unfreezing_an_idle_weight():
+    made, net = factory(), Idle()
+    net.freeze(["spare.weight", "spare.bias"])
+    train(made, net, Points(n=16, batch_size=2), [LateUnreached(net)])
+
+
+def test_a_weight_that_is_unfrozen_and_not_reached_is_refused_before_a_step_is_made_with_it():
+    finished = on_ranks(2, unfreezing_an_idle_weight)
+    assert [end.code for end in finished] == [2, 2]
+    assert "got idle.spare.weight; freeze them" in finished[0].err
+
+
+def all_frozen():
+    made, net = factory(), Net()
+    net.freeze()
+    train(made, net, Points(n=16, batch_size=2))
+
+
+def test_a_model_that_is_frozen_altogether_is_refused_in_one_line():
+    finished = on_ranks(2, all_frozen)
+    assert [end.code for end in finished] == [2, 2]
+    assert "no weight that the loss depends on is trained" in finished[0].err
+
+
+def going_on_after_an_error():
+    made = factory()
+    with pytest.raises(UsageError, match="how long to train must be said once"):
+        train(made, Net(), Points(n=16, batch_size=2), max_steps=None)
+    train(made, Net(), Points(n=16, batch_size=2))
+
+
+def test_a_run_that_ended_with_an_error_says_so_when_it_is_used_again():
+    finished = on_ranks(2, going_on_after_an_error)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("this process has left its group" in end.err for end in finished)
+
+
+def making_two_factories():
+    factory()
+    factory()
+
+
+def test_a_second_group_in_one_process_is_refused():
+    finished = on_ranks(2, making_two_factories)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("a process joins its group once; make one NeuralModuleFactory" in end.err for end in finished)
 
 
 class Idle(Net):
@@ -277,6 +367,29 @@ def test_random_draws_differ_by_rank_and_epoch_and_follow_from_the_seed():
     (first, second), again = results_of(2, drawing, 2), results_of(2, drawing, 2)
     assert [first, second] == again
     assert len({*first, *second}) == len(first) + len(second) == 8
+
+
+class Wide(Net):
+    """Of another size on each rank."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3))
+
+    def forward(self, x):
+        return self.fc(self.hidden(x))
+
+
+def with_other_sizes():
+    made = factory()
+    train(made, Wide(3 + made.global_rank), Points(n=16, batch_size=2))
+
+
+def test_modules_of_different_sizes_are_named_before_their_weights_meet():
+    finished = on_ranks(2, with_other_sizes)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("wide" in end.err and "differs: rank 0 has" in end.err for end in finished)
+    assert all("Traceback" not in end.err for end in finished)
 
 
 def with_other_arguments():

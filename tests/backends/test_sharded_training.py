@@ -50,6 +50,33 @@ def train(folder, sharded, max_steps, optimizer, resume=False):
     return losses, evaluated, inferred
 
 
+class WeightedMse(Mse):
+    """A loss with a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def _loss_function(self, out, target):
+        return (self.scale * (out - target)).square().mean()
+
+
+def with_a_weighted_loss(sharded):
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5, shard_weights=sharded)
+    net, mse = Deep(name="net"), WeightedMse()
+    x, y = Points(n=16, batch_size=2)()
+    loss, losses = mse(out=net(x=x), target=y), []
+    optimizer = factory.create_optimizer("adam", [net, mse], {"lr": 0.05})
+    logger = nemo.SimpleLossLoggerCallback([loss], lambda values: losses.append(float(values[0])), step_freq=1)
+    factory.train([(optimizer, [loss])], callbacks=[logger], optimization_params={"max_steps": 6})
+    return losses
+
+
+def test_losses_with_weights_and_optimizers_made_before_train_go_with_sharding():
+    whole, sharded = (results_of(2, with_a_weighted_loss, sharded)[0] for sharded in (False, True))
+    assert sharded == pytest.approx(whole, rel=1e-4, abs=1e-5)
+
+
 def weights_in(folder):
     net = Deep()
     net.restore_from(sorted(folder.glob("net-STEP-*.safetensors"))[-1])

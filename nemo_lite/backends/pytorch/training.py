@@ -146,12 +146,13 @@ class Training:
                 remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
                 "data_iterator must give a new one for each epoch",
             )
-        while not turn.is_over:
-            if self._is_done():  # asked here and not behind the step: an epoch that ends with the run is complete
-                return
+        # Asked here and not behind the step: an epoch that ends with the run is complete.
+        while not turn.is_over and not self._is_done():
             turn = self._step(turn)
-        self._turns.report()
-        self._callbacks.on_epoch_end(state)
+        self._turns.settle()
+        if turn.is_over:
+            self._turns.report()
+            self._callbacks.on_epoch_end(state)
 
     def _is_done(self) -> bool:
         state, limits = self._state, self._limits

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import get_args
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
@@ -140,6 +140,10 @@ class Turns:
                 place=f"uneven={self._uneven}",
                 remedy="choose pad, drop or join, or give the data layer more items",
             )
+
+    def settle(self) -> None:
+        """Let the ranks' loaders bring together what they noticed. Also where an epoch ends before its data does."""
+        settle(self._loader, self._comm)
 
     def report(self) -> None:
         """Say what the epoch repeated or left out to keep the ranks together."""
