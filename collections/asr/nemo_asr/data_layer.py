@@ -60,8 +60,9 @@ class AudioToTextDataLayer(DataLayerNM):
         augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
         bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
         max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
-        max_corrupt: how many utterances may be unusable (below 1: which share) before the run ends. None: in training
-            one in a thousand, or ten where that is more, but never over a tenth; in evaluation none.
+        max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
+            ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
+            none.
         parser: ``en`` (English: numbers, abbreviations) or ``base`` (any language).
         pin_memory: page-locked tensors, which go to a GPU faster.
         name: the module's name.
@@ -179,7 +180,10 @@ class AudioToTextDataLayer(DataLayerNM):
 
     @property
     def unusable(self) -> dict[int, str]:
-        """What turned out unusable while it was read, in any epoch: the reason by position, in order."""
+        """What turned out unusable while it was read, in any epoch: the reason by position, in order.
+
+        Of several ranks, what each read itself, and what all read in the epochs that are over.
+        """
         faults = {row: fault for account in self._accounts.values() for row, fault in account.faults.items()}
         return dict(sorted(faults.items()))
 

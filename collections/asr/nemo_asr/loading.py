@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,30 +14,37 @@ from torch.utils.data import DataLoader
 from nemo_asr.dataset import AudioTextDataset, Loaded, Request
 from nemo_asr.manifest import Manifest
 from nemo_asr.manifest_lines import listed
-from nemo_lite.backends.pytorch.data import Asking, Batch, Leftover, Plan, Seeded
+from nemo_lite.backends.pytorch.data import Asking, Batch, Comm, Leftover, Plan, Seeded
 from nemo_lite.errors import DataError
 from nemo_lite.utils import logging
 
 _NUM_SPARES = 4
+_FAULTS = "faults"
+# By rate; by number of channels afterwards; by character.
+_COUNTED = ("resampled", "mixed_down", "unknown")
 
 
 class Account:
     """What could not be used, against a budget, and what was converted on the way: in all epochs of a data layer.
 
+    On several ranks each notes what it read itself, until they settle: then every rank knows what all have noted.
+
     Args:
         manifest: the utterances.
         sample_rate: the wanted rate, for messages.
-        budget: how many utterances may be unusable before the run ends.
+        budget: how many utterances may be unusable, on all ranks together, before the run ends.
+
+    Attributes:
+        faults: why utterances could not be used, by their positions.
     """
 
     def __init__(self, manifest: Manifest, sample_rate: int, budget: int) -> None:
         self.faults: dict[int, str] = {}
         self._manifest, self._sample_rate, self._budget = manifest, sample_rate, budget
         self._name = ",".join(manifest.paths)
-        self._num_told = 0
-        self._resampled: Counter[int] = Counter()
-        self._num_mixed_down = 0
-        self._unknown: Counter[str] = Counter()
+        self._num_settled = self._num_told = 0
+        # Of each kind: settled, and what this rank has counted since then.
+        self._counts, self._unsettled = _no_counts(), _no_counts()
         self._conversions_told = False
 
     def note(self, loaded: Loaded) -> None:
@@ -48,11 +56,30 @@ class Account:
         if loaded.fatal:
             raise DataError(loaded.fatal)
         self.faults.update(loaded.faults)
+        self._check_budget()
+        counts: tuple[Mapping[Any, int], ...] = (loaded.resampled, {1: loaded.num_mixed_down}, loaded.unknown)
+        for kind, count in zip(_COUNTED, counts, strict=True):
+            self._unsettled[kind].update(count)
+
+    def settle(self, comm: Comm) -> None:
+        """Bring together what the ranks have noted since they last settled. All ranks call it.
+
+        Raises:
+            DataError: more utterances are unusable on all ranks than the budget allows; the same error on all.
+        """
+        new = dict(islice(self.faults.items(), self._num_settled, None))
+        gathered = comm.gather({_FAULTS: new, **{kind: dict(count) for kind, count in self._unsettled.items()}})
+        of_all = comm.share(_together(gathered or ()))
+        for kind, count in self._counts.items():
+            count.update(of_all[kind])
+        settled = dict(islice(self.faults.items(), self._num_settled))
+        self.faults, self._unsettled = settled | of_all[_FAULTS], _no_counts()
+        self._num_settled = len(self.faults)
+        self._check_budget()
+
+    def _check_budget(self) -> None:
         if len(self.faults) > self._budget:
             raise DataError(self._over_budget())
-        self._resampled += loaded.resampled
-        self._num_mixed_down += loaded.num_mixed_down
-        self._unknown += loaded.unknown
 
     def _over_budget(self) -> str:
         faults, count = list(self.faults.values()), len(self.faults)
@@ -73,13 +100,14 @@ class Account:
         if self._conversions_told:
             return
         self._conversions_told = True
-        for rate, count in sorted(self._resampled.items()):
+        resampled, mixed_down, unknown = (self._counts[kind] + self._unsettled[kind] for kind in _COUNTED)
+        for rate, count in sorted(resampled.items()):
             logging.info(f"{self._name}: {_utterances(count)} resampled from {rate} Hz to {self._sample_rate} Hz")
-        if self._num_mixed_down:
-            logging.info(f"{self._name}: {_utterances(self._num_mixed_down)} of several channels averaged to one")
-        if count_unknown and self._unknown:
-            shown = " ".join(f'"{symbol}" x{count}' for symbol, count in self._unknown.most_common(10))
-            logging.warning(f"{self._name}: {len(self._unknown)} characters outside the vocabulary: {shown}")
+        if mixed_down[1]:
+            logging.info(f"{self._name}: {_utterances(mixed_down[1])} of several channels averaged to one")
+        if count_unknown and unknown:
+            shown = " ".join(f'"{symbol}" x{count}' for symbol, count in unknown.most_common(10))
+            logging.warning(f"{self._name}: {len(unknown)} characters outside the vocabulary: {shown}")
 
 
 class AudioTextLoader:
@@ -154,8 +182,18 @@ class AudioTextLoader:
                 elif self._training:
                     problems = [text for _, text in loaded.faults]
                     raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")
-        finally:
-            self._account.report(self._count_unknown)
+        except BaseException:
+            self._account.report(self._count_unknown)  # nobody may come to settle it
+            raise
+
+    def settle(self, comm: Comm) -> None:
+        """Bring together what could not be used on any rank, and say it. All ranks call it, at the end of an epoch.
+
+        Raises:
+            DataError: on all ranks together it is more than the budget allows; the same error on all.
+        """
+        self._account.settle(comm)
+        self._account.report(self._count_unknown)
 
 
 class _Requests:
@@ -179,6 +217,20 @@ class _Requests:
         neighbour = self._plan.batches[number - 1 if number else len(self._plan) - 1]
         spares: list[int] = neighbour[:_NUM_SPARES].tolist()
         return spares
+
+
+def _no_counts() -> dict[str, Counter[Any]]:
+    return {kind: Counter() for kind in _COUNTED}
+
+
+def _together(gathered: Sequence[Mapping[str, Mapping[Any, Any]]]) -> dict[str, dict[Any, Any]]:
+    """What all ranks have noted: reasons by position, in order, and counts of each kind."""
+    faults = {row: fault for noted in gathered for row, fault in noted[_FAULTS].items()}
+    counts = _no_counts()
+    for kind, count in counts.items():
+        for noted in gathered:
+            count.update(noted[kind])
+    return {_FAULTS: dict(sorted(faults.items())), **{kind: dict(count) for kind, count in counts.items()}}
 
 
 def _utterances(count: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.distributed import Comm as Comm
 from nemo_lite.backends.pytorch.order import EpochOrder as EpochOrder
 from nemo_lite.backends.pytorch.order import Leftover as Leftover
 from nemo_lite.backends.pytorch.order import Plan as Plan
