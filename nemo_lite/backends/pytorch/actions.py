@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from nemo_lite.backends.pytorch.arguments import (
     check_callbacks,
@@ -29,7 +29,7 @@ from nemo_lite.backends.pytorch.inference import InferenceCache
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import set_training
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.optimizers import create_optimizer
+from nemo_lite.backends.pytorch.objectives import Objectives, modules_of
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.seeds import seed_all, seed_of
@@ -84,6 +84,7 @@ class PtActions:
         self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
         self._tb_writer, self._seed, self._files, self._shard_weights = tb_writer, seed, files, shard_weights
         self._state = self._new_state(self._precision())
+        self._objectives = Objectives(self._comm, self._device, shard_weights)
         self._cache = InferenceCache()
         self._inferred: Certificate | None = None
 
@@ -139,28 +140,7 @@ class PtActions:
             UnknownNameError: an optimizer of that name is not known.
             UsageError: nothing to optimize, or an option that the optimizer does not have.
         """
-        if isinstance(optimizer, torch.optim.Optimizer):
-            return optimizer
-        if not isinstance(things_to_optimize, (list, tuple)) or not all(map(_can_be_optimized, things_to_optimize)):
-            things = things_to_optimize if isinstance(things_to_optimize, (list, tuple)) else [things_to_optimize]
-            raise UsageError(
-                "things_to_optimize must be a list of modules or wires",
-                place="create_optimizer",
-                got=", ".join(type(thing).__name__ for thing in things),
-            )
-        wires = [thing for thing in things_to_optimize if isinstance(thing, NmTensor)]
-        modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
-        if wires:
-            modules += Dag(wires).modules.values()
-        if self._shard_weights:
-            weighted = [m for m in modules if isinstance(m, nn.Module) and any(True for _ in m.parameters())]
-            self._comm.shard(weighted, self._device)
-        parameters = _parameters(modules)
-        if not parameters:
-            raise UsageError("there is nothing to optimize", place="create_optimizer", got="modules without parameters")
-        for module in modules:
-            module.to(self._device)
-        return create_optimizer(optimizer, parameters, dict(optimizer_params))
+        return self._objectives.create_optimizer(optimizer, things_to_optimize, optimizer_params)
 
     def train(
         self,
@@ -221,10 +201,10 @@ class PtActions:
             # Before any exchange of weights: modules of other sizes shall be named, not run into each other.
             self._check_equal_start("training DAG", dag, called)
             statistics = self._comm.synced_batchnorm if synced_batchnorm else SingleProcess().synced_batchnorm
-            with statistics(_modules(dag), synced_batchnorm_groupsize), closing(called):
+            with statistics(modules_of(dag), synced_batchnorm_groupsize), closing(called):
                 training = self._prepare(dag, pairs, params, called, limits, lr_policy, precision)
                 training.run()
-                make_statistics_equal(_modules(dag), self._comm)
+                make_statistics_equal(modules_of(dag), self._comm)
             self._comm.at_step(None)
 
     def _prepare(
@@ -240,8 +220,8 @@ class PtActions:
         """Lower the DAGs, make the optimizers, and see that all ranks are about to do the same."""
         values = StepValues(dag, precision)
         kept = values.kept([*called.wires, *(values.wire(name) for name in called.names)])
-        set_training(_modules(dag))
-        objectives = [self._objective(dag, chosen, losses, kept, params) for chosen, losses in pairs]
+        set_training(modules_of(dag))
+        objectives = [self._objectives.make(dag, chosen, losses, kept, params) for chosen, losses in pairs]
         self._state = state = self._new_state(precision, objectives, dag.modules, values)
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, limits.uneven)
@@ -307,7 +287,7 @@ class PtActions:
         with self._comm.guarded():
             dag = Dag(tensors)
             self._check_equal_start("inference DAG", dag)
-            self._shard(dag)
+            self._objectives.shard(dag)
             modules = modules_to_restore or list(dag.modules.values())
             if checkpoint_dir is not None:
                 self._restore(modules, checkpoint_dir, ckpt_pattern)
@@ -356,46 +336,12 @@ class PtActions:
         dags |= {f"evaluation DAG {number}": Dag(each) for number, each in enumerate(wires, 1)}
         self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
 
-    def _shard(self, dag: Dag) -> None:
-        """Divide the weights of its modules, if that was asked for; those that are divided already stay so."""
-        if self._shard_weights:
-            weighted = [module for module in _modules(dag) if any(True for _ in module.parameters())]
-            self._comm.shard(weighted, self._device)
-
     def _only_end(self, called: CallbackList) -> None:
         state = self._new_state(self._precision())
         self._check_equal_start("", None, called)
         for wires in called.eval_wires:
-            self._shard(state.prepare_evaluation(wires).dag)
+            self._objectives.shard(state.prepare_evaluation(wires).dag)
         called.on_action_end(state)
-
-    def _objective(
-        self,
-        dag: Dag,
-        optimizer: str | torch.optim.Optimizer,
-        losses: Sequence[NmTensor],
-        kept: Sequence[NmTensor],
-        params: Mapping[str, Any],
-    ) -> Objective:
-        reached = Dag(losses)
-        own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
-        part = dag.slice([*losses, *own])
-        self._shard(reached)  # before anything is moved: the whole model may not fit on the device
-        run = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
-        chosen = self.create_optimizer(optimizer, losses, params)
-        parameters = [p for group in chosen.param_groups for p in group["params"]]
-        if not {*parameters} & {*_parameters(reached.modules.values())}:
-            raise UsageError(
-                "the optimizer holds no weight that these losses depend on",
-                place=type(chosen).__name__,
-                got=", ".join(wire.place for wire in losses),
-                remedy="make it with create_optimizer of the factory"
-                if self._shard_weights
-                else "make it of the parameters of the DAG's modules",
-            )
-        rates = [group["lr"] for group in chosen.param_groups]
-        calls = {step.call for step in part.steps}
-        return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)
@@ -415,10 +361,6 @@ def _with_bar(callbacks: Sequence[Any]) -> list[Any]:
     return [*callbacks, *([] if any(isinstance(each, ProgressBar) for each in callbacks) else [ProgressBar()])]
 
 
-def _modules(dag: Dag) -> list[nn.Module]:
-    return [module for module in dag.modules.values() if isinstance(module, nn.Module)]
-
-
 def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
     """What seeds torch, NumPy and Python before an epoch, each rank differently: dropout shall not be the same on all.
 
@@ -428,15 +370,6 @@ def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
         return lambda epoch: None
     base = comm.share(secrets.randbits(63)) if seed is None else seed
     return lambda epoch: seed_all(seed_of(base, rank=comm.rank, epoch=epoch))
-
-
-def _can_be_optimized(thing: Any) -> bool:
-    return isinstance(thing, (nn.Module, NmTensor))
-
-
-def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
-    """Every parameter once, also those that are shared or frozen (a frozen one gets no gradient, so it stays)."""
-    return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))
 
 
 def _total_steps(loader: BatchLoader, limits: Limits) -> int | None:
