@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 import weakref
 from contextlib import contextmanager
@@ -280,8 +281,62 @@ def stop_early() -> tuple[int, Any]:
     return consumed, exchange.gather(dist.get_rank())
 
 
-def test_when_the_first_rank_stops_early_the_others_stop_with_their_next_row_and_go_on() -> None:
-    assert results_of(2, stop_early) == [(2, [0, 1]), (3, None)]
+def test_when_the_first_rank_stops_early_all_have_taken_equally_many_rows_and_go_on() -> None:
+    assert results_of(2, stop_early) == [(2, [0, 1]), (2, None)]
+
+
+def stop_and(go_on: str) -> list[Any]:
+    exchange = in_group()
+    firsts = [arrived for arrived, _ in zip(exchange.rounds([1, 2, 3]), range(1), strict=False)]
+    if go_on == "end":
+        exchange.end_rounds()
+        exchange.end_rounds()
+        dist.barrier()
+    elif go_on == "share":
+        firsts.append([exchange.share(dist.get_rank())])
+    else:
+        firsts += exchange.rounds([4])
+    return firsts
+
+
+@pytest.mark.parametrize(
+    ("go_on", "wanted"),
+    [("end", ([[1, 1]], [])), ("share", ([[1, 1], [0]], [[0]])), ("rounds", ([[1, 1], [4, 4]], []))],
+)
+def test_the_next_exchange_or_whoever_drives_the_ranks_ends_what_the_first_rank_left(go_on: str, wanted: Any) -> None:
+    assert tuple(results_of(2, stop_and, go_on)) == wanted
+
+
+def fail_between_rounds() -> None:
+    exchange = in_group(timeout=1.0)
+    for _ in exchange.rounds([1, 2]):
+        raise UsageError("the first row is wrong")
+
+
+def test_an_error_of_the_first_rank_between_rounds_is_no_end_of_them_for_the_others() -> None:
+    first, second = on_ranks(2, fail_between_rounds)
+    assert (first.code, first.err) == (2, "UsageError: the first row is wrong\n")
+    assert second.code != 0
+
+
+def drop_after_the_group() -> int:
+    rounds = in_group().rounds([1, 2])
+    if dist.get_rank() == 0:
+        next(rounds)
+        dist.barrier()
+    else:
+        # What the first rank asks for once, by hand: this one shall not wait for the second round.
+        goes_on, sizes = torch.zeros(1, dtype=torch.int64), [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+        dist.broadcast(goes_on, 0)
+        dist.all_gather(sizes, torch.tensor([0]))
+        dist.barrier()
+    dist.destroy_process_group()
+    del rounds
+    return 1
+
+
+def test_an_iteration_that_is_dropped_when_the_group_is_gone_sends_and_prints_nothing() -> None:
+    assert [(end.result, end.err) for end in on_ranks(2, drop_after_the_group)] == [(1, "")] * 2
 
 
 def fail_in_rows() -> None:
@@ -318,7 +373,7 @@ def long_row(megabytes: int) -> tuple[list[int], list[str], bool]:
 
         return note
 
-    dist.send, dist.recv, dist.broadcast = spied(dist.send), spied(dist.recv), spied(dist.broadcast)
+    dist.send, dist.recv = spied(dist.send), spied(dist.recv)
     exchange = in_group(mark=mark)
     row = torch.arange(megabytes * 2**18, dtype=torch.int32)
     rounds = list(exchange.rounds([] if dist.get_rank() == 0 else [row]))
@@ -333,6 +388,26 @@ def test_a_row_of_40_mebibytes_travels_in_pieces_and_every_exchange_is_marked() 
         assert right
         assert sent[:-1] == [4 * 2**20] * 10
         assert 0 < sent[-1] < 100  # the header's share
-    names = ["rounds, round 1: sizes of all ranks", "rounds, round 1: rank 1 to rank 0"]
-    assert first[1] == second[1] == [*names, "rounds, round 2: sizes of all ranks"]
+    asked = ["rank 0 asks for it", "sizes of all ranks"]
+    names = [f"rounds, round 1: {what}" for what in (*asked, "rank 1 to rank 0")]
+    assert first[1] == second[1] == names + [f"rounds, round 2: {what}" for what in asked]
     assert time.perf_counter() - started < 10
+
+
+def growth_while_shared(megabytes: int) -> tuple[float, bool, bool]:
+    """By how much of the value's size the process grew, at most; whether the value is right, and is the rank's own."""
+    exchange = in_group()
+    value = [torch.full((megabytes * 2**16,), float(i)) for i in range(4)] if dist.get_rank() == 0 else None
+    exchange.share(torch.ones(10))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    shared = exchange.share(value)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert shared is not None
+    return grown / megabytes, all(bool((part == i).all()) for i, part in enumerate(shared)), shared is value
+
+
+def test_sharing_takes_the_memory_of_the_value_once() -> None:
+    (first, *first_has), (second, *second_has) = results_of(2, growth_while_shared, 100)
+    assert (first_has, second_has) == ([True, True], [True, False])
+    assert first < 0.2
+    assert second < 1.2

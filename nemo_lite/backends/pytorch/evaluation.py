@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 
-from nemo_lite.backends.pytorch.data import Batch, Shard
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
 from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.modes import evaluating
@@ -19,9 +19,9 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.statistics import mean_statistics
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.errors import DagError
+from nemo_lite.errors import DagError, UsageError
 
-# The number of a row whose batch was only run because the other ranks had one.
+# The number of a row that holds a rank's place in a round of the others.
 _UNCOUNTED = -1
 
 
@@ -29,14 +29,19 @@ class Row(NamedTuple):
     """What one batch gave.
 
     Attributes:
-        number: position of the batch in data order, over all ranks; -1 for one that does not count.
+        number: position of the batch in data order, over all ranks; -1 where this rank has no batch while others do.
         ids: positions of its items in the data layer, where it knows them.
-        values: one for each wire.
+        values: one for each wire; nothing where there is no batch.
     """
 
     number: int
     ids: list[int] | None
     values: list[Any]
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a batch."""
+        return self.number != _UNCOUNTED
 
 
 class Evaluation:
@@ -65,38 +70,71 @@ class Evaluation:
     def rows(self, comm: Comm) -> Iterator[Row]:
         """What each batch of this rank gives: over all ranks every item once, modules in evaluation mode.
 
+        All ranks give equally many rows: the n-th of all ranks are one stretch of the data, in which a rank may have no
+        batch (see :attr:`Row.counts`). Each row begins with an exchange between the ranks: take them alike.
+
         Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
-        ends, also when it is left early.
+        ends, also when it is left early. At its end the loaders of all ranks settle what they noticed.
         """
         self.module.to(self._device)
+        loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
-            for count, (batch, counts) in enumerate(self._batches(comm)):
-                with self._precision.forward():
-                    values = self.module(*to_device(batch.values, self._device))
-                if not counts:
-                    yield Row(_UNCOUNTED, None, [])
+            for number, batch in _in_step(loader.epoch(0), comm):
+                if batch is not None:
+                    yield Row(number, None if batch.ids is None else list(batch.ids), self._run(batch))
                     continue
-                number = count * comm.world_size + comm.rank if batch.number is None else batch.number
-                yield Row(number, None if batch.ids is None else list(batch.ids), list(values))
+                if needs_all_ranks(self.modules, in_training=False):  # running them is an exchange of all ranks
+                    spare = spare or self._any_batch(comm)
+                    self._run(spare)
+                yield Row(_UNCOUNTED, None, [])
+        settle(loader, comm)
 
-    def _batches(self, comm: Comm) -> Iterator[tuple[Batch, bool]]:
-        """This rank's batches, each with whether it counts.
+    def _loader(self, shard: Shard) -> BatchLoader:
+        return self.data_layer.loader(training=False, shard=shard)
 
-        Running sharded modules is an exchange that all ranks must make equally often: one that has no batch left, while
-        others have, runs one that does not count.
-        """
-        batches = self.data_layer.loader(training=False, shard=Shard(comm.rank, comm.world_size)).epoch(0)
-        if not needs_all_ranks(self.modules, in_training=False):
-            yield from ((batch, True) for batch in batches)
-            return
-        spare = None
-        while True:
-            batch = next(batches, None)
-            if comm.sum([float(batch is not None)]) == [0.0]:
-                return
-            if batch is None and spare is None:
-                spare = next(self.data_layer.loader(training=False, shard=Shard(0, comm.world_size)).epoch(0))
-            yield (batch, True) if batch is not None else (cast("Batch", spare), False)
+    def _run(self, batch: Batch) -> list[Any]:
+        with self._precision.forward():
+            return list(self.module(*to_device(batch.values, self._device)))
+
+    def _any_batch(self, comm: Comm) -> Batch:
+        """The first of the whole set: in this rank's part there may be none."""
+        batch = next(self._loader(Shard()).epoch(0), None)
+        if batch is None:
+            raise UsageError(
+                f"{self.data_layer.name} gives batches to other ranks, and none to a process that asks for all",
+                place=f"rank {comm.rank}",
+                remedy="its loader must give the same data at each call",
+            )
+        return batch
+
+
+def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch | None]]:
+    """This rank's batches with their numbers, equally many on all ranks: None in a round in which it has no batch.
+
+    A round is a stretch of the data, one batch for each rank. Where nothing of a rank's batch could be used, its next
+    one waits for its own round: so rounds are in data order, and no results need to be held back.
+    """
+    for count, batch in enumerate(batches):
+        number = count * comm.world_size + comm.rank if batch.number is None else batch.number
+        while not _vote(number // comm.world_size, comm).is_ours:
+            yield _UNCOUNTED, None
+        yield number, batch
+    while not _vote(None, comm).is_over:
+        yield _UNCOUNTED, None
+
+
+class _Vote(NamedTuple):
+    is_ours: bool
+    is_over: bool
+
+
+def _vote(ours: int | None, comm: Comm) -> _Vote:
+    """Whether the round of this rank's next batch is the earliest of all ranks' next ones; whether no rank has any."""
+    votes = [0.0] * comm.world_size
+    votes[comm.rank] = 0.0 if ours is None else ours + 1.0
+    votes = comm.sum(votes)  # each rank adds to its own
+    earliest = min(filter(None, votes), default=0.0)
+    return _Vote(is_ours=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
 
 
 class Certificate:
@@ -176,4 +214,4 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
 def in_data_order(rounds: Iterable[Sequence[Sequence[Any]]]) -> list[Row]:
     """All rows of all rounds by number; they travelled as plain tuples."""
     rows = (Row(*travelled) for arrived in rounds for travelled in arrived)
-    return sorted((row for row in rows if row.number != _UNCOUNTED), key=lambda row: row.number)
+    return sorted((row for row in rows if row.counts), key=lambda row: row.number)

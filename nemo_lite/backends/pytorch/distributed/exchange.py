@@ -24,7 +24,6 @@ Parcel: TypeAlias = "list[torch.Tensor]"
 Path: TypeAlias = "tuple[str | int, ...]"
 
 _PIECE_BYTES = 4 * 2**20
-_STOP = -1  # in place of a size: the first rank takes no further rounds
 _LENGTH_BYTES = 8
 # Python refuses to write or read very long decimal numbers; longer integers than these travel in hexadecimal.
 _DECIMAL = range(-(2**63), 2**63)
@@ -60,9 +59,15 @@ def decode(parcel: torch.Tensor) -> Any:
         ValueError: a header that :func:`encode` does not write.
     """
     length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
-    header, rest = parcel[_LENGTH_BYTES : _LENGTH_BYTES + length], parcel[_LENGTH_BYTES + length :]
-    text = header.numpy().tobytes().decode("utf-8", "surrogatepass")
-    return _Unpacked(rest).value(json.loads(text))
+    start = _LENGTH_BYTES + length
+
+    def take(num_bytes: int) -> torch.Tensor:
+        nonlocal start
+        start += num_bytes
+        # A copy: a small tensor that is kept would keep all others of its parcel.
+        return parcel[start - num_bytes : start].clone()
+
+    return _Unpacked(take).value(_read(parcel[_LENGTH_BYTES:start]))
 
 
 class Exchange:
@@ -85,6 +90,7 @@ class Exchange:
     ) -> None:
         self._group, self._rank, self._world_size = group, rank, world_size
         self._piece_bytes, self._mark = piece_bytes, mark
+        self._left_in: str | None = None
 
     def gather(self, value: T) -> list[T] | None:
         """Every rank's value in order of the ranks, on the first; ``None`` on the others.
@@ -92,56 +98,90 @@ class Exchange:
         Raises:
             UsageError: a value that cannot travel, on the rank that has it.
         """
+        self.end_rounds()
         parcel = encode(value)
         arrived = self._arrived(parcel, self._sizes(_num_bytes(parcel), "gather"), "gather")
         return arrived if self._rank == 0 else None
 
     def share(self, value: T) -> T:
-        """The first rank's value, on all. What the others give is not looked at.
+        """The first rank's value, on all: on the first itself, on the others a copy. What these give is not looked at.
+
+        The tensors of the others are received where they stay: sharing takes the memory of the value once.
 
         Raises:
             UsageError: a value that cannot travel, on the first rank.
         """
-        parcel = encode(value) if self._rank == 0 else []
+        self.end_rounds()
+        header, *buffers = encode(value) if self._rank == 0 else [torch.empty(0, dtype=torch.uint8)]
         with self._mark("share: rank 0 to all ranks"):
-            size = torch.tensor([_num_bytes(parcel)])
+            size = torch.tensor([len(header)])
             dist.broadcast(size, group=self._group, group_src=0)
-            arrived = _joined(parcel) if self._rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-            for piece in _pieces([arrived], self._piece_bytes):
-                dist.broadcast(piece, group=self._group, group_src=0)
-        shared: T = decode(arrived)
+            if self._rank == 0:
+                for buffer in (header, *buffers):
+                    self._broadcast(buffer)
+                return value
+            text = self._from_first(int(size))[_LENGTH_BYTES:]
+            shared: T = _Unpacked(self._from_first).value(_read(text))
         return shared
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
         """The ranks' rows on the first: in each round one row of every rank that still has one, in order of the ranks.
 
-        On the others nothing comes out, and their rows are consumed, each only when the one before it has gone. When
-        the first rank closes the iterator early, the others learn it with their next row and consume no more.
+        On the others nothing comes out. All ranks take their next row when the first one wants a round, so all take
+        equally many. When the first rank leaves the iteration early, or an error does, nothing is exchanged then: the
+        others wait until :meth:`end_rounds` or the next exchange here tells them, or someone tells them of the error.
 
         Raises:
             UsageError: a row that cannot travel, on the rank that has it. It leaves there, as an error of ``rows``
                 does: the other ranks wait until someone tells them.
         """
+        self.end_rounds()
         source = iter(rows)
         for number in count(1):
-            arrived = self._round(source, f"rounds, round {number}")
+            name = f"rounds, round {number}"
+            arrived = self._round(source, name) if self._goes_on(name) else None
             if arrived is None:
                 return
             if self._rank == 0:
                 try:
                     yield arrived
                 except GeneratorExit:
-                    self._sizes(_STOP, f"rounds, end after round {number}")
+                    # The iterator may be dropped because an error leaves: the others must not take that for the end.
+                    self._left_in = f"rounds, round {number + 1}"
                     raise
             del arrived  # before the next round is there
+
+    def end_rounds(self) -> None:
+        """Tell the others that the first rank takes no further rounds, if it left an iteration of them early.
+
+        For whoever drives the ranks, at a place that no error reaches. Only the first rank does anything: the others
+        are still in that iteration, or in whatever comes after it.
+        """
+        if self._left_in is not None:
+            name, self._left_in = self._left_in, None
+            self._goes_on(name, False)
+
+    def _goes_on(self, name: str, wanted: bool = True) -> bool:
+        """Whether the first rank wants the round."""
+        with self._mark(f"{name}: rank 0 asks for it"):
+            flag = torch.tensor([int(wanted)])
+            dist.broadcast(flag, group=self._group, group_src=0)
+        return bool(flag)
 
     def _round(self, source: Iterator[T], name: str) -> list[T] | None:
         """One round's rows (none on other ranks than the first); None when there are no more."""
         parcel = next((encode(row) for row in source), [])
         sizes = self._sizes(_num_bytes(parcel), name)
-        if sizes[0] == _STOP or not any(sizes):
-            return None
-        return self._arrived(parcel, sizes, name)
+        return self._arrived(parcel, sizes, name) if any(sizes) else None
+
+    def _broadcast(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The buffer, with what the first rank has in it."""
+        for piece in _pieces([buffer], self._piece_bytes):
+            dist.broadcast(piece, group=self._group, group_src=0)
+        return buffer
+
+    def _from_first(self, num_bytes: int) -> torch.Tensor:
+        return self._broadcast(torch.empty(num_bytes, dtype=torch.uint8))
 
     def _sizes(self, mine: int, name: str) -> list[int]:
         with self._mark(f"{name}: sizes of all ranks"):
@@ -170,6 +210,11 @@ class Exchange:
             for piece in _pieces([arrived], self._piece_bytes):
                 dist.recv(piece, group=self._group, group_src=rank)
         return arrived
+
+
+def _read(text: torch.Tensor) -> Any:
+    """A header."""
+    return json.loads(text.numpy().tobytes().decode("utf-8", "surrogatepass"))
 
 
 def _num_bytes(parcel: Parcel) -> int:
@@ -258,10 +303,14 @@ def _refuse(what: str, path: Path) -> NoReturn:
 
 
 class _Unpacked:
-    """The values that headers describe; what they left to the buffers is taken from these in the same order."""
+    """The values that headers describe.
 
-    def __init__(self, buffers: torch.Tensor) -> None:
-        self._buffers, self._taken = buffers, 0
+    Args:
+        take: gives what they left to the buffers, in the same order: so many bytes, in memory of their own.
+    """
+
+    def __init__(self, take: Callable[[int], torch.Tensor]) -> None:
+        self._take = take
 
     def value(self, header: Any) -> Any:
         """The value that a header describes."""
@@ -292,20 +341,14 @@ class _Unpacked:
         dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"a tensor of {name!r}")
-        # Memory of its own: a small tensor that is kept would keep all others of its parcel.
-        return self._take(math.prod(shape) * dtype.itemsize).clone().view(dtype).reshape(shape)
+        return self._take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
     def _array(self, name: str, *shape: int) -> Any:
         dtype = np.dtype(name)
-        content = self._take(math.prod(shape) * dtype.itemsize).numpy().tobytes()
-        return np.ndarray(shape, dtype, bytearray(content))
+        return np.ndarray(shape, dtype, self._take(math.prod(shape) * dtype.itemsize).numpy())
 
     def _scalar(self, name: str) -> Any:
         return self._array(name)[()]
-
-    def _take(self, length: int) -> torch.Tensor:
-        start, self._taken = self._taken, self._taken + length
-        return self._buffers[start : self._taken]
 
 
 _KINDS = ("int", "list", "tuple", "dict", "bytes", "tensor", "array", "scalar")
