@@ -14,6 +14,7 @@ from typing import Any
 from nemo_lite.errors import UsageError
 
 _PIECE_BYTES = 2**20
+_MISSING = "none"
 
 
 def digest_of(value: Any) -> str:
@@ -30,14 +31,15 @@ def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
     """The sha256 of each file's content under its file name; of files with one name, the second gets `` (2)``.
 
     Args:
-        paths: files; one that is given twice counts once.
+        paths: files; one that is given twice counts once, and one that is not there as ``none``: whoever compares
+            digests can then say which process lacks it.
 
     Raises:
         UsageError: a file that cannot be read.
     """
     found: dict[str, str] = {}
     for path in dict.fromkeys(os.path.realpath(path) for path in paths):
-        found[unused_name(os.path.basename(path), found)] = _digest_of_file(path)
+        found[unused_name(os.path.basename(path), found)] = _digest_of_file(path) if os.path.exists(path) else _MISSING
     return found
 
 

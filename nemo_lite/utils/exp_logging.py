@@ -24,6 +24,9 @@ _FAILED = "failed: "
 class ExpManager:
     """Creates ``work_dir[/time]`` with ``checkpoints/``, ``tensorboard/``, a log file a rank and copies of some files.
 
+    Checkpoints and events are written on rank 0, which alone makes folders for them; the others need ``work_dir`` on
+    their machines, for their log files.
+
     Args:
         work_dir: the folder; None creates nothing but what ``ckpt_dir`` and ``tb_dir`` name.
         local_rank: index of this process on its machine; None for a single process.
@@ -38,7 +41,7 @@ class ExpManager:
             same time; where rank 0 cannot, all of them fail. All ranks have to get here then.
 
     Attributes:
-        work_dir, ckpt_dir, tb_dir, log_file: what was created, or None.
+        work_dir, ckpt_dir, tb_dir, log_file: where things go, or None.
 
     Raises:
         UsageError: a folder that is not writable, exists already, or is missing in the arguments; a file that is
@@ -94,7 +97,9 @@ class ExpManager:
 
     def _folder(self, given: str | Path | None, default: str) -> Path | None:
         folder = given or (self.work_dir / default if self.work_dir else None)
-        return make_writable_folder(folder) if folder else None
+        if folder is None:
+            return None
+        return make_writable_folder(folder) if self.global_rank == 0 else Path(folder).expanduser()
 
     def _start_log_file(self) -> Path | None:
         if self.work_dir is None:

@@ -173,17 +173,19 @@ def start_with(contents: list[str], folder: str) -> None:
     rank = dist.get_rank()
     path = Path(folder) / str(rank) / "train.json"
     path.parent.mkdir()
-    path.write_text(contents[rank])
+    if contents[rank]:
+        path.write_text(contents[rank])
     comm: Any = Exchange(group, rank, dist.get_world_size())
     check_equal(comm, fingerprint_of({"training DAG": training_dag()}, [path]))
 
 
-def test_ranks_that_hold_different_files_all_stop_with_one_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("second", "had"), [("two", "3fc4ccfe"), ("", "none")])
+def test_ranks_that_hold_different_files_or_none_all_stop_with_one_error(second: str, had: str, tmp_path: Path) -> None:
     started = time.perf_counter()
-    finished = on_ranks(2, start_with, ["one", "two"], str(tmp_path))
+    finished = on_ranks(2, start_with, ["one", second], str(tmp_path))
     assert {end.code for end in finished} == {2}
     assert {end.err for end in finished} == {
-        "UsageError: train.json differs: rank 0 has 7692c3ad, rank 1 has 3fc4ccfe; "
+        f"UsageError: train.json differs: rank 0 has 7692c3ad, rank 1 has {had}; "
         "copy the same code, configuration and data to all machines\n"
     }
     assert time.perf_counter() - started < 10

@@ -59,9 +59,11 @@ def test_a_file_counts_by_name_and_content(tmp_path: Path) -> None:
     assert digest_of_files([paths[0], paths[1], str(paths[0])]) == {"train.json": one, "train.json (2)": two}
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r'dev\.json: the file cannot be read: got "No such file or directory"'):
-        digest_of_files([tmp_path / "dev.json"])
+def test_a_file_that_is_not_there_counts_as_none_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert digest_of_files([tmp_path / "dev.json"]) == {"dev.json": "none"}
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=r'folder: the file cannot be read: got "Is a directory"'):
+        digest_of_files([tmp_path / "folder"])
 
 
 def test_a_package_counts_with_its_packages_and_nothing_else(tmp_path: Path) -> None:

@@ -123,7 +123,17 @@ def test_machines_without_a_common_disk_each_get_the_folder(tmp_path, monkeypatc
     here = made(tmp_path / "here", 0, 0, broadcast_func=lambda text: said.append(text) or text)
     there = made(tmp_path / "there", 0, 4, broadcast_func=lambda text: said[0])
     assert here.work_dir.name == there.work_dir.name
-    assert (there.ckpt_dir.is_dir(), there.log_file.name) == (True, "log_globalrank-4_localrank-0.txt")
+    assert {path.name for path in there.work_dir.iterdir()} == {"log_globalrank-4_localrank-0.txt"}
+    assert (there.ckpt_dir, there.tb_dir) == (there.work_dir / "checkpoints", there.work_dir / "tensorboard")
+
+
+def test_folders_for_checkpoints_and_curves_need_to_be_writable_on_rank_0_only(tmp_path):
+    (tmp_path / "file").touch()
+    elsewhere = {"ckpt_dir": tmp_path / "file" / "c", "tb_dir": tmp_path / "file" / "t", "add_time": False}
+    there = made(tmp_path / "exp", 0, 1, broadcast_func=lambda text: "2026-01-01_00-00-00", **elsewhere)
+    assert (there.ckpt_dir, there.tb_dir) == (elsewhere["ckpt_dir"], elsewhere["tb_dir"])
+    with pytest.raises(UsageError, match="file/c: the folder is not writable"):
+        made(tmp_path / "exp", 0, 0, broadcast_func=lambda text: text, **elsewhere)
 
 
 @pytest.mark.parametrize(
