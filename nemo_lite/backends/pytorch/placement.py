@@ -43,6 +43,8 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
             place=socket.gethostname(),
             got=names + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"),
             wanted=f"at most {count} processes on this machine",
+            remedy="if the launcher shows each process its own GPU only, ask for the GPUs of the machine "
+            "(--gpus-per-node)",
         )
     return torch.device("cuda", index)
 
