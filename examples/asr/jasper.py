@@ -162,7 +162,7 @@ def main() -> None:
         encoder, decoder = recipe.encoder(), recipe.decoder()
     model = Model(recipe.preprocessor(), encoder, decoder, recipe.loss(), recipe.greedy())
     train, evals = connect_all(model, recipe, train_data, eval_data)
-    steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step)
+    steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
     if args.warmup_steps >= total_steps:
@@ -170,7 +170,9 @@ def main() -> None:
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}
         dags.update((f"evaluation_{tag}", nemo.Dag(list(wires))) for tag, wires in evals.items())
-        nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
+        factory.on_first(
+            lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
+        )
         return
     factory.train(
         tensors_to_optimize=[train.loss],

@@ -56,12 +56,15 @@ def main() -> None:
     manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
     factory = nemo.NeuralModuleFactory(
-        optimization_level=args.amp_opt_level, placement=args.placement, **launch_arguments(args)
+        optimization_level=args.amp_opt_level,
+        placement=args.placement,
+        shard_weights=args.shard_weights,
+        **launch_arguments(args),
     )
-    connect, out = connector(recipe), make_writable_folder(args.out)
+    connect, out = connector(recipe), factory.on_first(lambda: make_writable_folder(args.out))
     for tag, data_layer in data.items():
         values = factory.infer(connect(data_layer), checkpoint_dir=args.load_dir)
-        if values is None:  # the first process has the values of all
+        if values is None or out is None:  # the first process has the values of all
             continue
         predictions, texts, lengths = values
         heard = post_process_predictions(predictions, recipe.labels)

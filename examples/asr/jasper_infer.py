@@ -22,7 +22,10 @@ def main() -> None:
     recipe = nemo_asr.load_recipe(args.model_config)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
     factory = nemo.NeuralModuleFactory(
-        optimization_level=args.amp_opt_level, placement=args.placement, **launch_arguments(args)
+        optimization_level=args.amp_opt_level,
+        placement=args.placement,
+        shard_weights=args.shard_weights,
+        **launch_arguments(args),
     )
     audio, audio_len = data_layer()
     features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)

@@ -17,7 +17,10 @@ OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd
 _LARGEST_FLOAT32 = 3.4e38
 _WEEK_SECONDS = 604_800
 # Options of LaunchedParser, and arguments of the factory.
-_OF_THE_LAUNCH = ("local_rank", "launcher", "init_method", "rank", "world_size", "dist_backend", "dist_timeout")
+_OF_THE_LAUNCH = (
+    *("local_rank", "launcher", "init_method", "rank", "world_size"),
+    *("dist_backend", "dist_timeout", "dist_start_timeout"),
+)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -76,6 +79,12 @@ class LaunchedParser(OneLineParser):
         )
         group.add_argument(
             "--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them"
+        )
+        group.add_argument(
+            "--dist_start_timeout",
+            type=seconds,
+            default=60.0,
+            help="seconds that processes wait for each other at the start",
         )
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads

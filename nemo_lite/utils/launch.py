@@ -51,6 +51,11 @@ class Place:
     agent_hosts_store: bool = False
     restart_count: int = 0
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that reads and writes what all have in common."""
+        return self.rank == 0
+
 
 @dataclass(frozen=True)
 class _Names:

@@ -101,7 +101,7 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --batch_size 0", "'0' is not a whole number from 1"),
         ("{} --lr -1", "'-1' is not a number from 0"),
         ("{} --lr 1e300", "'1e300' is not a number from 0"),
-        ("{} --placement TPU", "'TPU' is neither GPU nor CPU"),
+        ("{} --placement TPU", "'TPU' is none of GPU, CPU, AllGpu"),
         ("{} --create_tb_writer", "--create_tb_writer needs a folder for the events"),
         ("{} --tensorboard_dir tb --no-create_tb_writer", "--no-create_tb_writer contradicts --tensorboard_dir"),
         ("{} --exp_name x", "--exp_name has no effect without --work_dir; leave it out"),
@@ -131,6 +131,17 @@ def test_a_folder_without_checkpoints_is_refused_by_every_script(tmp_path, capsy
         told = refusal(capsys, *needed, "--load_dir", str(tmp_path), parser=parser)
         assert f"--load_dir: there is no checkpoint in '{tmp_path}'" in told
         assert "is a file; give a folder" in refusal(capsys, *needed, "--load_dir", str(file), parser=parser)
+
+
+def test_checkpoints_are_looked_for_where_they_are_read_by_the_first_process(monkeypatch, capsys):
+    parsers = {AsrArgParser: NEEDED, EvalArgParser: ("--model_config", "m.yaml")}
+    start(monkeypatch, torchrun(2, 0, num_nodes=2))
+    for parser, needed in parsers.items():
+        assert parser().parse_args([*needed, "--load_dir", "nowhere"]).load_dir == "nowhere"
+    start(monkeypatch, torchrun(0, 0, num_nodes=2))
+    for parser, needed in parsers.items():
+        told = refusal(capsys, *needed, "--load_dir", "nowhere", parser=parser)
+        assert "argument --load_dir: 'nowhere' does not exist; give a folder of checkpoints" in told
 
 
 def test_the_number_of_gpus_is_held_against_the_launchers(monkeypatch, capsys):
@@ -181,7 +192,8 @@ def test_scripts_that_use_a_model_have_the_options_of_the_launch_and_none_of_tra
     needed = ["--model_config", "m.yaml", "--load_dir", str(tmp_path)]
     launch = launch_arguments(AsrArgParser().parse_args([*NEEDED]))
     assert launch_arguments(EvalArgParser().parse_args(needed)) == launch
-    for option in ("--synced_bn", "--uneven=pad", "--shard_weights", "--global_batch_size=8", "--num_gpus=1"):
+    assert EvalArgParser().parse_args([*needed, "--shard_weights"]).shard_weights is True
+    for option in ("--synced_bn", "--uneven=pad", "--global_batch_size=8", "--num_gpus=1"):
         assert f"unrecognized arguments: {option}" in refusal(capsys, *needed, option, parser=EvalArgParser)
     start(monkeypatch, torchrun(1, 1))
     assert "local rank: got --local_rank 0 and" in refusal(capsys, *needed, "--local_rank=0", parser=EvalArgParser)
@@ -204,6 +216,7 @@ def test_timed_algorithms_go_without_a_seed():
 
 def test_the_placement_is_a_device_type():
     assert parse("--placement", "GPU").placement is DeviceType.GPU
+    assert parse("--placement", "AllGpu").placement is DeviceType.AllGpu
     assert parse().placement is None
 
 

@@ -40,6 +40,7 @@ def test_defaults_are_those_of_nemo():
         "world_size": None,
         "dist_backend": None,
         "dist_timeout": 600.0,
+        "dist_start_timeout": 60.0,
         "amp_opt_level": "O0",
         "cudnn_benchmark": False,
         "model_config": None,
@@ -104,7 +105,7 @@ def test_what_does_not_fit_together_is_one_line(environ, args, message, monkeypa
 
 def test_what_was_said_of_the_launch_goes_to_the_factory():
     line = "--init_method tcp://127.0.0.1:99 --rank 1 --world_size 2 --dist_backend gloo --dist_timeout 7.5"
-    assert launch_arguments(NemoArgParser().parse_args(line.split())) == {
+    assert launch_arguments(NemoArgParser().parse_args([*line.split(), "--dist_start_timeout", "900"])) == {
         "local_rank": 1,
         "launcher": "auto",
         "init_method": "tcp://127.0.0.1:99",
@@ -112,6 +113,7 @@ def test_what_was_said_of_the_launch_goes_to_the_factory():
         "world_size": 2,
         "dist_backend": "gloo",
         "dist_timeout": 7.5,
+        "dist_start_timeout": 900.0,
     }
 
 
@@ -128,6 +130,7 @@ def test_what_was_said_of_the_launch_goes_to_the_factory():
         (["--launcher", "slrum"], "argument --launcher: invalid choice: 'slrum'"),
         (["--dist_backend", "mpi"], "argument --dist_backend: invalid choice: 'mpi'"),
         (["--dist_timeout", "0"], "argument --dist_timeout: '0' is not a number of seconds above 0"),
+        (["--dist_start_timeout", "0"], "argument --dist_start_timeout: '0' is not a number of seconds above 0"),
         (["--dist_timeout", "inf"], "argument --dist_timeout: 'inf' is not a number of seconds above 0"),
         (["--world_size", "0"], "argument --world_size: '0' is not a whole number from 1"),
         (["--weigth_decay=1"], "unrecognized arguments: --weigth_decay=1 (did you mean --weight_decay?)"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, BooleanOptionalAction
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -72,7 +72,7 @@ class AsrArgParser(NemoArgParser):
             help="name of the run: its results go to WORK_DIR/EXP_NAME",
         )
         self.add_argument(
-            "--load_dir", type=_checkpoints, help="folder of checkpoints to start from (default: the run's own)"
+            "--load_dir", type=_folder, help="folder of checkpoints to start from (default: the run's own)"
         )
         self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
         self.add_argument("--tensorboard_dir", help="folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
@@ -81,9 +81,7 @@ class AsrArgParser(NemoArgParser):
             action=BooleanOptionalAction,
             help="write TensorBoard events (default: if there is a folder)",
         )
-        self.add_argument(
-            "--placement", type=_placement, metavar="{GPU,CPU}", help="where to run (default: on a GPU if there is one)"
-        )
+        _add_placement(self)
         self.add_argument(
             "--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)"
         )
@@ -123,7 +121,7 @@ class AsrArgParser(NemoArgParser):
             help="what becomes of an epoch's last batches where not all processes have one: take some items twice, "
             "leave them out, let the others wait, or stop",
         )
-        self.add_argument("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
+        _add_shard_weights(self)
 
     def _add_older_options(self) -> None:
         group = self.add_argument_group("options of the first generation")
@@ -153,6 +151,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
+        _check_checkpoints(self, parsed.load_dir, place)
         return parsed
 
     def _fold_older_options(self, parsed: Any) -> None:
@@ -246,13 +245,20 @@ class EvalArgParser(LaunchedParser):
         super().__init__(*args, **kwargs)
         self.add_argument("--model_config", required=True, help="YAML file of the model")
         self.add_argument(
-            "--load_dir", type=_checkpoints, required=True, help="folder of its checkpoints: the newest is taken"
+            "--load_dir", type=_folder, required=True, help="folder of its checkpoints: the newest is taken"
         )
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
-        self.add_argument(
-            "--placement", type=_placement, metavar="{GPU,CPU}", help="where to run (default: on a GPU if there is one)"
-        )
+        _add_placement(self)
+        _add_shard_weights(self)
+
+    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; there must be a checkpoint."""
+        parsed = super().parse_args(args, namespace)
+        _check_checkpoints(self, parsed.load_dir, self.place_of(parsed))
+        return parsed
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:
@@ -285,20 +291,40 @@ def _numbered(tags: Sequence[str]) -> list[str]:
     return numbered
 
 
-def _checkpoints(text: str) -> str:
-    path = Path(text).expanduser()
+def _add_placement(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--placement",
+        type=_placement,
+        metavar="{GPU,CPU,AllGpu}",
+        help="where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started runs on "
+        "one GPU and prints the line that starts it on all",
+    )
+
+
+def _add_shard_weights(parser: ArgumentParser) -> None:
+    parser.add_argument("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
+
+
+def _folder(text: str) -> str:
+    return str(Path(text).expanduser())
+
+
+def _check_checkpoints(parser: ArgumentParser, load_dir: str | None, place: Place | None) -> None:
+    """End the script where there is no checkpoint. The first process reads them; other machines need not have them."""
+    if load_dir is None or not (place is None or place.is_first):
+        return
+    path = Path(load_dir)
     if not path.is_dir():
-        raise ArgumentTypeError(
-            f"{text!r} {'is a file' if path.exists() else 'does not exist'}; give a folder of checkpoints"
-        )
+        problem = "is a file" if path.exists() else "does not exist"
+        parser.error(f"argument --load_dir: {load_dir!r} {problem}; give a folder of checkpoints")
     if not any(parse_checkpoint_name(file.name) for file in path.iterdir()):
-        raise ArgumentTypeError(f"there is no checkpoint in {text!r}")
-    return str(path)
+        parser.error(f"argument --load_dir: there is no checkpoint in {load_dir!r}")
 
 
 def _placement(text: str) -> DeviceType:
-    if text not in ("GPU", "CPU"):
-        raise ArgumentTypeError(f"{text!r} is neither GPU nor CPU")
+    names = [device.name for device in DeviceType]
+    if text not in names:
+        raise ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
     return DeviceType[text]
 
 

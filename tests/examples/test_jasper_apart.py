@@ -1,0 +1,69 @@
+"""The scripts on processes that share no disk: what each must have, and what each leaves behind."""
+
+import os
+
+import pytest
+import torch
+from launched import run_as_script
+from ranks import on_ranks
+from tone_corpus import ASR, read_manifest, run_script, write_manifest
+
+
+def run_apart(folder, script, words):
+    """As that script, in a folder of this process's own: relative paths are on its disk."""
+    own = folder / os.environ["RANK"]
+    own.mkdir(exist_ok=True)
+    os.chdir(own)
+    run_as_script(str(ASR / script), [str(word) for word in words])
+
+
+def left_in(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def options(corpus):
+    return ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--max_steps", 1]
+
+
+def test_only_the_first_process_keeps_results_and_needs_the_checkpoints(options, corpus, tmp_path):
+    (tmp_path / "1/runs/Jasper").mkdir(parents=True)
+    for name in ("checkpoints", "tensorboard"):  # in their places nothing could be written
+        (tmp_path / "1/runs/Jasper" / name).touch()
+    ends = on_ranks(2, run_apart, tmp_path, "jasper.py", [*options, "--work_dir", "runs"])
+    assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
+    kept = {"checkpoints", "tensorboard", "log_globalrank-1_localrank-1.txt"}
+    assert left_in(tmp_path / "1/runs/Jasper") == kept
+    assert (tmp_path / "0/runs/Jasper/checkpoints/checkpoint-STEP-1.json").is_file()
+    words = [*options[:2], "--load_dir", "runs/Jasper/checkpoints", "--eval_datasets", corpus / "dev.json"]
+    ends = on_ranks(2, run_apart, tmp_path, "jasper_eval.py", [*words, "--out", "results", "--shard_weights"])
+    assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
+    assert ends[0].out.count("dev: WER ") == 1
+    assert left_in(tmp_path / "0/results") == {"dev.transcripts.jsonl"}
+    assert not (tmp_path / "1/results").exists()
+
+
+def test_a_plan_is_printed_and_saved_once(options, tmp_path):
+    ends = on_ranks(2, run_apart, tmp_path, "jasper.py", [*options, "--plan", "--work_dir", "runs"])
+    assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
+    assert "1 steps in all" in ends[0].out
+    assert ends[1].out == ""
+    assert left_in(tmp_path / "0") == {"runs/Jasper/plan.txt", "runs/Jasper/training.svg"}
+    assert left_in(tmp_path / "1") == set()
+
+
+def test_the_plan_counts_the_steps_that_the_leftover_policy_gives(options, corpus, tmp_path):
+    options[3] = write_manifest(tmp_path / "odd.json", read_manifest(corpus / "train.json")[:11])
+    words = [*options[:4], "--num_epochs", 1, "--batch_size", 5, "--plan"]
+    for policy, told in (("pad", "2 steps in all"), ("drop", "1 steps in all")):
+        first, _ = on_ranks(2, run_apart, tmp_path, "jasper.py", [*words, "--uneven", policy])
+        assert told in first.out
+
+
+def test_all_gpus_can_be_asked_for_and_the_line_that_starts_them_is_printed(options, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Volta")
+    finished = run_script("jasper.py", *options, "--placement", "AllGpu", "--plan", "--amp_opt_level", "O0")
+    line = f"torchrun --nproc-per-node=2 {ASR / 'jasper.py'} --model_config "
+    assert f"so it runs on one GPU; for all: {line}" in finished.err
