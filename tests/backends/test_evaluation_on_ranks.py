@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ranks import results_of
-from test_training import Mse, Net, Points
+from ranks import on_ranks, results_of
+from test_training import BD, Mse, Net, Points
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
 
 
@@ -82,3 +83,104 @@ def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
     assert first[2] == Points(n=29).x.tolist()
     assert first[3:] == alone[3:]
     assert first[3] == 29
+
+
+class Stretches(nemo.DataLayerNM):
+    """Batches of two items; nothing of those with the numbers ``unusable`` can be used."""
+
+    output_ports = {"x": BD}
+
+    def __init__(self, num_batches, unusable):
+        super().__init__(name="stretches")
+        self.num_batches, self.unusable, self.settled = num_batches, unusable, []
+
+    def __len__(self):
+        return 2 * self.num_batches
+
+    def loader(self, *, training, shard):
+        return StretchesLoader(self, shard)
+
+
+class StretchesLoader:
+    def __init__(self, layer, shard):
+        self.layer, self.shard = layer, shard
+
+    def __len__(self):
+        return self.layer.num_batches
+
+    def epoch(self, epoch):
+        for number in range(self.shard.rank, self.layer.num_batches, self.shard.world_size):
+            if number not in self.layer.unusable:
+                ids = [2 * number, 2 * number + 1]
+                yield Batch((torch.tensor(ids).view(2, 1).expand(2, 3) * 1.0,), ids, 2.0, number)
+
+    def settle(self, comm):
+        self.layer.settled.append(comm.sum([1.0]))
+
+
+def made_factory(shard_weights=False):
+    return nemo.NeuralModuleFactory(
+        placement=nemo.DeviceType.CPU, random_seed=1, dist_timeout=15.0, shard_weights=shard_weights
+    )
+
+
+def sharded_net(factory):
+    net = Net(name="net")
+    x, y = Points(n=4, batch_size=1)()
+    factory.train([Mse()(out=net(x=x), target=y)], optimizer="sgd", optimization_params={"lr": 0.1, "max_steps": 1})
+    return net
+
+
+def evaluate_stretches(num_batches, unusable, shard_weights=False):
+    """On each rank: the items in the order of the callback, how many were certified, and what was settled."""
+    factory = made_factory(shard_weights)
+    net = sharded_net(factory) if shard_weights else Net()
+    layer = Stretches(num_batches, unusable)
+    x = layer()
+    out, seen = net(x=x), []
+
+    def note(values, collected):
+        seen.extend(int(row[0]) for batch in values[x.unique_name] for row in batch)
+
+    factory.eval([nemo.EvaluatorCallback([x, out], note, lambda collected: None)])
+    return seen, layer.settled
+
+
+def items_of(num_batches, unusable):
+    return [item for number in range(num_batches) if number not in unusable for item in (2 * number, 2 * number + 1)]
+
+
+@pytest.mark.parametrize("unusable", [{0, 2, 4}, {3, 7, 8}, set(range(9))])
+def test_rounds_are_in_data_order_also_where_a_rank_lacks_batches_and_all_loaders_settle_once(unusable):
+    (first, settled), (second, also_settled) = results_of(2, evaluate_stretches, 9, unusable)
+    assert first == items_of(9, unusable)
+    assert second == []
+    assert settled == also_settled == [[2.0]]
+
+
+@pytest.mark.parametrize("unusable", [{0, 2, 4}, {0, 3}])
+def test_sharded_modules_run_along_on_a_rank_of_whose_part_nothing_can_be_used(unusable):
+    (first, settled), (second, also_settled) = results_of(2, evaluate_stretches, 5, unusable, True)
+    assert first == items_of(5, unusable)
+    assert second == []
+    assert settled == also_settled == [[2.0]]
+
+
+def fail_in_callback(error):
+    factory = made_factory()
+    x, _ = Points(n=20, batch_size=2)()
+
+    def note(values, collected):
+        raise error
+
+    factory.eval([nemo.EvaluatorCallback([Net()(x=x)], note, lambda collected: None)])
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("a bug"), 1), (KeyboardInterrupt(), 130)])
+def test_an_error_of_the_callback_on_the_first_rank_ends_the_others_with_it(error, code):
+    first, second = on_ranks(2, fail_in_callback, error)
+    assert first.code == 1  # of the process; a script ends with ``code``
+    assert second.code == code
+    assert f"stopped: {type(error).__name__}" in second.err
+    assert "ignored in" not in first.err
+    assert first.seconds < 10
