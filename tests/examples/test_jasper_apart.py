@@ -54,10 +54,9 @@ def test_a_plan_is_printed_and_saved_once(options, tmp_path):
 
 def test_the_plan_counts_the_steps_that_the_leftover_policy_gives(options, corpus, tmp_path):
     options[3] = write_manifest(tmp_path / "odd.json", read_manifest(corpus / "train.json")[:11])
-    words = [*options[:4], "--num_epochs", 1, "--batch_size", 5, "--plan"]
-    for policy, told in (("pad", "2 steps in all"), ("drop", "1 steps in all")):
-        first, _ = on_ranks(2, run_apart, tmp_path, "jasper.py", [*words, "--uneven", policy])
-        assert told in first.out
+    words = [*options[:4], "--num_epochs", 1, "--batch_size", 5, "--plan", "--uneven", "drop"]
+    first, _ = on_ranks(2, run_apart, tmp_path, "jasper.py", words)  # with pad, two
+    assert "1 steps an epoch, 1 steps in all" in first.out
 
 
 def test_all_gpus_can_be_asked_for_and_the_line_that_starts_them_is_printed(options, monkeypatch):
@@ -67,3 +66,19 @@ def test_all_gpus_can_be_asked_for_and_the_line_that_starts_them_is_printed(opti
     finished = run_script("jasper.py", *options, "--placement", "AllGpu", "--plan", "--amp_opt_level", "O0")
     line = f"torchrun --nproc-per-node=2 {ASR / 'jasper.py'} --model_config "
     assert f"so it runs on one GPU; for all: {line}" in finished.err
+
+
+def test_an_evaluation_with_too_many_damaged_files_fails_alike_on_any_number_of_processes(options, corpus, tmp_path):
+    config, lines = tmp_path / "lenient.yaml", read_manifest(corpus / "dev.json")
+    config.write_text((corpus / "tones.yaml").read_text().replace("eval: {", "eval: {max_corrupt: 1, "))
+    (tmp_path / "damaged.wav").write_bytes(b"damaged" * 100)
+    manifest = tmp_path / "dev.json"
+    write_manifest(manifest, [{**line, "audio_filepath": "damaged.wav"} for line in lines[:2]] + lines[2:])
+    run_script("jasper.py", *options, "--checkpoint_dir", tmp_path / "saved")
+    words = ["--model_config", config, "--load_dir", tmp_path / "saved", "--eval_datasets", manifest]
+    words += ["--batch_size", 1]
+    alone = run_script("jasper_eval.py", *words)
+    assert (alone.code, alone.err.count("2 utterances cannot be used and max_corrupt allows 1")) == (2, 1)
+    for end in on_ranks(2, run_apart, tmp_path, "jasper_eval.py", words):  # each reads one of them
+        assert (end.code, end.err) == (2, alone.err)
+        assert "WER" not in end.out
