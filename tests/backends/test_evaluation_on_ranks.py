@@ -174,6 +174,7 @@ def fail_in_callback(error):
         raise error
 
     factory.eval([nemo.EvaluatorCallback([Net()(x=x)], note, lambda collected: None)])
+    print("went on")
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError("a bug"), 1), (KeyboardInterrupt(), 130)])
@@ -182,5 +183,6 @@ def test_an_error_of_the_callback_on_the_first_rank_ends_the_others_with_it(erro
     assert first.code == 1  # of the process; a script ends with ``code``
     assert second.code == code
     assert f"stopped: {type(error).__name__}" in second.err
+    assert "went on" not in second.out
     assert "ignored in" not in first.err
     assert first.seconds < 10
