@@ -186,3 +186,39 @@ def test_an_error_of_the_callback_on_the_first_rank_ends_the_others_with_it(erro
     assert "went on" not in second.out
     assert "ignored in" not in first.err
     assert first.seconds < 10
+
+
+class Leaves(nemo.NeMoCallback):
+    """Evaluates and leaves with the first round."""
+
+    def __init__(self, wires, moment):
+        self.wires = wires
+        setattr(self, moment, self._leave)
+
+    def evaluated_wires(self):
+        return self.wires
+
+    def _leave(self, state):
+        for _ in state.evaluate(self.wires):
+            break
+
+
+def train_and_leave(shard_weights, moment):
+    factory = made_factory(shard_weights)
+    net = Net(name="net")
+    x, y = Points(n=8, batch_size=2)()
+    held = Stretches(5, {3})()
+    callbacks = [Leaves([net(x=held)], moment)]
+    factory.train(
+        [Mse()(out=net(x=x), target=y)],
+        callbacks=callbacks,
+        optimizer="sgd",
+        optimization_params={"lr": 0.1, "max_steps": 2},
+    )
+    return net.training, torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("shard_weights", [False, True])
+@pytest.mark.parametrize("moment", ["on_step_start", "on_batch_start", "on_step_end", "on_action_end"])
+def test_an_evaluation_may_be_left_early_while_training(shard_weights, moment):
+    assert results_of(2, train_and_leave, shard_weights, moment) == [(True, True)] * 2

@@ -195,6 +195,7 @@ class Training:
         """Forward and backward of one batch; its loss. In the gradient of the step it counts with ``weight``."""
         state = self._state
         self._callbacks.on_batch_start(state)
+        state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._values.clear()
         values = to_device(batch.values, state.device)
         with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else nullcontext():

@@ -120,7 +120,7 @@ class ProcessGroup:
         if self._sharding is not None and is_sharded([module]):
             replica: Replica = self._sharding.ShardedReplica(module)
             return replica
-        with self._watch.collective("making weights equal"):
+        with self._together("making weights equal"):
             return DataParallel(module, self.device)
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
@@ -129,14 +129,14 @@ class ProcessGroup:
         from nemo_lite.backends.pytorch.distributed import sharding
 
         self._sharding = sharding
-        with self._watch.collective("dividing weights"):
+        with self._together("dividing weights"):
             sharding.shard(modules, device)
 
     def whole(self, state: T) -> T:
         """A state with its sharded tensors put together on the first rank, ``None`` on the others."""
         if self._sharding is None:
             return state
-        with self._watch.collective("putting weights together"):
+        with self._together("putting weights together"):
             together: T = self._sharding.whole(state)
         return together
 
@@ -160,7 +160,7 @@ class ProcessGroup:
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one exchange."""
         total = torch.tensor(values, dtype=torch.float64)
-        with self._watch.collective("vote"):
+        with self._together("vote"):
             dist.all_reduce(total, group=self._open.side)
         summed: list[float] = total.tolist()
         return summed
@@ -174,7 +174,7 @@ class ProcessGroup:
         if not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
-        with self._watch.collective("mean of statistics"):
+        with self._together("mean of statistics"):
             dist.all_reduce(flat, group=self._open.side)
         parts = torch.split(flat / self.world_size, [tensor.numel() for tensor in tensors])
         with torch.no_grad():
@@ -195,7 +195,7 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Wait for all ranks; those that do not come are named."""
-        with self._watch.collective("barrier"):
+        with self._together("barrier"):
             dist.monitored_barrier(self._open.side, self._timeout, wait_all_ranks=True)
 
     def on_first(self, make: Callable[[], T]) -> T | None:
@@ -203,14 +203,25 @@ class ProcessGroup:
         return make() if self.rank == 0 else None
 
     def at_step(self, step: int | None) -> None:
-        """Reports name this step from now on."""
+        """Reports name this step from now on. What the first rank left of an evaluation is ended before it."""
+        self._end_rounds()
         self._watch.step = step
+
+    def _together(self, label: str) -> AbstractContextManager[None]:
+        self._end_rounds()
+        return self._watch.collective(label)
+
+    def _end_rounds(self) -> None:
+        """Here and not where an iteration is dropped: an error may have dropped it, which is told by guarded()."""
+        if self._links is not None:
+            self._links.exchange.end_rounds()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """An error that leaves is told to the other ranks; one that another rank caused is explained by it."""
         try:
             yield
+            self._end_rounds()
         except BaseException as error:
             explained = self._watch.explained(error)
             self._watch.fail(explained)
