@@ -262,7 +262,8 @@ class NeuralModuleFactory:
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives, called on the first process only; ``None`` on the others. For writing a file, say."""
-        result: T | None = self._comm.on_first(make)
+        with self._comm.guarded():
+            result: T | None = self._comm.on_first(make)
         return result
 
     def create_optimizer(
