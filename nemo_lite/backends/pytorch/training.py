@@ -24,6 +24,8 @@ from nemo_lite.core.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import NonFiniteLossError, UsageError
 from nemo_lite.utils import logging
 
+_NOTHING = nullcontext()
+
 LrPolicy = Callable[[float, int, int], float]
 
 
@@ -198,7 +200,7 @@ class Training:
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._values.clear()
         values = to_device(batch.values, state.device)
-        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else nullcontext():
+        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else _NOTHING:
             with state.precision.forward():
                 outputs = objective.run(*values)
             loss = _total(outputs[: objective.num_losses])

@@ -24,7 +24,7 @@ def check_uneven(uneven: str) -> None:
         raise UnknownNameError("uneven", uneven, get_args(Uneven))
 
 
-@dataclass
+@dataclass(slots=True)
 class Turn:
     """What one optimizer step takes.
 
@@ -60,6 +60,8 @@ class Turn:
 
         Every item of a step counts the same, whatever batch and rank it lies in.
         """
+        if self.world_size == 1 and len(self.batches) == 1:
+            return [1.0]
         counted = [self.world_size * batch.num_items / self.num_items for batch in self.counted]
         return counted + [0.0] * (len(self.batches) - self.num_counted)
 
@@ -108,6 +110,16 @@ class Turns:
         started = time.perf_counter()
         batches = list(islice(self._batches, self._size))
         wait_seconds = time.perf_counter() - started
+        if self._comm.world_size == 1:  # with nobody to agree with; this runs at every step
+            return Turn(
+                batches,
+                len(batches),
+                sum([batch.num_items for batch in batches]),
+                is_over=not batches,
+                was_finite=are_finite,
+                stop=stop,
+                wait_seconds=wait_seconds,
+            )
         if are_finite or not self._last:  # what was not finite is not taken a second time, if there is anything else
             self._last = self._present or self._last
         is_out, world_size = not batches, self._comm.world_size
