@@ -33,7 +33,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from nemo_asr.data_layer import AudioToTextDataLayer
-from nemo_asr.preprocessors import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.utils import logging
 

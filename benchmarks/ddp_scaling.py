@@ -48,7 +48,7 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.data import Batch, Shard
 from nemo_lite.backends.pytorch.distributed import SingleProcess
 from nemo_lite.backends.pytorch.placement import to_device
-from nemo_lite.core.actions import ActionState
+from nemo_lite.core.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 ACCUMULATED = (1, 4)

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.convolution import TimeConv1d
-from nemo_asr.jasper_blocks import BatchNorm, JasperBlock
-from nemo_asr.jasper_spec import JasperBlockSpec
+from nemo_asr.models.convolution import TimeConv1d
+from nemo_asr.models.jasper_blocks import BatchNorm, JasperBlock
+from nemo_asr.models.jasper_spec import JasperBlockSpec
 
 SHAPES = [(16, 256, 33, 400), (16, 96, 11, 400), (4, 512, 75, 400)]  # utterances, channels, taps, frames
 Run = Callable[[], object]

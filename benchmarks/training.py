@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.sampling import Batching, padding_share, training_plan
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, padding_share, training_plan
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples/asr/configs/digits.yaml"
 WAYS = {"plain shuffling": False, "bucketing": True}

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launched import Launch, header_of, launch_of, own_address
-from ranks import free_port, wait_all
+from toys.launched import Launch, header_of, launch_of, own_address
+from toys.ranks import free_port, wait_all
+from toys.tone_corpus import CONFIG, make_corpus, record, run_script
 
-from nemo_lite.backends.pytorch.distributed.start import start_table
+from nemo_lite.backends.pytorch.distributed.fingerprint import start_table
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests" / "examples"))
-from tone_corpus import CONFIG, make_corpus, record, run_script  # noqa: E402 - it lies beside the scripts' tests
-
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 GUIDES = [ROOT / "docs" / language / "fast_training.md" for language in ("en", "zh")]
 # Lines for several processes run with two.

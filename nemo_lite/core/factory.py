@@ -14,8 +14,8 @@ from nemo_lite.core.backend import BackendAdapter as BackendAdapter
 from nemo_lite.core.backend import DeviceType as DeviceType
 from nemo_lite.core.backend import Launch as Launch
 from nemo_lite.core.backend import Optimization as Optimization
-from nemo_lite.core.neural_module import NeuralModule, subclasses
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.errors import UsageError, did_you_mean
-from nemo_lite.utils.launch import LAUNCHERS, Place, who_am_i
+from nemo_lite.utils.launch.identity import LAUNCHERS, Place, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 N = TypeVar("N", int, float)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from launchers import no_launcher, slurm_task, torchrun
+from toys.launchers import no_launcher, slurm_task, torchrun
 
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
 from nemo_lite import DeviceType

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 import torch
-from test_training import BD, Mse, Net, Points, Record, build
+from toys.nets import BD, Mse, Net, Points, Record, build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.placement import choose_device

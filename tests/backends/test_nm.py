@@ -14,12 +14,12 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, WeightShareTransform
-from nemo_lite.core.dag import Dag
 from nemo_lite.core.factory import DeviceType, NeuralModuleFactory
-from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.graph.ports import Ports
 from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
-from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.core.ports import Ports
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 VECTOR = NeuralType("B D", ChannelType())

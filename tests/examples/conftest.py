@@ -1,7 +1,7 @@
 """What the tests of the scripts share."""
 
 import pytest
-from tone_corpus import make_corpus
+from toys.tone_corpus import make_corpus
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,9 @@ import os
 
 import pytest
 import torch
-from launched import run_as_script
-from ranks import on_ranks
-from tone_corpus import ASR, read_manifest, run_script, write_manifest
+from toys.launched import run_as_script
+from toys.ranks import on_ranks
+from toys.tone_corpus import ASR, read_manifest, run_script, write_manifest
 
 
 def run_apart(folder, script, words):

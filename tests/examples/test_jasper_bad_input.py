@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import soundfile
-from tone_corpus import CONFIG, read_manifest, run_process, run_script, write_manifest
+from toys.tone_corpus import CONFIG, read_manifest, run_process, run_script, write_manifest
 
 from nemo_lite.errors import DataError
 
@@ -138,7 +138,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
         if len(calls) > 1:
             raise DataError("the disk of the evaluation set is gone")
 
-    monkeypatch.setattr("nemo_asr.helpers.process_evaluation_epoch", score)
+    monkeypatch.setattr("nemo_asr.scoring.helpers.process_evaluation_epoch", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
     assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2.json").is_file()
 

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from launched import run_as_script, start_script
-from launchers import slurm_task
-from ranks import free_port, on_ranks, wait_all
 from safetensors.numpy import load_file
-from tone_corpus import ASR, record, run_process, run_script
+from toys.launched import run_as_script, start_script
+from toys.launchers import slurm_task
+from toys.ranks import free_port, on_ranks, wait_all
+from toys.tone_corpus import ASR, record, run_process, run_script
 
 JASPER, EVAL, INFER = (str(ASR / name) for name in ("jasper.py", "jasper_eval.py", "jasper_infer.py"))
 FILES = ["cab.wav", "bc.wav", "abba.wav", "ccb.wav", "a.wav"]

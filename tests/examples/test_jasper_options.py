@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tone_corpus import read_manifest, run_process, run_script, write_manifest
+from toys.tone_corpus import read_manifest, run_process, run_script, write_manifest
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser

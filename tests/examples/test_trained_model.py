@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tone_corpus import TEXTS, read_manifest, record, run_script, write_manifest
+from toys.tone_corpus import TEXTS, read_manifest, record, run_script, write_manifest
 
 
 @pytest.fixture(scope="module")

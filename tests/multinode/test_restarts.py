@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from machines import ROOT
-from ranks import free_port, on_ranks
-from small_training import train
+from toys.machines import ROOT
+from toys.ranks import free_port, on_ranks
+from toys.small_training import train
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).with_name("small_training.py")
+SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 STEPS, DIES_AT = 12, 9  # four steps make an epoch: the last checkpoint is after eight
 
 

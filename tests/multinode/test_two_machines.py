@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from machines import Lan, Started, two_machines, why_impossible
-from ranks import on_ranks
-from small_training import train
+from toys.machines import Lan, Started, two_machines, why_impossible
+from toys.ranks import on_ranks
+from toys.small_training import train
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 
-SCRIPT = Path(__file__).with_name("small_training.py")
+SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 PORT = 29500
 TIMEOUT = 5  # seconds, of ranks that wait for each other
 START = 2  # seconds, of ranks that wait for all to come

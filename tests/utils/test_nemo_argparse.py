@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
+from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
 from nemo_lite.utils.argparse import NemoArgParser, launch_arguments
 

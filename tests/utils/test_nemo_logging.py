@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
+from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
 from nemo_lite.utils import logging as exported
 from nemo_lite.utils.nemo_logging import Logger, LogMode

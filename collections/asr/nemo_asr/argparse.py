@@ -16,7 +16,7 @@ from nemo_lite.utils.argparse import (
     positive_int,
 )
 from nemo_lite.utils.helpers import parse_checkpoint_name
-from nemo_lite.utils.launch import Place
+from nemo_lite.utils.launch.identity import Place
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from nemo_lite.backends.pytorch.arguments import (
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
+from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
+from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
+from nemo_lite.backends.pytorch.distributed.fingerprint import effective_batch, fingerprint_of
+from nemo_lite.backends.pytorch.engine.arguments import (
     check_callbacks,
     check_policy,
     check_sharding,
@@ -20,27 +25,22 @@ from nemo_lite.backends.pytorch.arguments import (
     optimizers_and_losses,
     refuse_unsupported,
 )
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
-from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.backends.pytorch.distributed.start import effective_batch, fingerprint_of
-from nemo_lite.backends.pytorch.evaluation import Certificate, Evaluation, in_data_order, torch_data_layer
-from nemo_lite.backends.pytorch.inference import InferenceCache
+from nemo_lite.backends.pytorch.engine.evaluation import Certificate, Evaluation, in_data_order, torch_data_layer
+from nemo_lite.backends.pytorch.engine.inference import InferenceCache
+from nemo_lite.backends.pytorch.engine.modes import set_training
+from nemo_lite.backends.pytorch.engine.objectives import Objectives, modules_of
+from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues, named_weighted_modules, read_on_first
+from nemo_lite.backends.pytorch.engine.statistics import make_statistics_equal
+from nemo_lite.backends.pytorch.engine.training import Limits, LrPolicy, Objective, Training
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.modes import set_training
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.objectives import Objectives, modules_of
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.seeds import seed_all, seed_of
-from nemo_lite.backends.pytorch.state import RunState, StepValues, named_weighted_modules, read_on_first
-from nemo_lite.backends.pytorch.statistics import make_statistics_equal
-from nemo_lite.backends.pytorch.training import Limits, LrPolicy, Objective, Training
-from nemo_lite.core.dag import Dag
-from nemo_lite.core.events import CallbackList
+from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.callbacks.progress import ProgressBar
 from nemo_lite.core.factory import Optimization
-from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.core.progress import ProgressBar
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils import logging
 

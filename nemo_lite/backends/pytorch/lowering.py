@@ -10,8 +10,8 @@ import re
 
 from torch import fx, nn
 
-from nemo_lite.core.dag import Slice
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.graph.dag import Slice
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import DagError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.core.ports import Ports
+from nemo_lite.core.graph.ports import Ports
 
 
 class TrainableNeuralModuleWrapper(TrainableNM):

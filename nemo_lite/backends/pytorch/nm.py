@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
-from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
 from nemo_lite.core.factory import NeuralModuleFactory
-from nemo_lite.core.neural_module import NeuralModule
-from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.core.weight_sharing import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.graph.weight_sharing import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nemo_lite.core.dag import Dag, Step
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.palette import COLOURS
 from nemo_lite.core.show.view import Role, View
 

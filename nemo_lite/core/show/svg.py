@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from nemo_lite.core.dag import Dag, Step
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.layout import Box, Picture, Turn, arrange
 from nemo_lite.core.show.palette import COLOURS
 from nemo_lite.core.show.view import Role, View

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nemo_lite.core.dag import Dag, Step
-from nemo_lite.core.nm_tensor import NmTensor
+from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.view import View
 
 _HEADER = ("step", "module, and where its ports lead", "shapes and types", "parameters")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-from nemo_lite.core.dag import Dag, Step
-from nemo_lite.core.dag_shapes import symbolic_shapes
-from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag_shapes import symbolic_shapes
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.graph.shapes import definitions, written
 from nemo_lite.core.neural_types import LossType
-from nemo_lite.core.nm_tensor import NmTensor
-from nemo_lite.core.shapes import definitions, written
 
 
 class Role(Enum):

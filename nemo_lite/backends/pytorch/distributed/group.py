@@ -18,13 +18,13 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
+from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal, start_table
+from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
-from nemo_lite.backends.pytorch.distributed.start import check_equal, start_table
-from nemo_lite.backends.pytorch.distributed.watch import Watch
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import Place
+from nemo_lite.utils.launch.identity import Place
 
 T = TypeVar("T")
 

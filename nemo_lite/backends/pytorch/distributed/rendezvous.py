@@ -20,10 +20,10 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without __all__
 
-from nemo_lite.backends.pytorch.distributed.interface import numeric_address, use_way, way_to
+from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, use_way, way_to
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import Place
+from nemo_lite.utils.launch.identity import Place
 
 _POLL_SECONDS = 0.1
 # How long the host of the store stays after a refusal, so that those who wait read it: several polls.

@@ -1,0 +1,1 @@
+"""Waveforms: reading files, perturbing samples."""

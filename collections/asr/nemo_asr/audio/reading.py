@@ -1,0 +1,185 @@
+"""Audio from files: one mono float32 array at the wanted rate, checked against what was promised. No manifests in here.
+
+WAV, FLAC and OGG through libsndfile. Everything that the header tells is checked before anything is decoded: a FLAC
+file of silence expands more than a thousand times.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+import soxr
+
+from nemo_asr.audio.header import REMEDY, SUBTYPES, check_header
+from nemo_lite.errors import DataError
+
+Samples: TypeAlias = "npt.NDArray[np.float32]"
+
+TOLERANCE_SECONDS = 0.1
+TOLERANCE_SHARE = 0.01
+MAX_SECONDS = 3600.0
+_RATES = (1000, 768000)
+_BLOCK_FRAMES = 1 << 16
+_TRIM_HOP, _TRIM_WINDOW_HOPS = 512, 4
+_TRIM_FLOOR = 1e-5  # amplitude below which librosa takes everything for equally silent
+
+
+@dataclass(frozen=True)
+class Audio:
+    """What was read.
+
+    Attributes:
+        samples: (T,) mono, full scale is 1.
+        source_rate: samples a second in the file, before resampling.
+        num_channels: channels in the file, before averaging.
+    """
+
+    samples: Samples
+    source_rate: int
+    num_channels: int
+
+
+def tolerance(seconds: float) -> float:
+    """Seconds by which a promised duration may differ from the file: 0.1 s or 1 %, whichever is more."""
+    return max(TOLERANCE_SECONDS, TOLERANCE_SHARE * seconds)
+
+
+def read_audio(
+    path: str,
+    *,
+    sample_rate: int,
+    offset: float | None = None,
+    duration: float | None = None,
+    int_values: bool = False,
+    trim_silence: bool = False,
+    place: str = "",
+) -> Audio:
+    """Read a file, or a part of it, as mono at ``sample_rate``.
+
+    Args:
+        path: a WAV, FLAC or OGG file of any rate and any number of channels (they are averaged).
+        sample_rate: samples a second wanted; another rate in the file is resampled.
+        offset: seconds where to start. None: the utterance is the whole file, which then has to be ``duration`` long.
+        duration: seconds to read. None: to the end, at most an hour.
+        int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        place: who asks (``manifest:line``), for messages.
+
+    Raises:
+        DataError: the file is missing, empty, damaged, of another kind, shorter or longer than promised, or has samples
+            that are not finite.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not make us wait for a writer
+    except OSError as error:
+        raise DataError(f"the audio file {path} cannot be opened ({error.strerror})", place=place) from None
+    try:
+        check_header(descriptor, path, place)
+        with soundfile.SoundFile(descriptor, closefd=False) as file:
+            first, count = _wanted_frames(file, path, offset, duration, place)
+            samples = _decode(file, first, count, int_values)
+            rate, channels, subtype = file.samplerate, file.channels, file.subtype
+    except (soundfile.SoundFileError, OSError) as error:
+        # The whole text of a libsndfile error would name our descriptor as the file.
+        reason = getattr(error, "error_string", str(error)).rstrip(".")
+        raise DataError(f"{path} is damaged ({reason})", place=place) from None
+    finally:
+        os.close(descriptor)
+    _check_decoded(samples, count, subtype, path, place)
+    if rate != sample_rate:
+        samples = soxr.resample(samples, rate, sample_rate)
+    return Audio(trimmed(samples) if trim_silence else samples, rate, channels)
+
+
+def _wanted_frames(
+    file: soundfile.SoundFile, path: str, offset: float | None, duration: float | None, place: str
+) -> tuple[int, int]:
+    """First frame and number of frames to decode, from the header alone."""
+    rate, frames = file.samplerate, file.frames
+    _check_format(file, path, place)
+    if offset is None and duration is not None:
+        _check_whole(frames / rate, duration, path, place)
+        return 0, frames
+    first = round((offset or 0.0) * rate)
+    if duration is None:
+        count = frames - first
+        if count > MAX_SECONDS * rate:
+            problem = f"{path} claims {count / rate:.0f} s of audio"
+            raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:.0f} s")
+    else:
+        if first + duration * rate > frames + tolerance(duration) * rate:
+            problem = f"offset {offset:g} s + duration {duration:g} s is beyond the end of {path}"
+            raise DataError(problem, place=place, got=f"{frames / rate:.3f} s in the file")
+        count = min(round(duration * rate), frames - first)
+    if count <= 0:
+        raise DataError(f"offset {offset:g} s leaves nothing of {path} ({frames / rate:.3f} s)", place=place)
+    return first, count
+
+
+def _check_format(file: soundfile.SoundFile, path: str, place: str) -> None:
+    if file.subtype not in SUBTYPES:
+        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=REMEDY)
+    if not _RATES[0] <= file.samplerate <= _RATES[1]:
+        wanted = f"{_RATES[0]} to {_RATES[1]}"
+        raise DataError(f"{path} claims {file.samplerate} samples a second", place=place, wanted=wanted)
+    if file.frames <= 0:
+        raise DataError(f"{path} holds no samples", place=place)
+
+
+def _check_whole(seconds: float, promised: float, path: str, place: str) -> None:
+    if abs(seconds - promised) > tolerance(promised):
+        raise DataError(
+            f"duration {promised:g} s disagrees with {path}, which holds {seconds:.3f} s",
+            place=place,
+            remedy=f"correct the duration (within {tolerance(promised):.2g} s), or add an offset to take a part",
+        )
+
+
+def _decode(file: soundfile.SoundFile, first: int, count: int, int_values: bool) -> Samples:
+    """(count,) mono; fewer when the file ends early."""
+    if first:
+        file.seek(first)
+    # numpy makes the same floats of 16-bit samples as libsndfile does; reading a batch then takes half the time.
+    dtype = "int16" if file.subtype == "PCM_16" else "int32" if int_values else "float32"
+    if file.channels == 1:
+        return _scaled(file.read(count, dtype=dtype))
+    # In blocks, so that a file of many channels needs no more memory than one.
+    blocks = file.blocks(_BLOCK_FRAMES, frames=count, dtype=dtype, always_2d=True)
+    mono: Samples = np.concatenate([_scaled(block).mean(axis=1) for block in blocks])
+    return mono
+
+
+def _scaled(samples: npt.NDArray[Any]) -> Samples:
+    """Integers as floats of full scale 1; floats as they are."""
+    floats: Samples = samples.astype(np.float32, copy=False)
+    if samples.dtype.kind == "i":
+        floats *= np.float32(2.0 ** (1 - 8 * samples.dtype.itemsize))
+    return floats
+
+
+def _check_decoded(samples: Samples, count: int, subtype: str, path: str, place: str) -> None:
+    if len(samples) < count:
+        raise DataError(f"{path} is damaged: {count} samples promised, {len(samples)} could be read", place=place)
+    if subtype in ("FLOAT", "DOUBLE") and not np.isfinite(samples).all():
+        raise DataError(f"{path} has samples that are NaN or infinite", place=place)
+
+
+def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:
+    """Leave out both ends where the energy of 2048-sample windows is over ``top_db`` below the loudest window's.
+
+    Windows are centred on every 512th sample; equal to `librosa.effects.trim` with its defaults.
+    """
+    num_windows = 1 + len(samples) // _TRIM_HOP
+    half = _TRIM_WINDOW_HOPS // 2
+    padded = np.zeros((num_windows + _TRIM_WINDOW_HOPS - 1) * _TRIM_HOP)
+    padded[half * _TRIM_HOP : half * _TRIM_HOP + len(samples)] = samples
+    per_hop = np.square(padded).reshape(-1, _TRIM_HOP).sum(axis=1)
+    energy = sum(per_hop[shift : shift + num_windows] for shift in range(_TRIM_WINDOW_HOPS))
+    power = np.maximum(energy / (_TRIM_WINDOW_HOPS * _TRIM_HOP), _TRIM_FLOOR**2)
+    loud = np.flatnonzero(power > power.max() * 10.0 ** (-top_db / 10.0))
+    return samples[loud[0] * _TRIM_HOP : min(len(samples), (loud[-1] + 1) * _TRIM_HOP)]

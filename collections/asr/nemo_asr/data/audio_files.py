@@ -1,0 +1,88 @@
+"""AudioFilesDataLayer: recordings without transcripts, straight from their files. Manifests are read elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from nemo_asr.audio.reading import read_audio
+from nemo_lite import DataLayerNM
+from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.errors import DataError
+
+
+class AudioFilesDataLayer(DataLayerNM):
+    """Audio files, to be recognised: audio (B, T) at ``sample_rate`` and its lengths (B,), in the order given.
+
+    Over several ranks each file comes once.
+
+    Args:
+        paths: WAV, FLAC or OGG files of any rate and number of channels.
+        batch_size: files in a batch.
+        sample_rate: samples a second; files of another rate are resampled.
+        name: the module's name.
+
+    Raises:
+        DataError: no file is given, or one is not there; while reading, also one that is damaged.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], batch_size: int = 1, sample_rate: int = 16000, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        if not paths:
+            raise DataError("no audio file is given")
+        missing = [path for path in paths if not Path(path).is_file()]
+        if missing:
+            remedy = "give WAV, FLAC or OGG files"
+            raise DataError("there is no such audio file", place=", ".join(missing), remedy=remedy)
+        self.batch_size, self._sample_rate = batch_size, sample_rate
+        self._files = _Files(paths, sample_rate)
+        self.collate_fn = _padded
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio and its lengths."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples are the only free size."""
+        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def place_of(self, item: int) -> str:
+        """The file's path."""
+        return self._files.paths[item]
+
+    @property
+    def dataset(self) -> Dataset[Tensor]:
+        """The recordings."""
+        return self._files
+
+
+class _Files(Dataset[Tensor]):
+    def __init__(self, paths: Sequence[str], sample_rate: int) -> None:
+        self.paths, self._sample_rate = list(paths), sample_rate
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, item: int) -> Tensor:
+        return torch.from_numpy(read_audio(self.paths[item], sample_rate=self._sample_rate).samples)
+
+
+def _padded(recordings: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(recording) for recording in recordings])
+    return pad_sequence(list(recordings), batch_first=True), lengths

@@ -1,0 +1,1 @@
+"""From log-probabilities to texts."""

@@ -1,0 +1,1 @@
+"""From waveforms to features, and augmentation of features."""

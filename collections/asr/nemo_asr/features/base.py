@@ -1,0 +1,184 @@
+"""AudioPreprocessor: what all preprocessors share: frame sizes, ports, blocks, padding. No features in this file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+
+from nemo_asr.features import signal_processing
+from nemo_lite import NonTrainableNM
+from nemo_lite.core.neural_types import (
+    AudioSignal,
+    AxisKind,
+    AxisType,
+    ChannelType,
+    LengthsType,
+    NeuralType,
+    SpectrogramType,
+)
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, ceil_div, named
+from nemo_lite.errors import UsageError
+
+# With pad_to="max" batches are padded to the longest utterance of NeMo's LibriSpeech recipes.
+MAX_SECONDS = 16.7
+FRAMES_MULTIPLE = 16
+
+
+class FrameSizes(NamedTuple):
+    """How audio is cut into frames, in samples."""
+
+    win_length: int
+    hop_length: int
+    n_fft: int
+
+
+def frame_sizes(
+    place: str,
+    sample_rate: int,
+    window: tuple[float | None, int | None],
+    stride: tuple[float | None, int | None],
+    n_fft: int | None,
+) -> FrameSizes:
+    """Frame sizes from (seconds, samples) pairs of which one is given; ``n_fft`` is by default the next power of 2.
+
+    Raises:
+        UsageError: both or neither of a pair, nothing positive, or a window longer than ``n_fft``.
+    """
+    win_length = _samples(place, sample_rate, "window_size", *window)
+    hop_length = _samples(place, sample_rate, "window_stride", *stride)
+    n_fft = n_fft or 2 ** math.ceil(math.log2(win_length))
+    if win_length > n_fft:
+        raise UsageError(
+            "the window is longer than n_fft",
+            place=place,
+            got=f"{win_length} and {n_fft} samples",
+            remedy="raise n_fft, or leave it out",
+        )
+    return FrameSizes(win_length, hop_length, n_fft)
+
+
+def _samples(place: str, sample_rate: int, argument: str, seconds: float | None, samples: int | None) -> int:
+    if bool(seconds) == bool(samples):
+        got = "both" if seconds else "neither"
+        remedy = f"pass {argument}=None as well" if seconds else ""
+        raise UsageError(f"give one of {argument} and n_{argument}", place=place, got=got, remedy=remedy)
+    # 0.29 * 100 is 28.999999999999996.
+    number = samples if samples else int(seconds * sample_rate + 1e-6) if seconds else 0
+    if number < 1:
+        got = f"{seconds} s at {sample_rate} Hz" if seconds else str(samples)
+        raise UsageError(f"{argument} must be at least one sample", place=place, got=got)
+    return number
+
+
+class AudioPreprocessor(NonTrainableNM):
+    """Base of the preprocessors: B utterances of T samples to B x D features x U frames.
+
+    Frame t is centred at sample t * hop; n samples make ceil(n / hop) frames (with frame splicing, fewer). Each
+    utterance is treated as if it stood alone, mirrored at its beginning and followed by silence; NeMo mirrors the end
+    of the batch's longest utterance as well. Frames beyond an utterance hold ``pad_value``. Samples may be of any scale
+    and type, and are never modified.
+
+    On CPU the work is done in blocks that fit the cache. No weights, no gradients, float32 throughout; the window and
+    the filters follow the module's device and are not part of its state.
+
+    Subclasses set the class attributes and implement :meth:`_bands` and :meth:`_finish`.
+    """
+
+    keep_float32 = True
+    spectrogram_type: ClassVar[type[ChannelType]] = SpectrogramType
+
+    num_features: int
+    num_bands: int
+    dither: float = 0.0
+    preemph: float | None = None
+    pad_to: int | Literal["max"] = 0
+    pad_value: float = 0.0
+    frame_splicing: int = 1
+    window: torch.Tensor
+
+    def __init__(
+        self, sample_rate: int, sizes: FrameSizes, window: str | None, *, periodic: bool, name: str | None
+    ) -> None:
+        super().__init__(name)
+        self.sample_rate = sample_rate
+        self.win_length, self.hop_length, self.n_fft = sizes
+        weights = signal_processing.window_function(window, self.win_length, periodic=periodic)
+        self.register_buffer("window", signal_processing.centred(weights, self.n_fft), persistent=False)
+
+    @property
+    def input_ports(self) -> Ports:
+        """``input_signal`` (B, T samples) and ``length`` (B,) in samples."""
+        return {
+            "input_signal": NeuralType("B T", AudioSignal(self.sample_rate)),
+            "length": NeuralType("B", LengthsType()),
+        }
+
+    @property
+    def output_ports(self) -> Ports:
+        """``processed_signal`` (B, D, T frames) and ``processed_length`` (B,) in frames."""
+        axes = (
+            AxisType(AxisKind.Batch),
+            AxisType(AxisKind.Dimension, self.num_features * self.frame_splicing),
+            AxisType(AxisKind.Time),
+        )
+        return {
+            "processed_signal": NeuralType(axes, self.spectrogram_type()),
+            "processed_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """``B D T`` with T = ceil(samples / hop)."""
+        batch, samples = shapes["input_signal"]
+        frames = named("T", ceil_div(samples, self.hop_length * self.frame_splicing))
+        return {
+            "processed_signal": (batch, self.num_features * self.frame_splicing, frames),
+            "processed_length": (batch,),
+        }
+
+    @torch.no_grad()
+    def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features (B, D, T) and the valid frames of each utterance (B,)."""
+        length = length.to(input_signal.device, torch.int64)
+        num_valid = signal_processing.frame_count(length, self.hop_length)
+        num_frames = signal_processing.frame_count(input_signal.shape[1], self.hop_length)
+        spliced = -(-num_frames // self.frame_splicing)
+        shape = (input_signal.shape[0], self.num_features, self._padded(spliced) * self.frame_splicing)
+        features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
+        cost, limit = num_frames * self.n_fft, signal_processing.ROWS_VALUES
+        for rows in signal_processing.blocks(shape[0], cost, limit, input_signal.device):
+            block = self._features(input_signal[rows], length[rows], num_valid[rows])
+            features[rows, :, : block.shape[2]] = block
+        if self.frame_splicing > 1:
+            features = signal_processing.splice_frames(features, self.frame_splicing)
+            num_valid = signal_processing.frame_count(num_valid, self.frame_splicing)
+        return features, num_valid
+
+    def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        """Some utterances from samples to finished features."""
+        own = signal_processing.own_samples(signal, length, dither=self.dither if self.training else 0.0)
+        num_frames = signal_processing.frame_count(own.shape[1], self.hop_length)
+        extended = signal_processing.extended_signal(own, self.n_fft, self.preemph)
+        bands = own.new_empty(own.shape[0], self.num_bands, num_frames)
+        for frames, power in signal_processing.power_spectra(extended, self.window, self.hop_length, num_frames):
+            bands[:, :, frames] = self._bands(power).mT
+        return signal_processing.fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        """Powers (B, U, n_fft // 2 + 1) of some frames to the values (B, U, num_bands) that are kept of them."""
+        raise NotImplementedError(f"{type(self).__name__} has no _bands")
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        """Bands (B, num_bands, U) of whole utterances, free to be changed, to features (B, num_features, U)."""
+        raise NotImplementedError(f"{type(self).__name__} has no _finish")
+
+    def _padded(self, num_frames: int) -> int:
+        """The size of the time axis that holds so many frames."""
+        if self.pad_to == "max":
+            hop = self.hop_length * self.frame_splicing
+            longest = signal_processing.frame_count(int(MAX_SECONDS * self.sample_rate), hop)
+            return -(-max(longest, num_frames) // FRAMES_MULTIPLE) * FRAMES_MULTIPLE
+        return -(-num_frames // self.pad_to) * self.pad_to if self.pad_to else num_frames

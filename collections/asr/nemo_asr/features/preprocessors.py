@@ -1,0 +1,333 @@
+"""Preprocessors: typed modules that turn waveforms into spectrograms. The signal processing itself is in features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+
+from nemo_asr.features import signal_processing
+from nemo_asr.features.base import AudioPreprocessor, frame_sizes
+from nemo_asr.features.signal_processing import MelScale
+from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
+from nemo_lite.errors import UnknownNameError, UsageError
+
+Normalization = Literal["per_feature", "all_features", "none"] | Mapping[str, Sequence[float]] | None
+
+_NORMALIZED_AXES: dict[str | None, tuple[int, ...]] = {
+    "per_feature": (2,),
+    "all_features": (1, 2),
+    "none": (),
+    None: (),
+}
+_GUARD_VALUES = {"tiny": torch.finfo(torch.float32).tiny, "eps": torch.finfo(torch.float32).eps}
+_LOG_MEL_OFFSET = 1e-6  # torchaudio.transforms.MFCC with log_mels=True
+_SMALLEST_POWER = 1e-10  # torchaudio.transforms.AmplitudeToDB
+_DYNAMIC_RANGE_DB = 80.0  # the same
+
+
+def _filters(
+    place: str,
+    sample_rate: int,
+    n_fft: int,
+    num_mels: int,
+    lowfreq: float,
+    highfreq: float | None,
+    *,
+    scale: MelScale,
+    equal_area: bool,
+) -> torch.Tensor:
+    """Mel filters as columns, (n_fft // 2 + 1, num_mels), refused when the band does not fit the sample rate."""
+    highfreq = highfreq or sample_rate / 2
+    if not 0 <= lowfreq < highfreq <= sample_rate / 2:
+        raise UsageError(
+            "lowfreq and highfreq do not fit the sample rate",
+            place=place,
+            got=f"{lowfreq:g} and {highfreq:g} Hz",
+            wanted=f"0 <= lowfreq < highfreq <= {sample_rate / 2:g} Hz",
+        )
+    filters = signal_processing.mel_filterbank(
+        sample_rate, n_fft, num_mels, lowfreq, highfreq, scale=scale, equal_area=equal_area
+    )
+    return filters.t().contiguous()
+
+
+def _guard_value(place: str, kind: str, value: float | str) -> float:
+    """The number that keeps powers away from log(0)."""
+    if kind not in ("add", "clamp"):
+        raise UnknownNameError("log_zero_guard_type", kind, ["add", "clamp"], place=place)
+    if isinstance(value, str):
+        if value not in _GUARD_VALUES:
+            raise UnknownNameError("log_zero_guard_value", value, [*_GUARD_VALUES, "a number"], place=place)
+        return _GUARD_VALUES[value]
+    if value <= 0:
+        raise UsageError("log_zero_guard_value must be above 0", place=place, got=str(value))
+    return value
+
+
+def _fixed(place: str, normalize: Mapping[str, Sequence[float]], key: str, num_features: int) -> torch.Tensor:
+    """The given mean or deviation of each feature, (D, 1)."""
+    values = torch.as_tensor(list(normalize.get(key, ())), dtype=torch.float32)
+    if len(normalize) != 2 or values.shape != (num_features,) or (key == "fixed_std" and not (values > 0).all()):
+        raise UsageError(
+            f"normalize has no usable {key}",
+            place=place,
+            got=f"{', '.join(normalize)} ({values.numel()} numbers)",
+            wanted=f"fixed_mean and fixed_std with {num_features} numbers each, deviations above 0",
+        )
+    return values[:, None]
+
+
+def _checked_pad_to(place: str, pad_to: int | str) -> int | Literal["max"]:
+    if pad_to == "max":
+        return "max"
+    if isinstance(pad_to, str) or pad_to < 0:
+        raise UsageError("pad_to cannot be used", place=place, got=str(pad_to), wanted='0, a positive number or "max"')
+    return pad_to
+
+
+def _check_least(place: str, **limits: tuple[float, float]) -> None:
+    """Refuse values below their least; each given as ``name=(value, least)``."""
+    for argument, (value, least) in limits.items():
+        if value < least:
+            raise UsageError(f"{argument} is too small", place=place, got=str(value), wanted=f"{least} or more")
+
+
+class AudioToSpectrogramPreprocessor(AudioPreprocessor):
+    """Power spectrogram, B x (n_fft // 2 + 1) x T, as ``torchaudio.transforms.Spectrogram`` defines it.
+
+    Args:
+        sample_rate: Hz.
+        window_size: seconds of a frame's window.
+        window_stride: seconds from frame to frame.
+        n_window_size: the window in samples; ``window_size`` is then None.
+        n_window_stride: the stride in samples; ``window_stride`` is then None.
+        n_fft: samples of a frame; by default the next power of 2.
+        window: hann, hamming, blackman, bartlett (in their periodic form), or ones.
+        normalized: divide by the sum of the window's squares.
+
+    Raises:
+        UsageError: sizes that contradict each other.
+        UnknownNameError: another window.
+    """
+
+    converts = (AudioSignal, SpectrogramType)
+
+    def __init__(
+        self,
+        sample_rate: int = 16000,
+        window_size: float | None = 0.02,
+        window_stride: float | None = 0.01,
+        n_window_size: int | None = None,
+        n_window_stride: int | None = None,
+        n_fft: int | None = None,
+        window: str | None = "hann",
+        normalized: bool = True,
+        name: str | None = None,
+    ) -> None:
+        place = type(self).__name__
+        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
+        super().__init__(sample_rate, sizes, window, periodic=True, name=name)
+        self.num_features = self.num_bands = self.n_fft // 2 + 1
+        self.normalized = normalized
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        return power / self.window.square().sum() if self.normalized else power
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        return bands
+
+
+class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
+    """Log-mel spectrogram, B x features x T, normalised over each utterance.
+
+    In this order: dither, pre-emphasis, spectrum, power, mel filters (those of librosa), logarithm, normalisation over
+    the valid frames, ``pad_value`` beyond them, frame splicing, padding. It gives NeMo's numbers, apart from:
+
+    - Dither acts in training only, so that evaluation gives the same numbers each time.
+    - The last frames of a batch's longest utterance, see :class:`AudioPreprocessor`.
+    - ``mag_power`` is a power of the magnitude also where it is not 2.
+    - ``frame_splicing`` stacks neighbouring frames (NeMo repeats each one), and T shrinks by that factor.
+    - ``pad_to`` holds in evaluation as well, and can be "max".
+
+    Args:
+        sample_rate: Hz.
+        window_size: seconds of a frame's window.
+        window_stride: seconds from frame to frame.
+        n_window_size: the window in samples; ``window_size`` is then None.
+        n_window_stride: the stride in samples; ``window_stride`` is then None.
+        window: hann, hamming, blackman, bartlett, or ones.
+        normalize: "per_feature", "all_features", ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each
+            feature, or None.
+        n_fft: samples of a frame; by default the next power of 2.
+        preemph: coefficient of the pre-emphasis, or None.
+        features: mel bands.
+        lowfreq: where the first band begins, in Hz.
+        highfreq: where the last band ends, in Hz; by default half the sample rate.
+        log: take the natural logarithm.
+        log_zero_guard_type: "add" the guard value to the powers, or "clamp" them to it.
+        log_zero_guard_value: a number, or "tiny" or "eps" of float32.
+        dither: standard deviation of the white noise added in training.
+        pad_to: T becomes a multiple of it; 0 for none, "max" for at least 16.7 s.
+        frame_splicing: neighbouring frames in one.
+        stft_conv: take the window in its periodic form. (NeMo convolves instead of transforming, with that window.)
+        pad_value: what stands beyond an utterance's last frame.
+        mag_power: power of the magnitudes that the mel filters weight.
+
+    Raises:
+        UsageError: sizes, frequencies or numbers that are impossible or contradict each other.
+        UnknownNameError: a window, normalisation or guard that is not known.
+    """
+
+    converts = (AudioSignal, MelSpectrogramType)
+    spectrogram_type = MelSpectrogramType
+    filters: torch.Tensor
+    fixed_mean: torch.Tensor | None
+    fixed_std: torch.Tensor | None
+
+    def __init__(
+        self,
+        sample_rate: int = 16000,
+        window_size: float | None = 0.02,
+        window_stride: float | None = 0.01,
+        n_window_size: int | None = None,
+        n_window_stride: int | None = None,
+        window: str | None = "hann",
+        normalize: Normalization = "per_feature",
+        n_fft: int | None = None,
+        preemph: float | None = 0.97,
+        features: int = 64,
+        lowfreq: float = 0,
+        highfreq: float | None = None,
+        log: bool = True,
+        log_zero_guard_type: Literal["add", "clamp"] = "add",
+        log_zero_guard_value: float | Literal["tiny", "eps"] = 2**-24,
+        dither: float = 1e-5,
+        pad_to: int | Literal["max"] = 16,
+        frame_splicing: int = 1,
+        stft_conv: bool = False,
+        pad_value: float = 0,
+        mag_power: float = 2.0,
+        name: str | None = None,
+    ) -> None:
+        place = type(self).__name__
+        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
+        super().__init__(sample_rate, sizes, window, periodic=stft_conv, name=name)
+        _check_least(place, features=(features, 1), dither=(dither, 0), frame_splicing=(frame_splicing, 1))
+        self.num_features = self.num_bands = features
+        self.dither, self.preemph, self.mag_power = dither, preemph, mag_power
+        self.pad_to, self.pad_value, self.frame_splicing = _checked_pad_to(place, pad_to), pad_value, frame_splicing
+        self.log, self.log_zero_guard_type = log, log_zero_guard_type
+        self.log_zero_guard_value = _guard_value(place, log_zero_guard_type, log_zero_guard_value)
+        self._set_normalization(place, normalize)
+        filters = _filters(place, sample_rate, self.n_fft, features, lowfreq, highfreq, scale="slaney", equal_area=True)
+        self.register_buffer("filters", filters, persistent=False)
+
+    def _set_normalization(self, place: str, normalize: Normalization) -> None:
+        self._over: tuple[int, ...] = ()
+        fixed_mean = fixed_std = None
+        if isinstance(normalize, Mapping):
+            fixed_mean, fixed_std = (
+                _fixed(place, normalize, key, self.num_features) for key in ("fixed_mean", "fixed_std")
+            )
+        elif normalize not in _NORMALIZED_AXES:
+            known = [*(key for key in _NORMALIZED_AXES if key), "fixed_mean and fixed_std"]
+            raise UnknownNameError("normalize", str(normalize), known, place=place)
+        else:
+            self._over = _NORMALIZED_AXES[normalize]
+        self.register_buffer("fixed_mean", fixed_mean, persistent=False)
+        self.register_buffer("fixed_std", fixed_std, persistent=False)
+
+    @property
+    def filter_banks(self) -> torch.Tensor:
+        """The mel filters (1, features, n_fft // 2 + 1), as NeMo gives them."""
+        return self.filters.t().unsqueeze(0)
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        return (power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)) @ self.filters
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        if self.log:
+            guard = self.log_zero_guard_value
+            bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
+        if self.fixed_mean is not None and self.fixed_std is not None:
+            return bands.sub_(self.fixed_mean).div_(self.fixed_std)
+        return signal_processing.normalize_(bands, num_valid, self._over) if self._over else bands
+
+
+class AudioToMFCCPreprocessor(AudioPreprocessor):
+    """Mel-frequency cepstral coefficients, B x n_mfcc x T, as ``torchaudio.transforms.MFCC`` defines them.
+
+    Periodic window, power, mel filters on HTK's scale without normalisation, logarithm or dB, DCT-II. In dB, an
+    utterance's values are kept within 80 dB of its own loudest one (in torchaudio, of the batch's).
+
+    Args:
+        sample_rate: Hz.
+        window_size: seconds of a frame's window.
+        window_stride: seconds from frame to frame.
+        n_window_size: the window in samples; ``window_size`` is then None.
+        n_window_stride: the stride in samples; ``window_stride`` is then None.
+        window: hann, hamming, blackman, bartlett, or ones.
+        n_fft: samples of a frame; by default the next power of 2.
+        lowfreq: where the first band begins, in Hz.
+        highfreq: where the last band ends, in Hz; by default half the sample rate.
+        n_mels: mel bands.
+        n_mfcc: coefficients kept.
+        dct_type: 2.
+        norm: "ortho", or None for a DCT that is not normalised.
+        log: natural logarithm of the power plus 1e-6, instead of dB.
+
+    Raises:
+        UsageError: sizes, frequencies or numbers that are impossible or contradict each other.
+        UnknownNameError: a window or norm that is not known.
+    """
+
+    converts = (AudioSignal, MFCCSpectrogramType)
+    spectrogram_type = MFCCSpectrogramType
+    filters: torch.Tensor
+    dct: torch.Tensor
+
+    def __init__(
+        self,
+        sample_rate: int = 16000,
+        window_size: float | None = 0.02,
+        window_stride: float | None = 0.01,
+        n_window_size: int | None = None,
+        n_window_stride: int | None = None,
+        window: str | None = "hann",
+        n_fft: int | None = None,
+        lowfreq: float = 0.0,
+        highfreq: float | None = None,
+        n_mels: int = 64,
+        n_mfcc: int = 64,
+        dct_type: int = 2,
+        norm: Literal["ortho"] | None = "ortho",
+        log: bool = True,
+        name: str | None = None,
+    ) -> None:
+        place = type(self).__name__
+        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
+        super().__init__(sample_rate, sizes, window, periodic=True, name=name)
+        if dct_type != 2:
+            raise UsageError("dct_type is not supported", place=place, got=str(dct_type), wanted="2")
+        if norm not in ("ortho", None):
+            raise UnknownNameError("norm", str(norm), ["ortho"], place=place)
+        if not 1 <= n_mfcc <= n_mels:
+            raise UsageError("n_mfcc does not fit n_mels", place=place, got=str(n_mfcc), wanted=f"1 to {n_mels}")
+        self.num_features, self.num_bands, self.log = n_mfcc, n_mels, log
+        filters = _filters(place, sample_rate, self.n_fft, n_mels, lowfreq, highfreq, scale="htk", equal_area=False)
+        self.register_buffer("filters", filters, persistent=False)
+        dct = signal_processing.dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
+        self.register_buffer("dct", dct, persistent=False)
+
+    def _bands(self, power: torch.Tensor) -> torch.Tensor:
+        return power @ self.filters
+
+    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
+        if self.log:
+            return self.dct @ (bands + _LOG_MEL_OFFSET).log_()
+        own = signal_processing.fill_beyond_(bands, num_valid, 0.0)
+        decibels = 10.0 * own.clamp(min=_SMALLEST_POWER).log10()
+        loudest = decibels.amax((1, 2), keepdim=True)
+        return self.dct @ decibels.maximum(loudest - _DYNAMIC_RANGE_DB)

@@ -1,0 +1,260 @@
+"""Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Their layers are elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_asr.models.convolution import TimeConv1d, valid_frames
+from nemo_asr.models.jasper_blocks import JasperBlock, init_weights, make_activation
+from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, read_blocks
+from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.core.neural_types import (
+    AcousticEncodedRepresentation,
+    AxisKind,
+    AxisType,
+    LengthsType,
+    LogitsType,
+    LogprobsType,
+    NeuralType,
+    SpectrogramType,
+)
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, ceil_div
+from nemo_lite.errors import UnknownNameError, UsageError
+
+_BATCH, _TIME = AxisType(AxisKind.Batch), AxisType(AxisKind.Time)
+
+
+class JasperEncoder(TrainableNM):
+    """Stack of 1-D convolution blocks over spectrogram frames.
+
+    Shapes: B utterances, D features, T frames in, C channels, U = ceil(T / stride) frames out.
+    Source: Li et al., "Jasper", Interspeech 2019; separable blocks: Kriman et al., "QuartzNet", ICASSP 2020.
+
+    Args:
+        jasper: the blocks; their keys are the arguments of :class:`JasperBlockSpec`.
+        activation: hardtanh, relu, selu or swish.
+        feat_in: features of a frame.
+        normalization_mode: batch, layer, group or instance.
+        residual_mode: add, max, stride_add or stride_last, for blocks that have none of their own.
+        norm_groups: groups of ``group`` normalisation; -1: one for each channel.
+        conv_mask: keep what stands behind the end of an utterance out of convolutions and averages.
+        frame_splicing: frames that were stacked into one; D is ``feat_in * frame_splicing``.
+        init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        ConfigError: unknown keys, wrong types and values of the blocks, all at once.
+        UsageError: a residual that cannot have as many frames as what it is added to.
+        UnknownNameError: an unknown activation, mode or initialisation.
+    """
+
+    def __init__(
+        self,
+        jasper: Sequence[Mapping[str, Any]],
+        activation: str,
+        feat_in: int,
+        normalization_mode: str = "batch",
+        residual_mode: str = "add",
+        norm_groups: int = -1,
+        conv_mask: bool = True,
+        frame_splicing: int = 1,
+        init_mode: str = "xavier_uniform",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        if residual_mode not in RESIDUAL_MODES:
+            raise UnknownNameError("residual_mode", residual_mode, RESIDUAL_MODES, place="JasperEncoder")
+        self._feat_in = feat_in * frame_splicing
+        settings = {
+            "activation": make_activation(activation, "JasperEncoder"),
+            "normalization_mode": normalization_mode,
+            "norm_groups": norm_groups,
+            "residual_mode": residual_mode,
+            "conv_mask": conv_mask,
+        }
+        specs = read_blocks(jasper)
+        blocks = list(_blocks(specs, self._feat_in, settings))
+        self._feat_out = specs[-1].filters
+        self._stride = prod(block.stride for block in blocks)
+        self.encoder = nn.Sequential(*blocks)
+        init_weights(self.encoder, init_mode, "JasperEncoder")
+
+    @property
+    def input_ports(self) -> Ports:
+        features = AxisType(AxisKind.Dimension, self._feat_in)
+        return {
+            "audio_signal": NeuralType((_BATCH, features, _TIME), SpectrogramType()),
+            "length": NeuralType("B", LengthsType()),
+        }
+
+    @property
+    def output_ports(self) -> Ports:
+        channels = AxisType(AxisKind.Dimension, self._feat_out)
+        return {
+            "outputs": NeuralType((_BATCH, channels, _TIME), AcousticEncodedRepresentation()),
+            "encoded_lengths": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        batch, _, time = shapes["audio_signal"]
+        return {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
+
+    def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64.
+
+        What stands behind the valid frames of the output is undefined.
+        """
+        panes, lengths = [audio_signal], length.long()
+        for block in self.encoder:
+            panes, lengths = block(panes, lengths)
+        return panes[-1], lengths
+
+
+def _blocks(specs: Iterable[JasperBlockSpec], num_channels: int, settings: Mapping[str, Any]) -> Iterator[JasperBlock]:
+    panes: list[int] = []
+    for index, spec in enumerate(specs):
+        panes = [*panes, num_channels] if spec.residual_dense else []
+        yield JasperBlock(num_channels, spec, residual_panes=panes, place=f"JasperEncoder.jasper[{index}]", **settings)
+        num_channels = spec.filters
+
+
+class JasperDecoderForCTC(TrainableNM):
+    """One linear layer over channels, frame by frame, and log-softmax.
+
+    Shapes: B utterances, C channels, U frames, ``num_classes + 1`` classes of which the last is CTC's blank.
+
+    Args:
+        feat_in: channels of the encoder's output.
+        num_classes: labels, without the blank.
+        init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        vocabulary: the labels, if they are known.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: a vocabulary of another length than ``num_classes``, or with a label twice.
+        UnknownNameError: an unknown initialisation.
+    """
+
+    def __init__(
+        self,
+        feat_in: int,
+        num_classes: int,
+        init_mode: str = "xavier_uniform",
+        vocabulary: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        if vocabulary is not None:
+            _check_vocabulary(vocabulary, num_classes)
+        self.vocabulary = None if vocabulary is None else list(vocabulary)
+        self._feat_in = feat_in
+        self._num_classes_with_blank = num_classes + 1
+        self.decoder_layers = nn.Sequential(TimeConv1d(feat_in, self._num_classes_with_blank, 1, bias=True))
+        init_weights(self.decoder_layers, init_mode, "JasperDecoderForCTC")
+
+    @property
+    def input_ports(self) -> Ports:
+        return {"encoder_output": _encoded(self._feat_in)}
+
+    @property
+    def output_ports(self) -> Ports:
+        classes = AxisType(AxisKind.Dimension, self._num_classes_with_blank)
+        return {"output": NeuralType((_BATCH, _TIME, classes), LogprobsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        batch, _, time = shapes["encoder_output"]
+        return {"output": (batch, time, self._num_classes_with_blank)}
+
+    def forward(self, encoder_output: Tensor) -> Tensor:
+        """(B, C, U) -> (B, U, num_classes + 1), natural logarithms of probabilities, in float32 at least."""
+        scores = self.decoder_layers(encoder_output).transpose(1, 2)
+        return F.log_softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def _check_vocabulary(vocabulary: Sequence[str], num_classes: int) -> None:
+    if len(vocabulary) != num_classes:
+        raise UsageError(
+            "vocabulary and num_classes differ",
+            place="JasperDecoderForCTC",
+            got=f"{len(vocabulary)} labels, num_classes {num_classes}",
+            remedy="num_classes is the number of labels, without the blank",
+        )
+    twice = [repr(label) for label, count in Counter(vocabulary).items() if count > 1]
+    if twice:
+        raise UsageError("a label is in the vocabulary twice", place="JasperDecoderForCTC", got=", ".join(twice))
+
+
+_POOLINGS = ("avg", "max")
+
+
+class JasperDecoderForClassification(TrainableNM):
+    """Pools an utterance's frames into one vector and maps it to classes.
+
+    Args:
+        feat_in: channels of the encoder's output.
+        num_classes: classes.
+        init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        return_logits: give scores; otherwise probabilities.
+        pooling_type: avg or max, over the valid frames where ``encoded_lengths`` is connected, else over all.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UnknownNameError: an unknown pooling or initialisation.
+    """
+
+    def __init__(
+        self,
+        *,
+        feat_in: int,
+        num_classes: int,
+        init_mode: str = "xavier_uniform",
+        return_logits: bool = True,
+        pooling_type: str = "avg",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        if pooling_type not in _POOLINGS:
+            raise UnknownNameError("pooling_type", pooling_type, _POOLINGS, place="JasperDecoderForClassification")
+        self._feat_in, self._num_classes = feat_in, num_classes
+        self._return_logits, self._pooling_type = return_logits, pooling_type
+        self.decoder_layers = nn.Sequential(nn.Linear(feat_in, num_classes))
+        init_weights(self.decoder_layers, init_mode, "JasperDecoderForClassification")
+
+    @property
+    def input_ports(self) -> Ports:
+        return {
+            "encoder_output": _encoded(self._feat_in),
+            "encoded_lengths": NeuralType("B", LengthsType(), optional=True),
+        }
+
+    @property
+    def output_ports(self) -> Ports:
+        return {"logits": NeuralType((_BATCH, AxisType(AxisKind.Dimension, self._num_classes)), LogitsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"logits": (shapes["encoder_output"][0], self._num_classes)}
+
+    def forward(self, encoder_output: Tensor, encoded_lengths: Tensor | None = None) -> Tensor:
+        """(B, C, U) and valid frames (B,) -> (B, num_classes)."""
+        logits: Tensor = self.decoder_layers(self._pooled(encoder_output, encoded_lengths))
+        return logits if self._return_logits else torch.softmax(logits, dim=-1)
+
+    def _pooled(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if lengths is None:
+            return x.mean(2) if self._pooling_type == "avg" else x.amax(2)
+        valid = valid_frames(lengths, x.shape[2])
+        if self._pooling_type == "avg":
+            return torch.where(valid, x, 0.0).sum(2) / lengths.clamp(min=1).unsqueeze(1).to(x.dtype)
+        return torch.where(valid, x, -torch.inf).amax(2)
+
+
+def _encoded(num_channels: int) -> NeuralType:
+    return NeuralType((_BATCH, AxisType(AxisKind.Dimension, num_channels), _TIME), AcousticEncodedRepresentation())

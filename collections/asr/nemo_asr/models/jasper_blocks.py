@@ -1,0 +1,243 @@
+"""The blocks of Jasper and QuartzNet as plain ``nn.Module``s: activations, normalisations, the block itself.
+
+The names of their parameters are those of NeMo 0.x, so that its weights load. No ports and no neural types here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, is_time_major, valid_frames
+from nemo_asr.models.jasper_spec import JasperBlockSpec, ResidualMode
+from nemo_asr.models.squeeze_excite import SqueezeExcite
+from nemo_lite.errors import UnknownNameError, UsageError
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "hardtanh": nn.Hardtanh,
+    "relu": nn.ReLU,
+    "selu": nn.SELU,
+    "swish": nn.SiLU,
+}
+INIT_MODES: dict[str, Callable[[Tensor], Any]] = {
+    "xavier_uniform": nn.init.xavier_uniform_,
+    "xavier_normal": nn.init.xavier_normal_,
+    "kaiming_uniform": partial(nn.init.kaiming_uniform_, nonlinearity="relu"),
+    "kaiming_normal": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
+}
+
+
+def make_activation(name: str, place: str) -> nn.Module:
+    """The activation of this name; ``place`` is the module named in the error.
+
+    Raises:
+        UnknownNameError: there is none of this name.
+    """
+    if name not in ACTIVATIONS:
+        raise UnknownNameError("activation", name, ACTIVATIONS, place=place)
+    return ACTIVATIONS[name]()
+
+
+def init_weights(module: nn.Module, mode: str, place: str) -> None:
+    """Draw the weights of all convolutions and linear layers below ``module`` anew.
+
+    Raises:
+        UnknownNameError: there is no initialisation of this name.
+    """
+    if mode not in INIT_MODES:
+        raise UnknownNameError("init_mode", mode, INIT_MODES, place=place)
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv1d, nn.Linear)):
+            INIT_MODES[mode](layer.weight)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """``nn.BatchNorm1d`` over (B, C, T) that does not slow down where channels are the innermost axis in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) -> (B, C, T)."""
+        if torch.compiler.is_compiling() or x.device.type != "cpu" or not is_time_major(x):
+            return super().forward(x)
+        rows = super().forward(x.transpose(1, 2).flatten(0, 1))
+        return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
+
+
+class MaskedGroupNorm(nn.GroupNorm):
+    """``nn.GroupNorm`` whose mean and variance are those of the valid frames, so that padding does not change them."""
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, C, T) and valid frames (B,) -> (B, C, T); without lengths all frames are valid."""
+        if lengths is None:
+            return super().forward(x)
+        valid = valid_frames(lengths, x.shape[2]).unsqueeze(1)
+        grouped = x.reshape(x.shape[0], self.num_groups, -1, x.shape[2])
+        grouped = grouped.to(torch.promote_types(x.dtype, torch.float32))
+        count = valid.sum((2, 3), keepdim=True).clamp(min=1) * grouped.shape[2]
+        mean = torch.where(valid, grouped, 0.0).sum((2, 3), keepdim=True) / count
+        centred = grouped - mean
+        variance = torch.where(valid, centred.square(), 0.0).sum((2, 3), keepdim=True) / count
+        normalised = (centred * torch.rsqrt(variance + self.eps)).flatten(1, 2).to(x.dtype)
+        return normalised * self.weight.unsqueeze(1) + self.bias.unsqueeze(1)
+
+
+# BatchNorm's numbers are NeMo's; "group" alone has a choice of groups.
+_NORMALIZATIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "batch": lambda channels, groups: BatchNorm(channels, eps=1e-3, momentum=0.1),
+    "layer": lambda channels, groups: MaskedGroupNorm(1, channels),
+    "group": lambda channels, groups: MaskedGroupNorm(groups, channels),
+    "instance": lambda channels, groups: MaskedGroupNorm(channels, channels),
+}
+
+
+def make_normalization(mode: str, num_channels: int, norm_groups: int, place: str) -> nn.Module:
+    """The normalisation of this mode over ``num_channels``; ``norm_groups`` -1 means one group for each channel.
+
+    Raises:
+        UnknownNameError: there is no such mode.
+        UsageError: ``norm_groups`` does not divide the channels.
+    """
+    if mode not in _NORMALIZATIONS:
+        raise UnknownNameError("normalization_mode", mode, _NORMALIZATIONS, place=place)
+    groups = num_channels if norm_groups == -1 else norm_groups
+    if mode == "group" and (groups < 1 or num_channels % groups):
+        raise UsageError("norm_groups must divide the channels", place=place, got=f"{norm_groups} for {num_channels}")
+    return _NORMALIZATIONS[mode](num_channels, groups)
+
+
+class GroupShuffle(nn.Module):
+    """Deals the channels of each group out over all groups, so that the next grouped convolution mixes them."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) -> (B, C, T): channel ``g * C/groups + i`` becomes ``i * groups + g``."""
+        return x.reshape(x.shape[0], self.groups, -1, x.shape[2]).transpose(1, 2).flatten(1, 2)
+
+
+class JasperBlock(nn.Module):
+    """Sub-blocks of convolution, normalisation, activation and dropout, with residual connections around them.
+
+    Args:
+        in_channels: channels of the block's input.
+        spec: the block's keys.
+        activation: shared by all sub-blocks.
+        normalization_mode: batch, layer, group or instance.
+        norm_groups: groups of ``group`` normalisation; -1: one for each channel.
+        residual_mode: the encoder's, for a block that has none of its own.
+        residual_panes: channels of the inputs that a dense block adds, its own last; empty if it is not dense.
+        conv_mask: keep padding out of convolutions, squeeze-and-excitation and group statistics.
+        place: the block's name in errors.
+
+    Raises:
+        UsageError: a residual that cannot have as many frames as the output.
+        UnknownNameError: an unknown normalisation.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        spec: JasperBlockSpec,
+        *,
+        activation: nn.Module,
+        normalization_mode: str = "batch",
+        norm_groups: int = -1,
+        residual_mode: ResidualMode = "add",
+        residual_panes: Sequence[int] = (),
+        conv_mask: bool = True,
+        place: str = "JasperBlock",
+    ) -> None:
+        super().__init__()
+        mode = spec.residual_mode or residual_mode
+        strides = spec.strides(mode)
+        self.stride = prod(strides)
+        if spec.residual and self.stride > 1:
+            _refuse_frames(mode, self.stride, bool(residual_panes), place)
+        self.conv_mask, self.is_dense, self.takes_maximum = conv_mask, bool(residual_panes), mode == "max"
+        convolution = MaskedConv1d if conv_mask else TimeConv1d
+        norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
+        self.mconv = nn.ModuleList()
+        for index, stride in enumerate(strides):
+            if index > 0:
+                self.mconv.extend([activation, nn.Dropout(spec.dropout)])
+            channels = spec.filters if index else in_channels
+            self.mconv.extend(_convolutions(convolution, channels, spec, stride))
+            self.mconv.append(norm())
+            if spec.groups > 1:
+                self.mconv.append(GroupShuffle(spec.groups))
+        if spec.se:
+            self.mconv.append(
+                SqueezeExcite(
+                    spec.filters,
+                    spec.se_reduction_ratio,
+                    spec.se_context_window,
+                    spec.se_interpolation_mode,
+                    activation,
+                )
+            )
+        panes = (residual_panes or [in_channels]) if spec.residual else []
+        self.res = nn.ModuleList(
+            nn.ModuleList([convolution(channels, spec.filters, 1, stride=self.stride), norm()]) for channels in panes
+        )
+        self.mout = nn.Sequential(activation, nn.Dropout(spec.dropout))
+
+    def forward(self, inputs: list[Tensor], lengths: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Inputs (B, C, T), the last one the block's own and those before for dense residuals, and valid frames (B,).
+
+        Returns:
+            The inputs of the next block, and its valid frames, (B,) of whole numbers.
+        """
+        out, out_lengths = self._run(self.mconv, inputs[-1], lengths)
+        for branch, pane in zip(self.res, inputs if self.is_dense else inputs[-1:], strict=False):
+            assert isinstance(branch, nn.ModuleList)
+            residual, _ = self._run(branch, pane, lengths)
+            out = torch.maximum(out, residual) if self.takes_maximum else out + residual
+        out = self.mout(out)
+        return ([*inputs, out] if self.is_dense else [out]), out_lengths
+
+    def _run(self, layers: Iterable[nn.Module], x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in layers:
+            if isinstance(layer, MaskedConv1d):
+                x, lengths = layer(x, lengths), layer.output_lengths(lengths)
+            elif isinstance(layer, TimeConv1d):
+                x, lengths = layer(x), layer.output_lengths(lengths)
+            elif isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
+                x = layer(x, lengths if self.conv_mask else None)
+            else:
+                x = layer(x)
+        return x, lengths
+
+
+def _convolutions(
+    convolution: Callable[..., nn.Module], in_channels: int, spec: JasperBlockSpec, stride: int
+) -> list[nn.Module]:
+    window = {"stride": stride, "dilation": spec.dilation_size}
+    if not spec.separable:
+        return [convolution(in_channels, spec.filters, spec.kernel_size, groups=spec.groups, **window)]
+    return [
+        convolution(in_channels, in_channels, spec.kernel_size, groups=in_channels, heads=spec.heads, **window),
+        convolution(in_channels, spec.filters, 1, groups=spec.groups),
+    ]
+
+
+def _refuse_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
+    if is_dense:
+        raise UsageError(
+            "a residual_dense block cannot stride: the blocks behind it add its input",
+            place=place,
+            got=f"stride {stride}",
+            remedy="stride in a block before or after the dense ones",
+        )
+    if mode in ("add", "max"):
+        raise UsageError(
+            f'residual_mode "{mode}" needs as many frames out as in',
+            place=place,
+            got=f"stride {stride}",
+            remedy="use residual_mode: stride_add",
+        )

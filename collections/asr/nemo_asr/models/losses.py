@@ -1,0 +1,137 @@
+"""Losses of the ASR collection: CTC, and how many frames it needs; cross-entropy. No decoding and no metrics here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_lite.backends.pytorch.nm import LossNM
+from nemo_lite.core.neural_types import (
+    AxisKind,
+    AxisType,
+    LabelsType,
+    LengthsType,
+    LogitsType,
+    LogprobsType,
+    LossType,
+    MaskType,
+    NeuralType,
+)
+from nemo_lite.core.ports import Ports
+from nemo_lite.errors import UnknownNameError, UsageError
+
+
+class CTCLossNM(LossNM):
+    """Connectionist temporal classification: the mean over the batch of each utterance's negative log-likelihood.
+
+    An utterance's loss is not divided by the length of its target. One whose target does not fit into its frames (see
+    :func:`ctc_frames_needed`) has an infinite loss.
+
+    Source: Graves et al., "Connectionist Temporal Classification", ICML 2006.
+
+    Args:
+        num_classes: labels without the blank, which is class ``num_classes``.
+        zero_infinity: count an infinite loss, and its gradient, as zero.
+        name: its name in DAGs, messages and checkpoints.
+    """
+
+    def __init__(self, num_classes: int, zero_infinity: bool = False, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._blank, self._zero_infinity = num_classes, zero_infinity
+
+    @property
+    def input_ports(self) -> Ports:
+        classes = AxisType(AxisKind.Dimension, self._blank + 1)
+        return {
+            "log_probs": NeuralType((AxisType(AxisKind.Batch), AxisType(AxisKind.Time), classes), LogprobsType()),
+            "targets": NeuralType("B T", LabelsType()),
+            "input_length": NeuralType("B", LengthsType()),
+            "target_length": NeuralType("B", LengthsType()),
+        }
+
+    @property
+    def output_ports(self) -> Ports:
+        return {"loss": NeuralType(None, LossType())}
+
+    def _loss_function(self, log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor) -> Tensor:
+        """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
+        losses = F.ctc_loss(
+            log_probs.transpose(0, 1),
+            targets.long(),
+            input_length.long(),
+            target_length.long(),
+            blank=self._blank,
+            reduction="none",
+            zero_infinity=self._zero_infinity,
+        )
+        return losses.mean()
+
+
+def ctc_frames_needed(token_ids: Sequence[int]) -> int:
+    """The fewest frames that CTC can put a target into: one for each label, and a blank between equal neighbours."""
+    return len(token_ids) + sum(a == b for a, b in pairwise(token_ids))
+
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class CrossEntropyLossNM(LossNM):
+    """Cross-entropy between logits and labels, over all positions or over those of a mask.
+
+    Args:
+        logits_ndim: axes of the logits; the last one counts classes, labels and mask have the others.
+        weight: one weight for each class.
+        reduction: mean, sum or none.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: fewer than two axes.
+        UnknownNameError: an unknown reduction.
+    """
+
+    _weight: Tensor | None
+
+    def __init__(
+        self,
+        logits_ndim: int = 2,
+        weight: Sequence[float] | None = None,
+        reduction: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        if logits_ndim < 2:
+            raise UsageError(
+                "logits have a batch and a class axis", got=f"logits_ndim={logits_ndim}", wanted="2 or more"
+            )
+        if reduction not in _REDUCTIONS:
+            raise UnknownNameError("reduction", reduction, _REDUCTIONS, place="CrossEntropyLossNM")
+        self._num_axes, self._reduction = logits_ndim, reduction
+        weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
+        self.register_buffer("_weight", weights, persistent=False)
+
+    @property
+    def input_ports(self) -> Ports:
+        positions = ["B"] + ["ANY"] * (self._num_axes - 2)
+        return {
+            "logits": NeuralType([*positions, "ANY"], LogitsType()),
+            "labels": NeuralType(positions, LabelsType()),
+            "loss_mask": NeuralType(positions, MaskType(), optional=True),
+        }
+
+    @property
+    def output_ports(self) -> Ports:
+        return {"loss": NeuralType(None, LossType())}
+
+    def _loss_function(self, logits: Tensor, labels: Tensor, loss_mask: Tensor | None = None) -> Tensor:
+        """(B, ..., classes), (B, ...), a mask (B, ...) whose values above 0.5 count -> scalar; 0 if nothing counts."""
+        logits, labels = logits.flatten(0, -2), labels.flatten().long()
+        if loss_mask is not None:
+            counted = loss_mask.flatten() > 0.5
+            logits, labels = logits[counted], labels[counted]
+        if not len(labels) and self._reduction == "mean":
+            return logits.sum()
+        return F.cross_entropy(logits, labels, weight=self._weight, reduction=self._reduction)

@@ -1,0 +1,116 @@
+"""Squeeze-and-excitation that knows how long each utterance is. No blocks and no ports in this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_asr.models.convolution import masked
+from nemo_lite.errors import UnknownNameError
+
+
+class SqueezeExcite(nn.Module):
+    """Scales each channel by what its mean over the valid frames, or over a window of them, says.
+
+    Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018; windows: Han et al., "ContextNet", Interspeech
+    2020.
+
+    Args:
+        channels: channels.
+        reduction_ratio: channels for one hidden unit.
+        context_window: frames of the window; below 1 it is the whole utterance.
+        interpolation_mode: how the averages of windows are stretched to the number of frames: nearest, linear, area.
+        activation: between the two linear layers.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        reduction_ratio: int,
+        context_window: int = -1,
+        interpolation_mode: str = "nearest",
+        activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if interpolation_mode not in _INTERPOLATIONS:
+            raise UnknownNameError("se_interpolation_mode", interpolation_mode, _INTERPOLATIONS)
+        self.context_window = context_window
+        self.interpolation_mode = interpolation_mode
+        self.fc = nn.Sequential(
+            nn.Linear(channels, channels // reduction_ratio, bias=False),
+            activation or nn.ReLU(),
+            nn.Linear(channels // reduction_ratio, channels, bias=False),
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, C, T) and valid frames (B,) -> (B, C, T); without lengths all frames are valid."""
+        num_frames = x.shape[2]
+        if lengths is None:
+            lengths = torch.full((x.shape[0],), num_frames, device=x.device)
+        else:
+            lengths = lengths.clamp(1, num_frames)
+            x = masked(x, lengths)
+        if self.context_window < 1:
+            mean = x.sum(2, dtype=torch.promote_types(x.dtype, torch.float32)) / lengths.unsqueeze(1)
+            return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)
+        scores = self.fc(self._window_means(x, lengths).transpose(1, 2)).transpose(1, 2)
+        num_windows = (lengths - self.context_window + 1).clamp(min=1)
+        stretch = _INTERPOLATIONS[self.interpolation_mode]
+        return x * torch.sigmoid(_stretched(scores, *stretch(num_windows, lengths, num_frames)))
+
+    def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """(B, C, windows in T frames), right where they lie in the utterance; one shorter than a window has one."""
+        missing = max(self.context_window - x.shape[2], 0)
+        means = F.avg_pool1d(F.pad(x, (0, missing)), self.context_window, stride=1)
+        share = lengths.clamp(max=self.context_window) / self.context_window
+        return means / share.to(means.dtype)[:, None, None]
+
+
+Stretch = tuple[Tensor, Tensor, Tensor]
+
+
+def _stretched(values: Tensor, low: Tensor, high: Tensor, weight: Tensor) -> Tensor:
+    """(B, C, N) -> (B, C, T): at frame t, ``(1 - weight[t]) * values[low[t]] + weight[t] * values[high[t]]``."""
+    shape = (-1, values.shape[1], -1)
+    at_low = values.gather(2, low.unsqueeze(1).expand(shape))
+    at_high = values.gather(2, high.unsqueeze(1).expand(shape))
+    return torch.lerp(at_low, at_high, weight.unsqueeze(1).to(values.dtype))
+
+
+def _places(num_values: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
+    """Frames (1, T), and the index of the last value (B, 1)."""
+    return torch.arange(num_frames, device=num_values.device).unsqueeze(0), num_values.unsqueeze(1) - 1
+
+
+def _nearest(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
+    frame, last = _places(num_values, num_frames)
+    index = (frame * num_values.unsqueeze(1) // lengths.unsqueeze(1)).minimum(last)
+    return index, index, torch.zeros_like(index)
+
+
+def _linear(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
+    frame, last = _places(num_values, num_frames)
+    position = ((frame + 0.5) * (num_values / lengths).unsqueeze(1) - 0.5).clamp(min=0).minimum(last)
+    low = position.long()
+    return low, (low + 1).minimum(last), position - low
+
+
+def _area(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
+    # There are no more values than frames, so a frame overlaps two of them at most.
+    frame, last = _places(num_values, num_frames)
+    counts, spans = num_values.unsqueeze(1), lengths.unsqueeze(1)
+    low = (frame * counts // spans).minimum(last)
+    high = (((frame + 1) * counts + spans - 1) // spans - 1).minimum(last)
+    return low, high, torch.full_like(low, 0.5, dtype=torch.float32)
+
+
+# For each utterance of L frames and N values: the values that a frame lies between, and the weight of the second, as
+# F.interpolate places them; that function knows one length for the whole batch only.
+_INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, int], Stretch]] = {
+    "nearest": _nearest,
+    "linear": _linear,
+    "area": _area,
+}

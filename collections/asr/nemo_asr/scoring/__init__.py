@@ -1,0 +1,1 @@
+"""Error rates, and the functions that scripts hand to callbacks."""

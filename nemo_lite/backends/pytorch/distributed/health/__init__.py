@@ -1,0 +1,1 @@
+"""Who hangs, who died: heartbeats of the ranks, and one diagnosis for all of them."""

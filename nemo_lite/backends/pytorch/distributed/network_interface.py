@@ -1,0 +1,152 @@
+"""Which network interface leads from this machine to the meeting point, and telling gloo and nccl to use that one.
+
+Nothing is sent here and no store is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+from nemo_lite.errors import DistributedError
+from nemo_lite.utils.launch.addresses import is_loopback
+from nemo_lite.utils.launch.identity import Place
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: interfaces stay without a name there
+    fcntl = None  # type: ignore[assignment]
+
+LOOPBACK = "127.0.0.1"
+_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+
+
+@dataclass(frozen=True)
+class Way:
+    """How this machine reaches the meeting point.
+
+    Attributes:
+        interface: name of the interface; "" where it cannot be known.
+        address: this machine's address on it.
+    """
+
+    interface: str
+    address: str
+
+
+def is_on_one_machine(place: Place) -> bool:
+    """Whether all ranks are known to run on this machine."""
+    if place.num_nodes is not None:
+        return place.num_nodes == 1
+    return place.local_world_size == place.world_size or is_loopback(place.master[0])
+
+
+def numeric_address(place: Place) -> str:
+    """The address, as a number, at which the ranks meet; the loopback's where our own store serves one machine only.
+
+    Raises:
+        DistributedError: a name that this machine cannot look up, or that is the loopback for it while other machines
+            take part.
+    """
+    host, port = place.master
+    if is_on_one_machine(place) and not place.agent_hosts_store:
+        return LOOPBACK
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise DistributedError(
+            f"the address of the first machine, {host}, is not known on {socket.gethostname()}",
+            got=str(error),
+            remedy="give its IP address (--master_addr, MASTER_ADDR or the rendezvous endpoint)",
+        ) from error
+    addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
+    if not is_on_one_machine(place) and is_loopback(addresses[0]):
+        raise DistributedError(
+            f"the address of the first machine, {host}, is the loopback ({addresses[0]}) on {socket.gethostname()}",
+            remedy=f"{place.num_nodes or 'several'} machines take part and others cannot reach it: give an IP address "
+            "of the first machine's network interface",
+        )
+    return addresses[0]
+
+
+def way_to(address: str, port: int) -> Way:
+    """The interface by which packets to that address leave. No packet is sent."""
+    if is_loopback(address):
+        return Way(next((name for name in interfaces() if name in ("lo", "lo0")), ""), address)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, port))  # of a datagram socket: only the route is looked up
+        except OSError:
+            return Way("", "")  # no route; connecting is about to say so
+        local = str(probe.getsockname()[0])
+    return Way(next((name for name, own in interfaces().items() if own == local), ""), local)
+
+
+def interfaces() -> dict[str, str]:
+    """The interfaces of this machine with their IPv4 addresses; "" for those without one."""
+    return {name: _address_of(name) for _, name in socket.if_nameindex()}
+
+
+def _address_of(name: str) -> str:
+    if fcntl is None:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def use_way(way: Way, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
+    """Let gloo and nccl open their ports on that interface only, unless the user chose one.
+
+    Returns:
+        What is wrong with the user's choice, one line each.
+    """
+    problems = []
+    for variable in _VARIABLES:
+        chosen = environ.get(variable)
+        if chosen is None and way.interface:
+            environ[variable] = way.interface
+        elif chosen:
+            problems += _problems_of(variable, chosen, way, master)
+    return problems
+
+
+def _problems_of(variable: str, chosen: str, way: Way, master: tuple[str, int]) -> list[str]:
+    found = interfaces()
+    names = [name for name in found if _is_meant(variable, chosen, name)]
+    if not names:
+        return [f"{variable}={chosen}: this machine has no such interface (it has {', '.join(found)})"]
+    if way.interface in names or any(_reaches(found[name], master) for name in names):
+        return []
+    through = f", the way to it is {way.interface}" if way.interface else ""
+    return [f"{variable}={chosen}: from there {master[0]} cannot be reached{through}"]
+
+
+def _is_meant(variable: str, chosen: str, name: str) -> bool:
+    """Whether a setting means an interface: for nccl prefixes, ``=`` for whole names, ``^`` for all others."""
+    if variable == "GLOO_SOCKET_IFNAME":
+        return name in chosen.split(",")
+    is_exact, entries = "=" in chosen[:2], chosen.lstrip("^=").split(",")
+    is_listed = any(name == entry if is_exact else name.startswith(entry) for entry in entries)
+    return is_listed != chosen.startswith("^")
+
+
+def _reaches(address: str, master: tuple[str, int]) -> bool:
+    """Whether a packet from that address has a route to the meeting point. None is sent."""
+    if not address or ":" in master[0]:
+        return bool(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+            probe.connect(master)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,129 @@
+"""What ``train`` was asked for, checked before anything runs. Nothing is built and nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+
+from nemo_lite.backends.pytorch.data import Uneven
+from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.engine.step_batches import check_uneven
+from nemo_lite.backends.pytorch.engine.training import Limits
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+
+def limits_of(
+    params: Mapping[str, Any],
+    batches_per_step: int | None,
+    stop_on_nan_loss: bool,
+    max_nonfinite_steps: int = Limits.max_nonfinite_steps,
+    uneven: Uneven = Limits.uneven,
+) -> Limits:
+    """When the run ends, from ``optimization_params`` and the arguments beside it.
+
+    Raises:
+        UsageError: both or neither of ``num_epochs`` and ``max_steps``, or a number that cannot be one of its kind.
+        UnknownNameError: an ``uneven`` that is no policy.
+    """
+    num_epochs, max_steps = params.get("num_epochs"), params.get("max_steps")
+    if (num_epochs is None) == (max_steps is None):
+        got = "neither" if num_epochs is None else f"num_epochs={num_epochs} and max_steps={max_steps}"
+        raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
+    check_uneven(uneven)
+    counts = {
+        "num_epochs": num_epochs,
+        "max_steps": max_steps,
+        "batches_per_step": batches_per_step,
+        "max_nonfinite_steps": max_nonfinite_steps,
+    }
+    for name, value in counts.items():
+        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+            raise UsageError(f"{name} must be a whole number, at least 1", got=repr(value))
+    clip = params.get("grad_norm_clip")
+    if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
+        raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
+    max_grad_norm = None if clip is None else float(clip)
+    return Limits(
+        num_epochs,
+        max_steps,
+        batches_per_step or 1,
+        max_grad_norm,
+        stop_on_nan_loss,
+        max_nonfinite_steps,
+        uneven,
+    )
+
+
+def check_policy(lr_policy: Any) -> None:
+    """Raise UsageError for what is not a function of (initial rate, step, epoch): a name, or a class of policies."""
+    if lr_policy is None or (callable(lr_policy) and not isinstance(lr_policy, type)):
+        return
+    got = lr_policy.__name__ if isinstance(lr_policy, type) else repr(lr_policy)
+    remedy = "make an object of the class, or get_lr_policy(name, ...) from nemo_lite.utils.lr_policies"
+    raise UsageError("lr_policy must be a policy or a function of (initial rate, step, epoch)", got=got, remedy=remedy)
+
+
+def check_callbacks(callbacks: Any) -> Sequence[Any]:
+    """The callbacks as a sequence; ``None`` is none.
+
+    Raises:
+        UsageError: it is not a list, but one callback, say.
+    """
+    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+        got = type(callbacks).__name__
+        raise UsageError("callbacks must be a list", got=got, remedy="put brackets around it")
+    return callbacks or ()
+
+
+def refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, gradient_predivide: bool) -> None:
+    """Raise UsageError for options that cannot act."""
+    if gradient_predivide:
+        raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
+    if synced_batchnorm and group_size and comm.world_size % group_size:
+        raise UsageError(
+            "synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}"
+        )
+
+
+def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> None:
+    """Say that one process has nothing to divide.
+
+    Raises:
+        UsageError: float16, whose loss scale would have to be found over all parts of a gradient.
+    """
+    if shard_weights and precision.dtype is torch.float16:
+        raise UsageError("shard_weights does not go with float16", remedy='compute in bfloat16: amp_dtype="bfloat16"')
+    if shard_weights and comm.world_size == 1:
+        logging.warning("shard_weights has no effect: there is one process")
+
+
+def optimizers_and_losses(
+    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, limits: Limits
+) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
+    """``(optimizer, losses)`` for each objective.
+
+    Raises:
+        UsageError: something else than losses or ``(optimizer, [losses])`` tuples, or an optimizer too few or too many.
+    """
+    if not isinstance(tensors, (list, tuple)):
+        got = type(tensors).__name__
+        raise UsageError("tensors_to_optimize must be a list", got=got, remedy="put brackets around it")
+    if not tensors:
+        raise UsageError("tensors_to_optimize is empty", wanted="losses, or (optimizer, [losses]) tuples")
+    if all(isinstance(item, NmTensor) for item in tensors):
+        if optimizer is None:
+            raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
+        return [(optimizer, tensors)]
+    for item in tensors:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
+            got = ", ".join(type(item).__name__ for item in tensors)
+            raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
+    if optimizer is not None or limits.batches_per_step > 1:
+        raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
+    return list(tensors)

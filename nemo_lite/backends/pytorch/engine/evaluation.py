@@ -1,0 +1,217 @@
+"""Running a DAG over its data layer without gradients, on one rank and on all: evaluation, inference. No metrics."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
+from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
+from nemo_lite.backends.pytorch.engine.modes import evaluating
+from nemo_lite.backends.pytorch.engine.statistics import mean_statistics
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.errors import DagError, UsageError
+
+# The number of a row that holds a rank's place in a round of the others.
+_UNCOUNTED = -1
+
+
+class Row(NamedTuple):
+    """What one batch gave.
+
+    Attributes:
+        number: position of the batch in data order, over all ranks; -1 where this rank has no batch while others do.
+        ids: positions of its items in the data layer, where it knows them.
+        values: one for each wire; nothing where there is no batch.
+    """
+
+    number: int
+    ids: list[int] | None
+    values: list[Any]
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a batch."""
+        return self.number != _UNCOUNTED
+
+
+class Evaluation:
+    """A DAG lowered for evaluation.
+
+    Args:
+        wires: what to compute for each batch.
+        device: where.
+        precision: in what.
+
+    Raises:
+        DagError: the wires do not form one DAG, or their data layer does not run on torch.
+    """
+
+    def __init__(self, wires: Sequence[NmTensor], device: torch.device, precision: Precision) -> None:
+        self.dag = Dag(wires)
+        self.data_layer = torch_data_layer(self.dag)
+        self.module: fx.GraphModule = lower(self.dag.slice(), "EvaluationDag")
+        self._device, self._precision = device, precision
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The DAG's modules."""
+        return [module for module in self.dag.modules.values() if isinstance(module, nn.Module)]
+
+    def rows(self, comm: Comm) -> Iterator[Row]:
+        """What each batch of this rank gives: over all ranks every item once, modules in evaluation mode.
+
+        All ranks give equally many rows: the n-th of all ranks are one stretch of the data, in which a rank may have no
+        batch (see :attr:`Row.counts`). Each row begins with an exchange between the ranks: take them alike.
+
+        Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
+        ends, also when it is left early. At its end the loaders of all ranks settle what they noticed.
+        """
+        self.module.to(self._device)
+        loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
+        with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
+            for number, batch in _in_step(loader.epoch(0), comm):
+                if batch is not None:
+                    yield Row(number, None if batch.ids is None else list(batch.ids), self._run(batch))
+                    continue
+                if needs_all_ranks(self.modules, in_training=False):  # running them is an exchange of all ranks
+                    spare = spare or self._any_batch(comm)
+                    self._run(spare)
+                yield Row(_UNCOUNTED, None, [])
+        settle(loader, comm)
+
+    def _loader(self, shard: Shard) -> BatchLoader:
+        return self.data_layer.loader(training=False, shard=shard)
+
+    def _run(self, batch: Batch) -> list[Any]:
+        with self._precision.forward():
+            return list(self.module(*to_device(batch.values, self._device)))
+
+    def _any_batch(self, comm: Comm) -> Batch:
+        """The first of the whole set: in this rank's part there may be none."""
+        batch = next(self._loader(Shard()).epoch(0), None)
+        if batch is None:
+            raise UsageError(
+                f"{self.data_layer.name} gives batches to other ranks, and none to a process that asks for all",
+                place=f"rank {comm.rank}",
+                remedy="its loader must give the same data at each call",
+            )
+        return batch
+
+
+def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch | None]]:
+    """This rank's batches with their numbers, equally many on all ranks: None in a round in which it has no batch.
+
+    A round is a stretch of the data, one batch for each rank. Where nothing of a rank's batch could be used, its next
+    one waits for its own round: so rounds are in data order, and no results need to be held back.
+    """
+    for count, batch in enumerate(batches):
+        number = count * comm.world_size + comm.rank if batch.number is None else batch.number
+        while not _vote(number // comm.world_size, comm).is_ours:
+            yield _UNCOUNTED, None
+        yield number, batch
+    while not _vote(None, comm).is_over:
+        yield _UNCOUNTED, None
+
+
+class _Vote(NamedTuple):
+    is_ours: bool
+    is_over: bool
+
+
+def _vote(ours: int | None, comm: Comm) -> _Vote:
+    """Whether the round of this rank's next batch is the earliest of all ranks' next ones; whether no rank has any."""
+    votes = [0.0] * comm.world_size
+    votes[comm.rank] = 0.0 if ours is None else ours + 1.0
+    votes = comm.sum(votes)  # each rank adds to its own
+    earliest = min(filter(None, votes), default=0.0)
+    return _Vote(is_ours=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
+
+
+class Certificate:
+    """Which items an evaluation or inference has computed, over all ranks.
+
+    Args:
+        data_layer: whose items they are.
+
+    Attributes:
+        items: their positions in data order; None where the data layer does not number them.
+    """
+
+    def __init__(self, data_layer: DataLayerNM) -> None:
+        self.items: list[int] | None = []
+        self._data_layer = data_layer
+
+    def note(self, ids: list[int] | None) -> None:
+        """Take notice of a batch."""
+        if ids is None:
+            self.items = None
+        elif self.items is not None:
+            self.items.extend(ids)
+
+    @property
+    def num_items(self) -> int | None:
+        """How many they are."""
+        return None if self.items is None else len(self.items)
+
+    @property
+    def digest(self) -> str:
+        """A hash of their names, repeated ones included: equal for equal sets, on any number of ranks. Without: ""."""
+        if self.items is None:
+            return ""
+        names = "\n".join(map(self._data_layer.id_of, sorted(self.items)))
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
+class EvaluationRun:
+    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`."""
+
+    def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
+        self._evaluation, self._comm = evaluation, comm
+        self._certificate = Certificate(evaluation.data_layer)
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
+            in_order = in_data_order([rows])
+            for row in in_order:
+                self._certificate.note(row.ids)
+            yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
+
+    @property
+    def num_items(self) -> int | None:
+        """How many items came; ``None`` where the data layer does not number them."""
+        return self._certificate.num_items
+
+    @property
+    def digest(self) -> str:
+        """A hash of the names of the items that came."""
+        return self._certificate.digest
+
+
+def torch_data_layer(dag: Dag) -> DataLayerNM:
+    """The DAG's data layer.
+
+    Raises:
+        DagError: it does not run on torch.
+    """
+    layer = dag.data_layer
+    if not isinstance(layer, DataLayerNM):
+        raise DagError(
+            f"{layer.name} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM"
+        )
+    return layer
+
+
+def in_data_order(rounds: Iterable[Sequence[Sequence[Any]]]) -> list[Row]:
+    """All rows of all rounds by number; they travelled as plain tuples."""
+    rows = (Row(*travelled) for arrived in rounds for travelled in arrived)
+    return sorted((row for row in rows if row.counts), key=lambda row: row.number)

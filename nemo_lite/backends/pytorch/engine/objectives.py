@@ -1,0 +1,123 @@
+"""Objectives: from losses to what an optimizer minimises, weights whole or divided among the ranks. No loop here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.engine.training import Objective
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.errors import UsageError
+
+
+class Objectives:
+    """Makes objectives and optimizers.
+
+    Args:
+        comm: the ranks.
+        device: where modules run.
+        shard_weights: divide weights among the ranks.
+    """
+
+    def __init__(self, comm: Comm, device: torch.device, shard_weights: bool) -> None:
+        self._comm, self._device, self._shard_weights = comm, device, shard_weights
+
+    def make(
+        self,
+        dag: Dag,
+        optimizer: str | torch.optim.Optimizer,
+        losses: Sequence[NmTensor],
+        kept: Sequence[NmTensor],
+        params: Mapping[str, Any],
+    ) -> Objective:
+        """What the optimizer minimises: the DAG of these losses, on its device and on all ranks.
+
+        Args:
+            dag: of all losses of the run.
+            optimizer: a name, or an instance.
+            losses: they are summed.
+            kept: wires whose values are wanted beside the losses.
+            params: options of the optimizer.
+
+        Raises:
+            UsageError: the optimizer holds no weight that these losses depend on.
+        """
+        reached = Dag(losses)
+        own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
+        part = dag.slice([*losses, *own])
+        self.shard(reached)  # before anything is moved: the whole model may not fit on the device
+        run = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
+        chosen = self.create_optimizer(optimizer, losses, params)
+        parameters = [p for group in chosen.param_groups for p in group["params"]]
+        if not {*parameters} & {*_parameters(reached.modules.values())}:
+            raise UsageError(
+                "the optimizer holds no weight that these losses depend on",
+                place=type(chosen).__name__,
+                got=", ".join(wire.place for wire in losses),
+                remedy=self._remedy(),
+            )
+        rates = [group["lr"] for group in chosen.param_groups]
+        calls = {step.call for step in part.steps}
+        return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
+
+    def shard(self, dag: Dag) -> None:
+        """Divide the weights of its modules, if that was asked for; those that are divided already stay so."""
+        self._shard(modules_of(dag))
+
+    def _shard(self, modules: Iterable[Any]) -> None:
+        if self._shard_weights:
+            self._comm.shard([module for module in modules if _parameters([module])], self._device)
+
+    def _remedy(self) -> str:
+        if self._shard_weights:  # dividing makes other parameters of them, so an optimizer is made afterwards
+            return "make it with create_optimizer of the factory"
+        return "make it of the parameters of the DAG's modules"
+
+    def create_optimizer(
+        self,
+        optimizer: str | torch.optim.Optimizer,
+        things_to_optimize: Sequence[Any],
+        optimizer_params: Mapping[str, Any],
+    ) -> torch.optim.Optimizer:
+        """See :meth:`~nemo_lite.backends.pytorch.actions.PtActions.create_optimizer`."""
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return optimizer
+        if not isinstance(things_to_optimize, (list, tuple)) or not all(map(_can_be_optimized, things_to_optimize)):
+            things = things_to_optimize if isinstance(things_to_optimize, (list, tuple)) else [things_to_optimize]
+            raise UsageError(
+                "things_to_optimize must be a list of modules or wires",
+                place="create_optimizer",
+                got=", ".join(type(thing).__name__ for thing in things),
+            )
+        wires = [thing for thing in things_to_optimize if isinstance(thing, NmTensor)]
+        modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
+        if wires:
+            modules += Dag(wires).modules.values()
+        self._shard(modules)
+        parameters = _parameters(modules)
+        if not parameters:
+            raise UsageError("there is nothing to optimize", place="create_optimizer", got="modules without parameters")
+        for module in modules:
+            module.to(self._device)
+        return create_optimizer(optimizer, parameters, dict(optimizer_params))
+
+
+def modules_of(dag: Dag) -> list[nn.Module]:
+    """The modules of a DAG that run on torch."""
+    return [module for module in dag.modules.values() if isinstance(module, nn.Module)]
+
+
+def _can_be_optimized(thing: Any) -> bool:
+    return isinstance(thing, (nn.Module, NmTensor))
+
+
+def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
+    """Every parameter once, also those that are shared or frozen (a frozen one gets no gradient, so it stays)."""
+    return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))

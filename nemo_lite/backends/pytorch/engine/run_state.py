@@ -1,0 +1,345 @@
+"""What callbacks see while an action runs: counters, times, the step's tensors; verbs to evaluate, save and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
+from nemo_lite.backends.pytorch.checkpoint.storage import (
+    Weights,
+    load_training_state,
+    save_module,
+    save_training_state,
+)
+from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
+from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
+from nemo_lite.backends.pytorch.engine.statistics import mean_statistics
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.action_state import StepTensors, StepTiming
+from nemo_lite.core.graph.dag import Dag, slice_between
+from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.errors import CheckpointError, DagError, did_you_mean
+from nemo_lite.utils import logging
+
+T = TypeVar("T")
+
+
+class StepValues:
+    """The tensors of the step that just ran; what continues beyond the training DAG is computed when asked for."""
+
+    def __init__(self, dag: Dag, precision: Precision) -> None:
+        self._dag, self._precision = dag, precision
+        self._names = dag.wires_by_name()
+        self._values: dict[NmTensor, Any] = {}
+        self._fresh: tuple[Sequence[NmTensor], Sequence[Any]] = ((), ())
+        self._loss: torch.Tensor | None = None
+        self._calls: Set[ModuleCall] = frozenset()
+        self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
+
+    def wire(self, name: str) -> NmTensor:
+        """The wire of that name.
+
+        Raises:
+            DagError: no wire was renamed so.
+        """
+        if name not in self._names:
+            known = ["loss", *self._names]
+            raise DagError(
+                f'no wire of this DAG is named "{name}"',
+                remedy=f'known: {", ".join(known)}{did_you_mean(name, known)}; name one with wire.rename("{name}")',
+            )
+        return self._names[name]
+
+    def kept(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
+        """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
+        wanted = list(dict.fromkeys([*wires, *self._names.values()]))
+        return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
+
+    def set(self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[Any]) -> None:
+        """Take the values of a step that made ``calls``. Runs at every step: nothing is looked at before that."""
+        self._loss, self._calls, self._fresh = loss, calls, (wires, values)
+
+    def clear(self) -> None:
+        """Let the step's tensors go."""
+        self._loss = None
+        self._fresh = ((), ())
+        if self._values:
+            self._values = {}
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """See :class:`nemo_lite.core.action_state.StepTensors`."""
+        if isinstance(wire, str):
+            if wire == "loss" and wire not in self._names:
+                return self._loss
+            wire = self.wire(wire)
+        if not self._values:
+            wires, values = self._fresh
+            self._values = {
+                w: v.detach() if isinstance(v, torch.Tensor) else v for w, v in zip(wires, values, strict=True)
+            }
+        if wire not in self._values and compute:
+            self._values[wire] = self._continue_to(wire)
+        return self._values.get(wire)
+
+    def _continue_to(self, wire: NmTensor) -> Any:
+        """Compute a wire from what the step has. What the step computed is not repeated: dropout would differ."""
+        key = (wire, id(self._calls))
+        if key not in self._continuations:
+            part = slice_between(self._fresh[0], [wire])
+            if needs_all_ranks(m for m in (step.module for step in part.steps) if isinstance(m, nn.Module)):
+                raise DagError(
+                    f"{wire.place} cannot be computed by one process alone",
+                    got="a module on the way to it that exchanges statistics or weights with other processes",
+                    remedy="make it part of what is trained, or evaluate it",
+                )
+            again = [step.name for step in part.steps if step.call in self._calls]
+            if again:
+                raise DagError(
+                    f"{wire.place} was not kept in this step",
+                    got=f"it needs what {again[-1]} gave",
+                    remedy='name the wire before training starts: wire.rename("...") keeps it',
+                )
+            self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
+        inputs, module = self._continuations[key]
+        with torch.no_grad(), self._precision.forward():
+            return module(*(self._values[taken] for taken in inputs))[0]
+
+
+class NoValues:
+    """In place of :class:`StepValues` where nothing is trained."""
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """Raises DagError: there was no step."""
+        raise DagError("there is no training step to read tensors of", got=str(wire))
+
+
+@dataclass
+class _Clock:
+    """Sums of what the steps took, and what each reader had seen of them."""
+
+    total: StepTiming = field(default_factory=StepTiming)
+    seen: dict[int, StepTiming] = field(default_factory=dict)
+
+    def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
+        self.total.num_steps += 1
+        self.total.seconds += seconds
+        self.total.data_wait_seconds += data_wait_seconds
+        self.total.amount += amount
+
+    def read(self, reader: object) -> StepTiming:
+        now, before = self.total, self.seen.get(id(reader), StepTiming())
+        self.seen[id(reader)] = StepTiming(now.num_steps, now.seconds, now.data_wait_seconds, now.amount)
+        return StepTiming(
+            now.num_steps - before.num_steps,
+            now.seconds - before.seconds,
+            now.data_wait_seconds - before.data_wait_seconds,
+            now.amount - before.amount,
+            now.amount_unit,
+        )
+
+
+class RunState:
+    """State of a running action; see :class:`nemo_lite.core.action_state.ActionState` for what callbacks may use."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        device: torch.device,
+        precision: Precision,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        modules: Mapping[str, Any] | None = None,
+        tb_writer: Any = None,
+        tensors: StepValues | None = None,
+    ) -> None:
+        self.comm, self.device, self.precision = comm, device, precision
+        self.optimizers = list(optimizers)
+        self.modules: Mapping[str, Any] = dict(modules or {})
+        self.tb_writer = tb_writer
+        self.tensors: StepTensors = tensors or NoValues()
+        self.step = 0
+        self.epoch = 0
+        self.steps_done = 0
+        self.epochs_done = 0
+        self.total_steps: int | None = None
+        self.learning_rate = 0.0
+        self.stop_reason = ""
+        self._all_stop = False
+        self.clock = _Clock()
+        self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
+
+    @property
+    def local_rank(self) -> int | None:
+        """Number of this process on its machine; ``None`` for a single process."""
+        return self.comm.local_rank
+
+    @property
+    def global_rank(self) -> int | None:
+        """Number of this process; ``None`` for a single process."""
+        return None if self.comm.local_rank is None else self.comm.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.comm.world_size
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def timing(self, reader: object) -> StepTiming:
+        """The times of the steps since this reader last asked."""
+        return self.clock.read(reader)
+
+    def request_stop(self, reason: str) -> None:
+        """End the run. See ``ActionState``."""
+        self.stop_reason = reason
+
+    def agree_to_stop(self) -> None:
+        """Take notice that some rank has asked to stop, so that all do at this step."""
+        self._all_stop = True
+        self.stop_reason = self.stop_reason or "another rank asked for it"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends here. With several ranks only what all know of counts."""
+        return self._all_stop or (self.comm.world_size == 1 and bool(self.stop_reason))
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives on the first rank. See ``ActionState``."""
+        return self.comm.on_first(make)
+
+    def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
+        """Check and lower an evaluation DAG; the second time for the same wires, give the first one's."""
+        key = tuple(wires)
+        if key not in self._evaluations:
+            self._evaluations[key] = Evaluation(key, self.device, self.precision)
+        return self._evaluations[key]
+
+    def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
+        """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
+        return EvaluationRun(self.prepare_evaluation(wires), self.comm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the modules' weights."""
+        return {
+            "step": self.steps_done,
+            "epoch": self.epochs_done,
+            "optimizers": [self.comm.whole(optimizer.state_dict()) for optimizer in self.optimizers],
+            "optimizer_names": self._optimizer_names(),
+            "precision": self.precision.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Restore counters, optimizers and the loss scale.
+
+        Args:
+            state: what :meth:`state_dict` gave.
+            place: where it was read from, for messages.
+
+        Raises:
+            CheckpointError: the state is of another set of optimizers or parameters.
+        """
+        saved = state.get("optimizers", [])
+        names = state.get("optimizer_names", self._optimizer_names())
+        if len(saved) != len(self.optimizers) or names != self._optimizer_names():
+            raise CheckpointError(
+                "the optimizers differ",
+                place=place,
+                got=f"{', '.join(names)} saved",
+                wanted=f"{', '.join(self._optimizer_names())} of this run",
+                remedy="train on with the same",
+            )
+        try:
+            for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
+                self.comm.load_optimizer_state(optimizer, optimizer_state)
+        except (ValueError, KeyError) as error:
+            problem = "the optimizer's state does not fit the parameters"
+            raise CheckpointError(problem, place=place, got=str(error)) from error
+        self.precision.load_state_dict(state.get("precision", {}))
+        self.step = self.steps_done = int(state["step"])
+        self.epoch = self.epochs_done = int(state["epoch"])
+
+    def _optimizer_names(self) -> list[str]:
+        return [type(optimizer).__name__ for optimizer in self.optimizers]
+
+    def save_state_to(self, path: str | Path) -> None:
+        """Write step, epoch, optimizers and the loss scale to one file."""
+        state = self.state_dict()
+        self._write(lambda: save_training_state(path, state))
+
+    def save_module(self, module: Any, path: str | Path) -> None:
+        """Write a module's weights. See ``ActionState``."""
+        with mean_statistics([module], self.comm):
+            weights = self._weights(module)
+            self._write(lambda: save_module(weights, path))
+
+    def _weights(self, module: nn.Module) -> Weights:
+        return Weights(type(module).__name__, self.comm.whole(module.state_dict()))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Write on the first rank; the others go on when it is done."""
+        self.comm.on_first(write)
+        self.comm.barrier()
+
+    def restore_state_from(self, path: str | Path) -> None:
+        """Read what :meth:`save_state_to` wrote."""
+        state: Any = self.comm.on_first(lambda: load_training_state(path))
+        self.load_state_dict(self.comm.share(state))
+
+    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
+        """Write a set named after the steps or epochs done. See ``ActionState``."""
+        number = self.steps_done if kind == "STEP" else self.epochs_done
+        modules = named_weighted_modules(self.modules.values())
+
+        state = self.state_dict()
+        checkpoints = CheckpointFolder(folder)
+        with mean_statistics(modules.values(), self.comm):
+            weights = {name: self._weights(module) for name, module in modules.items()}
+            self._write(lambda: checkpoints.save(weights, state, kind=kind, number=number, keep=keep))
+
+    def load_checkpoint(self, folder: str | Path) -> str | None:
+        """Restore the newest complete set. See ``ActionState``."""
+        checkpoints = CheckpointFolder(folder)
+        modules = named_weighted_modules(self.modules.values())  # names that clash are told now, not at the first save
+        contents = read_on_first(self.comm, lambda: None if checkpoints.is_empty() else checkpoints.read(modules))
+        if contents is None:
+            return None
+        contents.fill(modules)
+        restored, state = contents.name, contents.state or {}
+        if "optimizers" in state:
+            self.load_state_dict(state, restored)
+            logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
+        else:
+            logging.warning(
+                "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
+            )
+        return restored
+
+
+def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
+    """What the first rank reads, on all: the others need not see its files."""
+    travels: Any = comm.share(comm.on_first(lambda: None if (found := read()) is None else tuple(found)))
+    return None if travels is None else Contents(*travels)
+
+
+def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
+    """The modules with something to save, by given name or class name.
+
+    Raises:
+        CheckpointError: two of one name.
+    """
+    found: dict[str, nn.Module] = {}
+    for module in modules:
+        if not isinstance(module, nn.Module) or not module.state_dict():
+            continue
+        name = module.name if module.has_own_name else type(module).__name__
+        if name in found:
+            raise CheckpointError(f'two modules would be saved as "{name}"', remedy="give each its own name=")
+        found[str(name)] = module
+    return found

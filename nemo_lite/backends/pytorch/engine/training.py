@@ -1,0 +1,289 @@
+"""The training loop: it reads as the algorithm. Policy (precision, ranks, callbacks) lives in the objects it calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven
+from nemo_lite.backends.pytorch.distributed import Replica
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
+from nemo_lite.backends.pytorch.engine.reach import refuse_unreached
+from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues
+from nemo_lite.backends.pytorch.engine.statistics import RunningStatistics
+from nemo_lite.backends.pytorch.engine.step_batches import Turn, Turns
+from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.errors import NonFiniteLossError, UsageError
+from nemo_lite.utils import logging
+
+_NOTHING = nullcontext()
+
+LrPolicy = Callable[[float, int, int], float]
+
+
+@dataclass
+class Objective:
+    """What one optimizer minimises.
+
+    Attributes:
+        run: computes the losses, then the kept wires, from a batch; its gradients are averaged over the ranks.
+        num_losses: how many of its outputs are losses; they are summed.
+        kept: the wires of a batch, then those of its outputs.
+        calls: the calls that ``run`` makes.
+        optimizer: updates ``parameters``.
+        parameters: what is clipped and updated.
+        initial_lrs: learning rate of each parameter group before any policy.
+    """
+
+    run: Replica
+    num_losses: int
+    kept: Sequence[NmTensor]
+    calls: Set[ModuleCall]
+    optimizer: torch.optim.Optimizer
+    parameters: Sequence[nn.Parameter]
+    initial_lrs: Sequence[float]
+
+
+@dataclass
+class Limits:
+    """When a run ends, and what it does on the way.
+
+    Attributes:
+        num_epochs, max_steps: one of them is given.
+        batches_per_step: batches on each rank whose gradients make one step.
+        max_grad_norm: gradients are clipped to it.
+        stop_on_nan_loss: stop at the first loss that is not finite.
+        max_nonfinite_steps: stop after so many steps in a row whose loss is not finite.
+        uneven: what happens when some ranks have no more batches in an epoch and others do.
+    """
+
+    num_epochs: int | None
+    max_steps: int | None
+    batches_per_step: int = 1
+    max_grad_norm: float | None = None
+    stop_on_nan_loss: bool = False
+    max_nonfinite_steps: int = 25
+    uneven: Uneven = "pad"
+
+
+@dataclass
+class _Skipped:
+    """Steps whose loss was not finite."""
+
+    total: int = 0
+    in_a_row: int = 0
+
+
+class Training:
+    """One run of training. Every rank has one, and all take the same decisions at the same steps.
+
+    Args:
+        objectives: taken in turn, one a step.
+        loader: the batches of this rank.
+        place_of: where item ``i`` of the data layer comes from, for messages.
+        state: what callbacks see.
+        values: the step's tensors, part of ``state``.
+        callbacks: told what happens.
+        lr_policy: learning rate from (initial rate, step, epoch).
+        limits: when to end.
+        reseed: called with the index of each epoch before it starts.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        loader: BatchLoader,
+        place_of: Callable[[int], str],
+        state: RunState,
+        values: StepValues,
+        callbacks: CallbackList,
+        lr_policy: LrPolicy | None,
+        limits: Limits,
+        reseed: Callable[[int], None],
+    ) -> None:
+        self._objectives, self._place_of = objectives, place_of
+        self._state, self._values, self._callbacks = state, values, callbacks
+        self._lr_policy, self._limits, self._reseed = lr_policy, limits, reseed
+        self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
+        self._statistics = RunningStatistics(self._modules)
+        # Batches that only keep the ranks together leave no trace in them; kept apart from what a skipped step needs.
+        self._idle = RunningStatistics(self._modules, own_only=True)
+        self._turns = Turns(loader, state.comm, limits.batches_per_step, limits.uneven)
+        self._skipped = _Skipped()
+
+    def run(self) -> None:
+        """Train until a limit is reached or a callback asks to stop."""
+        state, callbacks = self._state, self._callbacks
+        callbacks.on_action_start(state)
+        if self._is_done():
+            done = "%d steps and %d epochs were done before this run"
+            logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
+        while not self._is_done():
+            state.epoch = state.epochs_done
+            self._reseed(state.epoch)
+            callbacks.on_epoch_start(state)
+            self._epoch()
+        if self._skipped.total:
+            skipped = "%d of %d steps were skipped: their loss was not finite"
+            logging.warning(skipped, self._skipped.total, state.steps_done)
+        if state.stop_reason:
+            logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
+        callbacks.on_action_end(state)
+        self._values.clear()
+
+    def _epoch(self) -> None:
+        state = self._state
+        turn = self._turns.first(state.epoch)
+        if turn.is_over:
+            raise UsageError(
+                f"the data layer gave no batch in epoch {state.epoch}",
+                remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
+                "data_iterator must give a new one for each epoch",
+            )
+        # Asked here and not behind the step: an epoch that ends with the run is complete.
+        while not turn.is_over and not self._is_done():
+            turn = self._step(turn)
+        self._turns.settle()
+        if turn.is_over:
+            self._turns.report()
+            self._callbacks.on_epoch_end(state)
+
+    def _is_done(self) -> bool:
+        state, limits = self._state, self._limits
+        if limits.max_steps is not None and state.steps_done >= limits.max_steps:
+            return True
+        return state.is_stopping or (limits.num_epochs is not None and state.epochs_done >= limits.num_epochs)
+
+    def _step(self, turn: Turn) -> Turn:
+        """Make one optimizer step; what the next one takes."""
+        started, state, callbacks = time.perf_counter(), self._state, self._callbacks
+        state.step = state.steps_done
+        state.comm.at_step(state.step)
+        objective = self._objectives[state.step % len(self._objectives)]
+        callbacks.on_step_start(state)
+        self._set_learning_rate(objective)
+        objective.optimizer.zero_grad(set_to_none=True)
+        self._statistics.keep()
+        losses = [
+            self._accumulate(objective, batch, weight, number == len(turn.batches))
+            for number, (batch, weight) in enumerate(zip(turn.batches, turn.weights(), strict=True), 1)
+        ]
+        # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
+        following = self._turns.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
+        if following.was_finite:
+            self._skipped.in_a_row = 0
+            state.precision.update(objective.optimizer, objective.parameters, self._limits.max_grad_norm)
+        else:
+            self._skip(turn.batches, losses)
+        state.steps_done += 1
+        if following.is_over:
+            state.epochs_done = state.epoch + 1  # known before the step's end is told: a checkpoint made then holds it
+        if following.stop:
+            state.agree_to_stop()
+        amount = sum([batch.amount for batch in turn.counted])
+        state.clock.add(time.perf_counter() - started + turn.first_wait, following.wait_seconds, amount)
+        callbacks.on_step_end(state)
+        return following
+
+    def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
+        """Forward and backward of one batch; its loss. In the gradient of the step it counts with ``weight``."""
+        state = self._state
+        self._callbacks.on_batch_start(state)
+        state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
+        self._values.clear()
+        values = to_device(batch.values, state.device)
+        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else _NOTHING:
+            with state.precision.forward():
+                outputs = objective.run(*values)
+            loss = _total(outputs[: objective.num_losses])
+            if objective.run.is_unchecked:
+                self._check_reach(objective, loss)
+            state.precision.backward(loss if weight == 1.0 else loss * weight)
+        detached = loss.detach()
+        self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
+        self._callbacks.on_batch_end(state)
+        return detached
+
+    @contextmanager
+    def _without_trace(self) -> Iterator[None]:
+        """Around a batch that only keeps the ranks together."""
+        self._idle.keep()
+        with adding_nothing(self._modules):
+            yield
+        self._idle.put_back()
+
+    def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
+        objective.run.is_unchecked = False
+        reached: set[object] = {call.module for call in objective.calls}
+        refuse_unreached(loss, [(str(module.name), module) for module in self._modules if module in reached])
+
+    def _set_learning_rate(self, objective: Objective) -> None:
+        state = self._state
+        if self._lr_policy is not None:
+            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
+                group["lr"] = self._lr_policy(initial, state.step, state.epoch)
+        state.learning_rate = objective.optimizer.param_groups[0]["lr"]
+
+    def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
+        """Leave weights and running statistics as they were and say which items were in the batches, of every rank.
+
+        Raises:
+            NonFiniteLossError: the run was told to stop then, or it was so too often in a row.
+        """
+        skipped, limits, comm = self._skipped, self._limits, self._state.comm
+        skipped.total += 1
+        skipped.in_a_row += 1
+        self._statistics.put_back()
+        problem = comm.share(_told(self._state.step, comm.gather(self._suspects(batches, losses))))
+        if limits.stop_on_nan_loss:
+            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
+        if skipped.in_a_row >= limits.max_nonfinite_steps:
+            raise NonFiniteLossError(
+                f"{problem}; it was step {skipped.in_a_row} in a row",
+                remedy="the weights are those before them; lower the learning rate, or look at the items",
+            )
+        logging.warning("%s; the step is skipped", problem)
+
+    def _suspects(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> str:
+        """The items of this rank's batches whose loss is not finite."""
+        bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
+        places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
+        return f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+
+
+def _told(step: int, suspects: Sequence[str] | None) -> str:
+    """What is said about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
+    by_rank = list(enumerate(suspects or ()))
+    several = len(by_rank) > 1
+    items = "; ".join(f"rank {rank}: {places}" if several else places for rank, places in by_rank if places)
+    return f"the loss of step {step} is not finite{'; in the batch: ' if items else ''}{items}"
+
+
+def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of the losses.
+
+    Raises:
+        UsageError: one that is not a single number, or none that depends on a weight that is trained.
+    """
+    for loss in losses:
+        if loss.numel() != 1:
+            got = f"shape {tuple(loss.shape)}"
+            raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    if not total.requires_grad:
+        raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
+    return total
+
+
+def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
+    """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    return math.isfinite(total.item())

@@ -1,0 +1,182 @@
+"""What a backend's actions object offers, and what callbacks see of an action while it runs. No torch, no loop here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from nemo_lite.core.graph.nm_tensor import NmTensor
+
+T = TypeVar("T")
+
+
+@dataclass
+class StepTiming:
+    """Where the time of the steps since the last reading went.
+
+    Attributes:
+        num_steps: optimizer steps made.
+        seconds: time they took, evaluation and saving between them not counted.
+        data_wait_seconds: part of it in which the loop waited for data.
+        amount: what they consumed, in ``amount_unit`` (items, seconds of audio).
+    """
+
+    num_steps: int = 0
+    seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    amount: float = 0.0
+    amount_unit: str = "items"
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean time of a step."""
+        return self.seconds / max(self.num_steps, 1)
+
+    @property
+    def amount_per_second(self) -> float:
+        """Throughput in ``amount_unit`` per second."""
+        return self.amount / self.seconds if self.seconds else 0.0
+
+    @property
+    def data_wait_share(self) -> float:
+        """Share of the time spent waiting for data, 0 to 1."""
+        return self.data_wait_seconds / self.seconds if self.seconds else 0.0
+
+
+class StepTensors(Protocol):
+    """The tensors of the step that just ran (NeMo 0.11's ``state["tensors"]``)."""
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """The value of a wire: by its new name (``NmTensor.rename``), by itself, or ``"loss"``: the sum of the losses.
+
+        Wires that continue beyond the training DAG are computed at the first request, without gradients, from what the
+        step has; ``compute=False`` gives None for those that are not computed yet.
+
+        Raises:
+            DagError: no such wire, or one that this step does not lead to.
+        """
+
+
+class Evaluated(Protocol):
+    """An evaluation while and after it runs. Iterate it once, on every rank and to its end."""
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        """For each round of the ranks: for each wire a list with one value for each process that had a batch.
+
+        Lists and rounds are in data order. Only the first rank gets them: on the others nothing comes out, and their
+        batches are computed all the same.
+        """
+
+    @property
+    def num_items(self) -> int | None:
+        """After the iteration, on the first rank: how many items; ``None`` where the data layer does not number them.
+
+        Each item of the data layer counts once, whatever the number of ranks.
+        """
+
+    @property
+    def digest(self) -> str:
+        """After the iteration, on the first rank: a hash of the items' ids in data order; "" where there are none.
+
+        Equal sets have equal hashes, whatever the number of ranks or the batch size.
+        """
+
+
+class ActionState(Protocol):
+    """What callbacks see. The attributes can also be read as items: ``state["step"]``.
+
+    With several ranks every rank runs every callback. Methods that say "all ranks call it" wait for the others there:
+    callbacks call them at the same moments and in the same order on all ranks, never inside :meth:`on_first`.
+
+    Attributes:
+        step: index of the optimizer step that is being made, or was made last; the first is 0.
+        epoch: index of the epoch; the first is 0.
+        total_steps: steps that the whole run makes, where that is known.
+        local_rank: ``None`` in a single process.
+        global_rank: ``None`` in a single process.
+        world_size: number of ranks; 1 in a single process.
+        optimizers: the optimizers.
+        tensors: values of the step.
+        learning_rate: the rate the last step used.
+        modules: trainable modules of the DAG by name.
+        tb_writer: the factory's TensorBoard writer, ``None`` where there is none and on all ranks but the first.
+    """
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def total_steps(self) -> int | None: ...
+    @property
+    def local_rank(self) -> int | None: ...
+    @property
+    def global_rank(self) -> int | None: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def optimizers(self) -> list[Any]: ...
+    @property
+    def tensors(self) -> StepTensors: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def modules(self) -> Mapping[str, Any]: ...
+    @property
+    def tb_writer(self) -> Any: ...
+
+    def __getitem__(self, key: str) -> Any:
+        """An attribute by name."""
+
+    def timing(self, reader: object) -> StepTiming:
+        """The times of the steps since this reader last asked."""
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives; it runs on the first rank only, the others get ``None``. All ranks call it.
+
+        For what is printed, written to files or recorded once. An error in it ends the run on all ranks.
+        """
+
+    def evaluate(self, wires: Sequence[NmTensor]) -> Evaluated:
+        """The values of ``wires`` over their own data layer, every item once. All ranks call it, and iterate.
+
+        Without gradients; modules are in evaluation mode, and put back afterwards.
+        """
+
+    def save_module(self, module: Any, path: str | Path) -> None:
+        """Write one module's weights to ``path``. All ranks call it, the first writes.
+
+        Statistics of batch norm are written as their mean over the ranks.
+        """
+
+    def save_state_to(self, path: str | Path) -> None:
+        """Write step, epoch and optimizers to one file. All ranks call it, the first writes."""
+
+    def restore_state_from(self, path: str | Path) -> None:
+        """Read what :meth:`save_state_to` wrote. All ranks call it."""
+
+    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
+        """Write modules and training state as a set; keep the newest ``keep`` of that kind. All ranks call it.
+
+        Args:
+            folder: where the sets are.
+            kind: ``STEP`` or ``EPOCH``; the set is named by it and by how many of them are done.
+            keep: how many sets to keep.
+        """
+
+    def load_checkpoint(self, folder: str | Path) -> str | None:
+        """Restore the newest complete set; its name, or ``None`` when the folder holds none. All ranks call it.
+
+        The answer is the same on all ranks.
+
+        Raises:
+            CheckpointError: a set that does not fit the modules.
+        """
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step, in order.
+
+        Any rank may ask. With several ranks it is taken up at the end of the next step, by all at the same one.
+        """

@@ -1,0 +1,271 @@
+"""The moments of an action and who hears of them: callback bases, decorators, CallbackList. No work is done here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+Hook = Callable[[ActionState], None]
+
+HOOKS = (
+    "on_action_start",
+    "on_epoch_start",
+    "on_step_start",
+    "on_batch_start",
+    "on_batch_end",
+    "on_step_end",
+    "on_epoch_end",
+    "on_action_end",
+)
+
+
+class TagOwners:
+    """Which callback of a run writes which tag of its evaluation results."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def claim(self, tags: Iterable[str], owner: str) -> None:
+        """Note who writes these tags; warn, once for each pair of callbacks, of tags that another one writes too."""
+        shared: dict[str, list[str]] = {}
+        for tag in tags:
+            first = self._owners.setdefault(tag, owner)
+            if first != owner:
+                shared.setdefault(first, []).append(tag)
+        for first, names in shared.items():
+            if (first, owner) not in self._warned:
+                self._warned.add((first, owner))
+                logging.warning(
+                    "%s and %s both return %s: one curve mixes two results; give each its own tag",
+                    first,
+                    owner,
+                    ", ".join(f'"{name}"' for name in names),
+                )
+
+
+class Callback:
+    """What a :class:`CallbackList` can hold: a :class:`NeMoCallback`, or an ``ActionCallback`` of older scripts."""
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """What to call at which moment (one of ``HOOKS``); moments that do not interest it are left out."""
+        return {}
+
+    def wanted_wires(self) -> Sequence[NmTensor]:
+        """Wires of the training DAG, or continuing from it, whose values it reads."""
+        return ()
+
+    def wanted_names(self) -> Sequence[str]:
+        """Renamed wires whose values it reads."""
+        return ()
+
+    def evaluated_wires(self) -> Sequence[NmTensor]:
+        """Wires that it evaluates over their own data layer."""
+        return ()
+
+    def join(self, label: str, tags: TagOwners) -> None:
+        """Learn its name in a list of callbacks, and who else of the list writes evaluation results."""
+
+    def close(self) -> None:
+        """Give back what it holds of the terminal; also called when a run ends with an error."""
+
+
+class NeMoCallback(Callback):
+    """Override the moments of interest; ``state`` is an :class:`~nemo_lite.core.action_state.ActionState`.
+
+    A step is one update of the weights; it takes one or several batches.
+    """
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Before the first epoch."""
+
+    def on_epoch_start(self, state: ActionState) -> None:
+        """Before the first batch of an epoch."""
+
+    def on_step_start(self, state: ActionState) -> None:
+        """Before the gradients of a step are cleared."""
+
+    def on_batch_start(self, state: ActionState) -> None:
+        """Before a batch is computed."""
+
+    def on_batch_end(self, state: ActionState) -> None:
+        """After the backward pass of a batch; ``state["tensors"]`` holds its values."""
+
+    def on_step_end(self, state: ActionState) -> None:
+        """After the weights were updated; ``state["tensors"]`` holds the values of the last batch."""
+
+    def on_epoch_end(self, state: ActionState) -> None:
+        """After the last step of an epoch."""
+
+    def on_action_end(self, state: ActionState) -> None:
+        """After everything."""
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """The methods that a subclass overrides."""
+        return {name: getattr(self, name) for name in HOOKS if is_overridden(self, name, NeMoCallback)}
+
+
+class FunctionCallback(NeMoCallback):
+    """A callback made of a function by one or several of the decorators below; calling it calls the function."""
+
+    def __init__(self, function: Hook, names: Sequence[str]) -> None:
+        self.function, self.names = function, tuple(names)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, state: ActionState) -> None:
+        self.function(state)
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """The function, at the moments it was decorated with."""
+        return dict.fromkeys(self.names, self.function)
+
+
+def _decorate(function: Hook, name: str) -> FunctionCallback:
+    if isinstance(function, FunctionCallback):
+        return FunctionCallback(function.function, [*function.names, name])
+    return FunctionCallback(function, [name])
+
+
+def on_action_start(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function before the first epoch."""
+    return _decorate(function, "on_action_start")
+
+
+def on_epoch_start(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function before each epoch."""
+    return _decorate(function, "on_epoch_start")
+
+
+def on_step_start(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function before each step."""
+    return _decorate(function, "on_step_start")
+
+
+def on_batch_start(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function before each batch."""
+    return _decorate(function, "on_batch_start")
+
+
+def on_batch_end(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function after each batch."""
+    return _decorate(function, "on_batch_end")
+
+
+def on_step_end(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function after each step."""
+    return _decorate(function, "on_step_end")
+
+
+def on_epoch_end(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function after each epoch."""
+    return _decorate(function, "on_epoch_end")
+
+
+def on_action_end(function: Hook) -> FunctionCallback:
+    """Decorator: a callback that calls the function after everything."""
+    return _decorate(function, "on_action_end")
+
+
+class CallbackList:
+    """All callbacks of a run. Which of them want to hear of a moment is found out once, so others cost nothing there.
+
+    Args:
+        callbacks: NeMoCallbacks and ActionCallbacks in any mix; they are called in this order.
+
+    Attributes:
+        wires: what the callbacks read of each training step.
+        names: the same, by the names given to ``NmTensor.rename``.
+        eval_wires: for each evaluating callback the wires that it evaluates.
+
+    Raises:
+        UsageError: something that is not a callback.
+    """
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        self._callbacks = [_checked(callback, place) for callback, place in _placed(callbacks)]
+        self.wires = list(dict.fromkeys(wire for each in self._callbacks for wire in each.wanted_wires()))
+        self.names = list(dict.fromkeys(name for each in self._callbacks for name in each.wanted_names()))
+        self.eval_wires = [list(wires) for each in self._callbacks if (wires := each.evaluated_wires())]
+        tags = TagOwners()
+        for callback, place in _placed(self._callbacks):
+            callback.join(f"{place} ({type(callback).__name__})", tags)
+        hooks = [each.hooks() for each in self._callbacks]
+        self._hooks = {name: tuple(each[name] for each in hooks if name in each) for name in HOOKS}
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Tell it to those who want to know; so do the methods below."""
+        for hook in self._hooks["on_action_start"]:
+            hook(state)
+
+    def on_epoch_start(self, state: ActionState) -> None:
+        """Before the first batch of an epoch."""
+        for hook in self._hooks["on_epoch_start"]:
+            hook(state)
+
+    def on_step_start(self, state: ActionState) -> None:
+        """Before the gradients of a step are cleared."""
+        for hook in self._hooks["on_step_start"]:
+            hook(state)
+
+    def on_batch_start(self, state: ActionState) -> None:
+        """Before a batch is computed."""
+        for hook in self._hooks["on_batch_start"]:
+            hook(state)
+
+    def on_batch_end(self, state: ActionState) -> None:
+        """After the backward pass of a batch."""
+        for hook in self._hooks["on_batch_end"]:
+            hook(state)
+
+    def on_step_end(self, state: ActionState) -> None:
+        """After the weights were updated."""
+        for hook in self._hooks["on_step_end"]:
+            hook(state)
+
+    def on_epoch_end(self, state: ActionState) -> None:
+        """After the last step of an epoch."""
+        for hook in self._hooks["on_epoch_end"]:
+            hook(state)
+
+    def on_action_end(self, state: ActionState) -> None:
+        """After everything."""
+        for hook in self._hooks["on_action_end"]:
+            hook(state)
+
+    def close(self) -> None:
+        """Let every callback give back what it holds of the terminal; for the end of a run, good or bad."""
+        for callback in self._callbacks:
+            callback.close()
+
+
+def is_overridden(callback: object, name: str, base: type) -> bool:
+    """Whether a method differs from that of ``base``, by a subclass or on the object itself."""
+    return getattr(getattr(callback, name), "__func__", None) is not getattr(base, name)
+
+
+def refuse_below_one(place: str, **numbers: int | None) -> None:
+    """Raise UsageError for a number below 1; ``None`` is passed over."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise UsageError(f"{name} must be at least 1", place=place, got=str(number))
+
+
+def _placed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+    return ((callback, f"callbacks[{index}]") for index, callback in enumerate(callbacks))
+
+
+def _checked(callback: Any, place: str) -> Callback:
+    if isinstance(callback, Callback):
+        return callback
+    name = getattr(callback, "__name__", type(callback).__name__)
+    remedy = ""
+    if isinstance(callback, type):
+        remedy = f"make an object of the class: {name}(...)"
+    elif callable(callback):
+        remedy = f"decorate {name} with the moment at which it is to be called, such as @on_step_end"
+    raise UsageError("this is not a callback", place=place, got=name, wanted="a NeMoCallback", remedy=remedy)

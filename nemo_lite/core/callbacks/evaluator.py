@@ -1,0 +1,184 @@
+"""EvaluatorCallback: when to evaluate a DAG while training, and where its results go. No metric is computed here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_lite.core.action_state import Evaluated
+from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
+from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
+from nemo_lite.core.callbacks.loggers import fetch_number, flush
+from nemo_lite.core.callbacks.wandb_run import WandbRun
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+
+@dataclass
+class _SoFar:
+    """What has happened in a run.
+
+    Attributes:
+        is_first_epoch: no epoch has begun.
+        is_stale: the weights may differ from those evaluated last.
+        num_steps: steps made.
+        evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0.
+    """
+
+    is_first_epoch: bool = True
+    is_stale: bool = True
+    num_steps: int = 0
+    evaluated_at_step: int = 0
+
+
+class EvaluatorCallback(ActionCallback):
+    """Evaluates a DAG over its own data layer: before the first step, while training, and at the end.
+
+    It evaluates after each step whose index ``eval_step`` divides, after each ``eval_epoch``-th epoch, and at the end
+    unless the weights are those evaluated last. The evaluation at the start takes the place of that after step 0: it
+    costs one pass over the data, shows where training began, and an evaluation that cannot work ends the run there
+    instead of hours later.
+
+    With several ranks each evaluates its part of the data. The user's functions get the values of all, in data order,
+    on the first rank, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
+    logged: equal lines mean the same set, whatever the number of ranks.
+
+    Args:
+        eval_tensors: the wires to evaluate.
+        user_iter_callback: called for each round of batches, one of each process, with (values, ``collected``).
+            ``values`` holds, by the wire's ``unique_name``, a list with one value for each process that had a batch,
+            and ``"IS_FROM_DIST_EVAL"``: whether there are several processes. ``collected`` is a dictionary that starts
+            empty at each evaluation.
+        user_epochs_done_callback: called at the end with ``collected``; returns results by tag, or ``None``.
+        tb_writer: where results go; by default the factory's writer.
+        tb_writer_func: called with (writer, results, step) instead of writing numbers as scalars, texts as texts.
+        eval_step: how many steps lie between evaluations; by default 1, or none when ``eval_epoch`` is given.
+        eval_epoch: how many epochs lie between evaluations.
+        wandb_name: also record results in a Weights & Biases run of this name.
+        wandb_project: the same, by the project's name.
+        eval_at_start: evaluate before the first step. Without it there is no evaluation at step 0.
+
+    Raises:
+        UsageError: a frequency below 1, something that is not a wire, or wandb is asked for and not installed.
+    """
+
+    @older_names(tensorboard_writer="tb_writer")
+    def __init__(
+        self,
+        eval_tensors: NmTensor | Sequence[NmTensor],
+        user_iter_callback: Callable[[dict[str, Any], dict[str, Any]], object],
+        user_epochs_done_callback: Callable[[dict[str, Any]], Mapping[str, Any] | None],
+        tb_writer: Any = None,
+        tb_writer_func: Callable[[Any, Mapping[str, Any], int], object] | None = None,
+        eval_step: int | None = None,
+        eval_epoch: int | None = None,
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        eval_at_start: bool = True,
+    ) -> None:
+        refuse_below_one("EvaluatorCallback", eval_step=eval_step, eval_epoch=eval_epoch)
+        self.eval_tensors = as_wires(eval_tensors, "EvaluatorCallback", "eval_tensors")
+        if not self.eval_tensors:
+            raise UsageError("eval_tensors is empty", place="EvaluatorCallback", wanted="the wires to evaluate")
+        self.user_iter_callback, self.user_done_callback = user_iter_callback, user_epochs_done_callback
+        self.tb_writer, self.tb_writer_func = tb_writer, tb_writer_func
+        self._eval_step = 1 if eval_step is None and eval_epoch is None else eval_step
+        self._eval_epoch, self._eval_at_start = eval_epoch, eval_at_start
+        uses_wandb = wandb_name is not None or wandb_project is not None
+        self._wandb = WandbRun("EvaluatorCallback", wandb_name, wandb_project) if uses_wandb else None
+        self._label, self._tags = "EvaluatorCallback", TagOwners()
+        self._so_far = _SoFar()
+
+    def wanted_wires(self) -> Sequence[NmTensor]:
+        """None: its wires belong to another DAG than the training."""
+        return ()
+
+    def evaluated_wires(self) -> Sequence[NmTensor]:
+        """The wires to evaluate."""
+        return self.eval_tensors
+
+    def join(self, label: str, tags: TagOwners) -> None:
+        """Learn its name in a list of callbacks, and who else of the list writes evaluation results."""
+        self._label, self._tags = label, tags
+
+    def on_action_start(self) -> None:
+        """Forget an earlier run."""
+        self._so_far = _SoFar()
+
+    def on_epoch_start(self) -> None:
+        """Evaluate before the first step; here and not earlier, so that a checkpoint has been restored."""
+        if self._so_far.is_first_epoch:
+            self._so_far.is_first_epoch = False
+            if self._eval_at_start:
+                self._so_far.evaluated_at_step = self.step
+                self._evaluate("Evaluation before the first step", self.step)
+
+    def on_iteration_end(self) -> None:
+        """Evaluate after every ``eval_step``-th step."""
+        self._so_far.is_stale, self._so_far.num_steps = True, self.step + 1
+        if self._eval_step and self.step % self._eval_step == 0 and self.step != self._so_far.evaluated_at_step:
+            self._evaluate("Evaluation", self.step)
+
+    def on_epoch_end(self) -> None:
+        """Evaluate after every ``eval_epoch``-th epoch."""
+        if self._eval_epoch and (self.epoch_num + 1) % self._eval_epoch == 0 and self._so_far.is_stale:
+            self._evaluate("Evaluation", self._so_far.num_steps)
+
+    def on_action_end(self) -> None:
+        """Evaluate the weights as they are now, unless that has been done."""
+        if self._so_far.is_stale:
+            self._evaluate("Final evaluation", self._so_far.num_steps)
+        self.action.on_first(lambda: flush(self._writer))
+        self._so_far = _SoFar()
+
+    @property
+    def _writer(self) -> Any:
+        return self.action.tb_writer if self.tb_writer is None else self.tb_writer
+
+    def _evaluate(self, what: str, step: int) -> None:
+        started = time.perf_counter()
+        self.action.on_first(lambda: logging.info("%s %s", what, "." * 30))
+        evaluated: Evaluated = self.action.evaluate(self.eval_tensors)
+        names = [wire.unique_name for wire in self.eval_tensors]
+        is_distributed = self.action.world_size > 1
+        collected: dict[str, Any] = {}
+        num_batches = 0
+        for values in evaluated:
+            num_batches += len(values[0])
+            by_name: dict[str, Any] = dict(zip(names, values, strict=True))
+            self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
+        self._so_far.is_stale = False
+        self.action.on_first(lambda: self._finish(evaluated, num_batches, collected, step))
+        self.action.on_first(lambda: logging.info("Evaluation time: %s seconds", time.perf_counter() - started))
+
+    def _finish(self, evaluated: Evaluated, num_batches: int, collected: dict[str, Any], step: int) -> None:
+        # Before the user's function, which may fail where nothing was collected.
+        self._certify(evaluated, num_batches)
+        results = self.user_done_callback(collected)
+        if results:
+            self._write(results, step)
+
+    def _certify(self, evaluated: Evaluated, num_batches: int) -> None:
+        if not num_batches:
+            logging.warning("%s evaluated nothing: its data layer gave no batch", self._label)
+            return
+        scored = f"{num_batches} batches" if evaluated.num_items is None else f"{evaluated.num_items} items"
+        logging.info("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
+
+    def _write(self, results: Mapping[str, Any], step: int) -> None:
+        self._tags.claim(results, self._label)
+        writer = self._writer
+        if writer is not None and self.tb_writer_func is not None:
+            self.tb_writer_func(writer, results, step)
+        elif writer is not None:
+            for tag, value in results.items():
+                if isinstance(value, str):
+                    writer.add_text(tag, value, step)
+                else:
+                    number = fetch_number(value, tag, self._label, "write it with tb_writer_func")
+                    writer.add_scalar(tag, number, step)
+        if self._wandb is not None:
+            self._wandb.log(results, step)

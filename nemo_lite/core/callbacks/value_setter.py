@@ -1,0 +1,115 @@
+"""ValueSetterCallback: an attribute of a module that follows a schedule over the steps of a run. Nothing else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from nemo_lite.core.callbacks.action_callback import ActionCallback
+from nemo_lite.errors import UnknownNameError, UsageError
+
+
+class ValueMethod:
+    """How a value moves within a policy's steps, of which the first is 0. Any function of (step, number) will do."""
+
+    class Const:
+        """Always ``value``."""
+
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def __call__(self, step: int, total_steps: int) -> Any:
+            return self.value
+
+    class Linear:
+        """In a straight line from ``a`` at the first step to ``b`` at the last."""
+
+        def __init__(self, a: float, b: float) -> None:
+            self.a, self.b = a, b
+
+        def __call__(self, step: int, total_steps: int) -> float:
+            return self.a + step / max(total_steps - 1, 1) * (self.b - self.a)
+
+
+class ValuePolicy(NamedTuple):
+    """One stretch of a schedule: ``method`` acts from step ``start`` to before step ``end``.
+
+    A float is a share of all steps, an int is a step: ``1.0`` is the end, ``1`` the second step.
+    """
+
+    method: Callable[[int, int], Any]
+    start: float
+    end: float
+
+
+class ValueSetterCallback(ActionCallback):
+    """Sets an attribute of a module before each step, by a schedule. After its end the last value stays.
+
+    With several ranks it does so on all, and the first writes the value down.
+
+    Args:
+        module: whose attribute.
+        arg_name: which attribute.
+        policies: the stretches of the schedule, from the first step to ``total_steps`` without gaps; by default the
+            attribute keeps its value.
+        total_steps: length of the schedule; by default that of the run.
+        tb_writer: writes ``param/<Class>.<attribute>``; by default the factory's writer.
+
+    Raises:
+        UnknownNameError: the module has no such attribute.
+        UsageError: when training starts: stretches with gaps, or a length that is not known.
+    """
+
+    Method = ValueMethod
+    Policy = ValuePolicy
+
+    def __init__(
+        self,
+        module: Any,
+        arg_name: str,
+        policies: Sequence[ValuePolicy] | None = None,
+        total_steps: int | None = None,
+        tb_writer: Any = None,
+    ) -> None:
+        if not hasattr(module, arg_name):
+            raise UnknownNameError("attribute", arg_name, vars(module), place=type(module).__name__)
+        self.module, self.arg_name = module, arg_name
+        constant = [ValuePolicy(ValueMethod.Const(getattr(module, arg_name)), 0, 1.0)]
+        self.policies = list(constant if policies is None else policies)
+        self.total_steps, self.tb_writer = total_steps, tb_writer
+        self._schedule: list[tuple[Callable[[int, int], Any], int, int]] = []
+
+    @property
+    def place(self) -> str:
+        """``Class.attribute``."""
+        return f"{type(self.module).__name__}.{self.arg_name}"
+
+    def on_action_start(self) -> None:
+        """Turn shares into steps."""
+        total = self.action.total_steps if self.total_steps is None else self.total_steps
+        if total is None:
+            raise UsageError("the length of the schedule is not known", place=self.place, remedy="give total_steps")
+        self._schedule = [(p.method, _step_at(p.start, total), _step_at(p.end, total)) for p in self.policies]
+        ends = [0, *(end for _, _, end in self._schedule)]
+        starts = [*(start for _, start, _ in self._schedule), total]
+        if starts != ends:
+            got = ", ".join(f"{start} to {end}" for _, start, end in self._schedule) or "none"
+            raise UsageError("the policies leave gaps or overlap", place=self.place, got=got, wanted=f"0 to {total}")
+
+    def on_iteration_start(self) -> None:
+        """Set the value of this step."""
+        for method, start, end in self._schedule:
+            if start <= self.step < end:
+                value = method(self.step - start, end - start)
+                setattr(self.module, self.arg_name, value)
+                self.action.on_first(functools.partial(self._write, value))
+
+    def _write(self, value: Any) -> None:
+        writer = self.action.tb_writer if self.tb_writer is None else self.tb_writer
+        if writer is not None:
+            writer.add_scalar(f"param/{self.place}", value, self.step)
+
+
+def _step_at(point: float, total_steps: int) -> int:
+    return int(point * total_steps) if isinstance(point, float) else point

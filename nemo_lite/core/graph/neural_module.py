@@ -1,0 +1,271 @@
+"""NeuralModule: ports, connecting calls and recorded constructor arguments. No torch and no execution in this file."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from nemo_lite.core.graph import module_config
+from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connectable
+from nemo_lite.core.graph.shapes import Shape, shape_of
+from nemo_lite.core.neural_types import ElementType
+from nemo_lite.errors import NeuralPortNameMismatchError
+from nemo_lite.utils.digests import digest_of
+
+M = TypeVar("M", bound="NeuralModule")
+
+# Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
+_FIRST_GENERATION_KEYWORDS = ("factory", "placement")
+
+
+def _ports_of_class(cls: type, attribute: str) -> Ports | None:
+    """The ports a class declares, if they can be read without an object; the others are checked with the object."""
+    declared: Any = inspect.getattr_static(cls, attribute)
+    if isinstance(declared, property):
+        try:
+            declared = declared.__get__(object.__new__(cls), cls)
+        except Exception:  # the property needs attributes that the constructor sets
+            return None
+    ports: Ports = declared
+    return ports
+
+
+class NeuralModuleMeta(type):
+    """Checks ports when a class is made, and records the constructor's arguments when an object is made."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(name, bases, namespace, **kwargs)
+        for attribute in ("input_ports", "output_ports"):
+            ports = _ports_of_class(cls, attribute)
+            if ports is not None:
+                cls._check_ports(attribute, ports)
+
+    def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
+        signature = inspect.signature(cls.__init__)
+        if not {p for p in signature.parameters if p in _FIRST_GENERATION_KEYWORDS}:
+            kwargs = {key: value for key, value in kwargs.items() if key not in _FIRST_GENERATION_KEYWORDS}
+        arguments = _bound(signature, args, kwargs)
+        module: M = type.__call__(cls, *args, **kwargs)
+        object.__setattr__(module, "_init_params", arguments)
+        for attribute in ("input_ports", "output_ports"):
+            if _ports_of_class(cls, attribute) is None:
+                cls._check_ports(attribute, getattr(module, attribute))
+        return module
+
+    def _check_ports(cls, attribute: str, ports: Ports) -> None:
+        function: Callable[..., Any] | None = None
+        if attribute == "input_ports":
+            function = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]  # an attribute of the class
+        check_ports(cls.__name__, ports, function)
+
+
+class NeuralModule(metaclass=NeuralModuleMeta):
+    """A typed module. Called on wires it connects; called on tensors it runs.
+
+    Subclasses declare ``input_ports`` and ``output_ports`` as a property or a plain class attribute: a dictionary of
+    :class:`NeuralType` in the order of the values. The names of the input ports are the parameters of ``forward``.
+
+    Args:
+        name: its name in DAGs, messages and checkpoints; without one, the class name in snake case.
+    """
+
+    converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
+    """``(from, to)`` of a module that turns one element type into another; type errors then suggest it."""
+    keep_float32: ClassVar[bool] = False
+    """The call runs in float32, outside autocast and compiled regions: features and losses."""
+    training_only: ClassVar[bool] = False
+    """Augmentation: the identity in evaluation."""
+
+    of_one_object: ClassVar[bool] = False
+    """A class that a backend made to change one object: it stands for its base everywhere else."""
+    port_function: ClassVar[str] = "forward"
+    """The method whose parameters are the input ports."""
+
+    _init_params: dict[str, Any]
+    _name: str | None = None
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Its name: the given one, or the class name in snake case."""
+        return self._name or _snake_case(type(self).__name__)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def has_own_name(self) -> bool:
+        """Whether a name was given; given names are unique in a DAG, others are numbered."""
+        return self._name is not None
+
+    @property
+    def input_ports(self) -> Ports:
+        """What it takes, by port, in the order of the values."""
+        return {}
+
+    @property
+    def output_ports(self) -> Ports:
+        """What it gives, by port, in the order of the values."""
+        return {}
+
+    @property
+    def init_params(self) -> dict[str, Any]:
+        """The constructor's arguments, defaults included, as they were when it was called."""
+        return dict(self._init_params)
+
+    @property
+    def num_weights(self) -> int:
+        """How many trainable numbers it holds."""
+        return 0
+
+    def is_trainable(self) -> bool:
+        """Whether it is of a kind that has weights to train."""
+        return False
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Symbolic shapes of the outputs, from those of the inputs; the default knows what the port types say.
+
+        Sizes of time axes are valid lengths: what the length port carries, without padding.
+        """
+        return {port: shape_of(ntype) for port, ntype in self.output_ports.items()}
+
+    def connect(self, *args: NmTensor, **wires: NmTensor) -> Any:
+        """Connect to wires, by port name or in port order.
+
+        Returns:
+            The output wire, or a named tuple ``<Class>Output`` of them in port order.
+
+        Raises:
+            NeuralPortNameMismatchError: a missing, superfluous or doubled input, or a tensor beside wires.
+            NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
+        """
+        ports = self.input_ports
+        inputs = self._by_port(ports, args, wires)
+        refuse_unless_connectable(self.name, ports, inputs, lambda wire: str(wire.place), _converters)
+        outputs = ModuleCall(self, inputs, self.output_ports).outputs
+        if len(outputs) == 1:
+            return next(iter(outputs.values()))
+        return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(**outputs)
+
+    def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
+        if len(args) > len(ports):
+            raise NeuralPortNameMismatchError(
+                f"{len(args)} inputs are given", place=self.name, wanted=f"at most {len(ports)} ({', '.join(ports)})"
+            )
+        inputs = dict(zip(ports, args, strict=False))
+        for port in (port for port in inputs if port in wires):
+            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.name)
+        inputs.update(wires)
+        for port, value in inputs.items():
+            if not isinstance(value, NmTensor):
+                raise NeuralPortNameMismatchError(
+                    f'input port "{port}" must be connected to a wire',
+                    place=self.name,
+                    got=type(value).__name__,
+                    remedy="give wires only (to connect) or tensors only (to run)",
+                )
+        return {port: inputs[port] for port in {**ports, **inputs} if port in inputs}
+
+    def serialize(self) -> dict[str, Any]:
+        """Its configuration: ``{"header": {...}, "init_params": {...}}``, see ``module_config``."""
+        return module_config.serialize(self)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """What has to be the same on all ranks before they train together: readable names, each with a digest.
+
+        By default one entry: its class and its constructor's arguments. A module whose outputs depend on more (a file
+        that it reads) adds that; see :mod:`nemo_lite.utils.digests` for what counts of which argument.
+        """
+        return {self.name: digest_of([type(self).__qualname__, self.init_params])}
+
+    def export_to_config(self, config_file: str | Path) -> None:
+        """Write its configuration as YAML.
+
+        Raises:
+            ConfigError: a constructor argument that YAML cannot hold.
+        """
+        module_config.write(self.serialize(), config_file)
+
+    @classmethod
+    def deserialize(
+        cls: type[M],
+        configuration: Mapping[str, Any],
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module of this class, or of a subclass, made from a configuration.
+
+        Args:
+            configuration: ``header`` and ``init_params``, as :meth:`serialize` gives them; it is left as it is.
+            name: name of the new module.
+            overwrite_params: constructor arguments that replace those of the configuration.
+
+        Raises:
+            ConfigError: a missing section, a class that is not known or not one of these, or arguments that the
+                constructor does not take, lacks, or takes in another type.
+        """
+        return module_config.deserialize(subclasses(cls), configuration, name, overwrite_params or {})
+
+    @classmethod
+    def import_from_config(
+        cls: type[M],
+        config_file: str | Path,
+        section_name: str | None = None,
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
+        return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+
+
+def subclasses(cls: type[M]) -> Iterator[type[M]]:
+    """The class and everything that derives from it, but for classes that a backend made for one object."""
+    pending = [cls]
+    while pending:
+        found = pending.pop()
+        if not found.of_one_object:
+            yield found
+        pending += found.__subclasses__()
+
+
+def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
+    for cls in subclasses(NeuralModule):
+        if cls.converts and isinstance(source, cls.converts[0]) and issubclass(cls.converts[1], type(target)):
+            yield cls.__name__
+
+
+@cache
+def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
+    """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
+    return namedtuple(name, fields)
+
+
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
+    is not what was given."""
+    try:
+        bound = signature.bind(None, *args, **kwargs)
+    except TypeError:
+        return {}  # the call itself is about to say so, in Python's usual words
+    bound.apply_defaults()
+    values = dict(list(bound.arguments.items())[1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values.update(values.pop(parameter.name, {}))
+    return {name: deepcopy(value) if module_config.is_plain(value) else value for name, value in values.items()}
+
+
+def _snake_case(name: str) -> str:
+    """``AudioToTextDataLayer`` -> ``audio_to_text_data_layer``; ``CTCLossNM`` -> ``ctc_loss``."""
+    name = name.removesuffix("NM") or name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

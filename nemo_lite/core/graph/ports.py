@@ -1,0 +1,133 @@
+"""What a module takes and gives: reading its ports, holding them against ``forward``, and judging a connection.
+
+Judging is pure and gives a reason; raising happens in ``check_ports`` and ``refuse_unless_connectable``. No wires
+are made here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nemo_lite.core.neural_types import ElementType, NeuralType, NeuralTypeComparisonResult
+from nemo_lite.errors import (
+    NeuralPortNameMismatchError,
+    NeuralPortNmTensorMismatchError,
+    NeuralTypeError,
+    did_you_mean,
+)
+
+Ports = dict[str, NeuralType]
+
+
+def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> None:
+    """Refuse ports that are no ports, or whose names differ from the parameters of ``function``.
+
+    Raises:
+        NeuralTypeError: ``ports`` is not a dictionary of NeuralTypes, or a name that no parameter can have.
+        NeuralPortNameMismatchError: a port without a parameter of its name, a needed parameter without a port, or an
+            optional port whose parameter has no default.
+    """
+    if not isinstance(ports, Mapping) or any(not isinstance(t, NeuralType) for t in ports.values()):
+        raise NeuralTypeError("ports must be a dictionary of NeuralTypes", place=owner, got=repr(ports)[:120])
+    for port in ports:
+        if not str(port).isidentifier() or keyword.iskeyword(port) or port.startswith("_"):
+            raise NeuralTypeError(
+                f'"{port}" cannot name a port', place=owner, remedy="use a name that a parameter could have"
+            )
+    if function is None:
+        return
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
+        return
+    known = {p.name for p in parameters}
+    for port in (port for port in ports if port not in known):
+        raise NeuralPortNameMismatchError(
+            f'input port "{port}" is not a parameter of {function.__name__}',
+            place=owner,
+            remedy=f"parameters: {', '.join(sorted(known)) or 'none'}{did_you_mean(port, known)}",
+        )
+    for parameter in (p for p in parameters if p.default is p.empty and p.name in ports and ports[p.name].optional):
+        raise NeuralPortNameMismatchError(
+            f'the optional input port "{parameter.name}" is a parameter of {function.__name__} without a default',
+            place=owner,
+            remedy="give the parameter a default: what it is when the port is not connected",
+        )
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.name not in ports:
+            raise NeuralPortNameMismatchError(
+                f'parameter "{parameter.name}" of {function.__name__} has no input port',
+                place=owner,
+                remedy="add the port, or give the parameter a default",
+            )
+
+
+def refuse_unless_connectable(
+    owner: str,
+    ports: Ports,
+    wires: Mapping[str, Any],
+    wire_place: Callable[[Any], str],
+    converters: Callable[[ElementType, ElementType], Iterable[str]],
+) -> None:
+    """Check a connecting call: names, missing and superfluous inputs, types.
+
+    Args:
+        owner: the module's name, for the message.
+        ports: the module's input ports.
+        wires: port name -> wire (an object with ``ntype``).
+        wire_place: how to write where a wire comes from.
+        converters: names of modules that turn the first element type into the second.
+
+    Raises:
+        NeuralPortNameMismatchError: a superfluous or a missing input.
+        NeuralPortNmTensorMismatchError: a type that does not fit; shows both ends, both types and the known remedy.
+    """
+    for name in (name for name in wires if name not in ports):
+        raise NeuralPortNameMismatchError(
+            f'"{name}" is not an input port',
+            place=owner,
+            remedy=f"input ports: {', '.join(ports) or 'none'}{did_you_mean(name, ports)}",
+        )
+    missing = [name for name, ntype in ports.items() if name not in wires and not ntype.optional]
+    if missing:
+        listed = ", ".join(f"{name} ({ports[name]})" for name in missing)
+        raise NeuralPortNameMismatchError(
+            "input ports are not connected", place=owner, got=", ".join(wires) or "nothing", wanted=listed
+        )
+    for name, wire in wires.items():
+        comparison = ports[name].takes(wire.ntype)
+        if not comparison.fits:
+            remedy = _remedy(comparison.result, ports[name], wire.ntype, converters)
+            raise NeuralPortNmTensorMismatchError(
+                f"{owner}.{name} cannot take {wire_place(wire)}",
+                got=str(wire.ntype),
+                wanted=str(ports[name]),
+                remedy=f"{comparison.reason}. {remedy}".strip(),
+            )
+
+
+def _remedy(
+    result: NeuralTypeComparisonResult,
+    port: NeuralType,
+    wire: NeuralType,
+    converters: Callable[[ElementType, ElementType], Iterable[str]],
+) -> str:
+    if result is NeuralTypeComparisonResult.TRANSPOSE_SAME:
+        if [axis.kind for axis in port.axes or ()] == [axis.kind for axis in wire.axes or ()]:
+            return f"Convert between lists and tensors to {' '.join(map(str, port.axes or ()))}."
+        return f"Transpose the axes to {' '.join(axis.letter for axis in port.axes or ())}."
+    known = sorted(set(converters(wire.elements_type, port.elements_type)))
+    if known:
+        return f"A preprocessor is missing: {' or '.join(known)} turns one into the other."
+    mine, other = port.elements_type.type_parameters, wire.elements_type.type_parameters
+    if result is NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS and "freq" in mine:
+        return (
+            f"Use one sample rate for both: resample to {mine['freq']} Hz, or build the module for {other['freq']} Hz."
+        )
+    if result is NeuralTypeComparisonResult.DIM_INCOMPATIBLE:
+        return "Give both modules the same size."
+    if result is NeuralTypeComparisonResult.LESS:
+        return f"Declare the output as {port.elements_type}, or let the port take {wire.elements_type}."
+    return ""

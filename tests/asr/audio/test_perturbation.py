@@ -1,0 +1,288 @@
+"""Perturbations of waveforms: what each does to samples, that nothing is modified or remembered, and its messages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from nemo_asr.audio.perturbation import (
+    AudioAugmentor,
+    GainPerturbation,
+    ImpulsePerturbation,
+    NoisePerturbation,
+    Perturbation,
+    ShiftPerturbation,
+    SpeedPerturbation,
+    TimeStretchPerturbation,
+    WhiteNoisePerturbation,
+    perturbation_types,
+    register_perturbation,
+)
+from nemo_lite.errors import DataError, UnknownNameError, UsageError
+
+RATE = 8000
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+def tone(seconds=1.0, hz=440.0, level=0.5):
+    return (level * np.sin(2 * np.pi * hz * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def rms(samples):
+    return float(np.sqrt(np.mean(np.square(samples, dtype=np.float64))))
+
+
+def pitch(samples):
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return float(spectrum.argmax() * RATE / len(samples))
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Writes recordings and their manifest; gives the manifest's path."""
+
+    def write(*samples, **fields):
+        lines = []
+        for number, one in enumerate(samples):
+            soundfile.write(tmp_path / f"{number}.wav", one, RATE, subtype="FLOAT")
+            lines.append({"audio_filepath": f"{number}.wav", "duration": len(one) / RATE, **fields})
+        path = tmp_path / "noises.json"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def test_speed_divides_the_length_and_multiplies_the_pitch():
+    faster = SpeedPerturbation(RATE, "kaiser_best", 1.25, 1.25).perturb(tone(), RATE, generator())
+    assert len(faster) == pytest.approx(RATE / 1.25, abs=1)
+    assert pitch(faster) == pytest.approx(550, abs=2)
+    assert faster.dtype == np.float32
+
+
+def test_speed_with_rate_one_changes_nothing():
+    samples = tone()
+    assert (
+        SpeedPerturbation(RATE, min_speed_rate=1.0, max_speed_rate=1.0).perturb(samples, RATE, generator()) is samples
+    )
+
+
+@pytest.mark.parametrize("cls", [lambda **k: SpeedPerturbation(RATE, **k), TimeStretchPerturbation])
+@pytest.mark.parametrize("num_rates", [0, -1])
+def test_no_number_of_rates_means_any_rate(cls, num_rates):
+    perturbation = cls(min_speed_rate=0.9, max_speed_rate=1.1, num_rates=num_rates)
+    lengths = {len(perturbation.perturb(tone(), RATE, generator(seed))) for seed in range(20)}
+    assert len(lengths) > 10
+    assert max(lengths) <= perturbation.max_augmentation_length(RATE) + 1
+
+
+def test_a_number_of_rates_means_that_many():
+    perturbation = SpeedPerturbation(RATE, min_speed_rate=0.8, max_speed_rate=1.25, num_rates=3)
+    assert len({len(perturbation.perturb(tone(), RATE, generator(seed))) for seed in range(30)}) == 3
+
+
+def test_speed_refuses_audio_of_another_rate():
+    with pytest.raises(UsageError, match=r"speed\.sr: the audio has another sample rate: got 8000, wanted 16000"):
+        SpeedPerturbation(16000).perturb(tone(), RATE, generator())
+
+
+@pytest.mark.parametrize("rate", [0.8, 1.25])
+def test_time_stretch_divides_the_length_and_keeps_the_pitch(rate):
+    stretched = TimeStretchPerturbation(rate, rate).perturb(tone(), RATE, generator())
+    assert len(stretched) == round(RATE / rate)
+    assert pitch(stretched) == pytest.approx(440, abs=2)
+    assert stretched.dtype == np.float32
+
+
+def test_time_stretch_at_a_rate_of_nearly_one_gives_nearly_the_same_samples():
+    samples = generator().normal(0, 0.1, RATE).astype(np.float32)
+    stretched = TimeStretchPerturbation(1.0 + 1e-9, 1.0 + 1e-9).perturb(samples, RATE, generator())
+    np.testing.assert_allclose(stretched, samples, atol=1e-4)
+
+
+def test_time_stretch_takes_audio_shorter_than_a_frame():
+    assert len(TimeStretchPerturbation(0.5, 0.5).perturb(tone(0.01), RATE, generator())) == 160
+
+
+def test_gain_scales_by_decibels():
+    louder = GainPerturbation(6.0, 6.0).perturb(tone(), RATE, generator())
+    np.testing.assert_allclose(louder, tone() * 10 ** (6 / 20), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "expected"), [(0.25, [3, 4, 5, 0, 0]), (-0.25, [0, 0, 1, 2, 3]), (0, [1, 2, 3, 4, 5])]
+)
+def test_shift_moves_samples_and_leaves_silence(milliseconds, expected):
+    samples = np.arange(1, 6, dtype=np.float32)
+    shifted = ShiftPerturbation(milliseconds, milliseconds).perturb(samples, RATE, generator())
+    assert shifted.tolist() == expected
+
+
+def test_a_shift_that_would_leave_nothing_is_none():
+    assert ShiftPerturbation(1000, 1000).perturb(tone(0.01), RATE, generator()).tolist() == tone(0.01).tolist()
+
+
+def test_white_noise_has_the_level_asked_for():
+    noise = WhiteNoisePerturbation(-40, -40).perturb(np.zeros(RATE, np.float32), RATE, generator())
+    assert rms(noise) == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.0, 3.0])
+def test_noise_has_the_ratio_asked_for_whether_shorter_or_longer_than_the_audio(recordings, seconds):
+    noise = generator().normal(0, 0.2, int(seconds * RATE)).astype(np.float32)
+    noisy = NoisePerturbation(recordings(noise), 10, 10).perturb(tone(), RATE, generator(1))
+    added = (noisy - tone())[np.abs(noisy - tone()) > 0]
+    assert len(noisy) == RATE
+    assert len(added) == pytest.approx(min(seconds, 1.0) * RATE, abs=5)
+    assert 20 * np.log10(rms(tone()) / rms(added)) == pytest.approx(10, abs=0.1)
+
+
+def test_a_long_noise_is_cut_at_places_drawn_from_the_generator(recordings):
+    perturbation = NoisePerturbation(recordings(generator().normal(0, 0.2, 3 * RATE)), 10, 10)
+    first, same, other = (perturbation.perturb(tone(), RATE, generator(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_a_short_noise_is_laid_at_places_drawn_from_the_generator(recordings):
+    perturbation = NoisePerturbation(recordings(np.ones(100)), 10, 10)
+    noisy = [perturbation.perturb(tone(), RATE, generator(seed)) for seed in range(10)]
+    assert len({int(np.flatnonzero(samples != tone())[0]) for samples in noisy}) > 5
+
+
+def test_noise_is_raised_by_at_most_the_maximum(recordings):
+    noise = generator().normal(0, 1e-3, RATE).astype(np.float32)
+    noisy = NoisePerturbation(recordings(noise), 0, 0, max_gain_db=0).perturb(tone(), RATE, generator())
+    assert rms(noisy - tone()) == pytest.approx(1e-3, rel=0.05)
+
+
+@pytest.mark.parametrize(("level", "noise_level"), [(0.0, 0.1), (0.5, 0.0)])
+def test_noise_leaves_silence_and_ignores_a_silent_recording(recordings, level, noise_level):
+    perturbation = NoisePerturbation(recordings(np.full(RATE, noise_level)))
+    assert np.array_equal(perturbation.perturb(tone(level=level), RATE, generator()), tone(level=level))
+
+
+def test_a_manifest_of_noises_honours_offsets(recordings):
+    both = np.concatenate([np.full(RATE, 0.5), np.full(RATE, -0.25)])
+    manifest = recordings(both, offset=1.0, duration=1.0)
+    noisy = NoisePerturbation(manifest, 20, 20).perturb(tone(), RATE, generator())
+    assert np.all(noisy - tone() < 0)
+
+
+def test_an_impulse_response_of_one_peak_neither_delays_nor_scales(recordings):
+    response = np.zeros(400)
+    response[37] = -0.3
+    heard = ImpulsePerturbation(recordings(response)).perturb(tone(), RATE, generator())
+    np.testing.assert_allclose(heard, -tone(), atol=1e-5)
+
+
+def test_an_impulse_response_equals_convolution_from_its_peak(recordings):
+    response = np.array([0.1, 1.0, -0.5, 0.25])
+    samples = generator().normal(0, 0.1, 1000).astype(np.float32)
+    heard = ImpulsePerturbation(recordings(response)).perturb(samples, RATE, generator())
+    expected = np.convolve(samples, response)[1:1001]
+    np.testing.assert_allclose(heard, expected * rms(samples) / rms(expected), atol=1e-5)
+
+
+def test_no_perturbation_modifies_its_input_or_depends_on_more_than_the_generator(recordings):
+    manifest = recordings(generator().normal(0, 0.1, RATE))
+    arguments = {"speed": {"sr": RATE}, "noise": {"manifest_path": manifest}, "impulse": {"manifest_path": manifest}}
+    for name, cls in perturbation_types.items():
+        perturbation, samples = cls(**arguments.get(name, {})), tone()
+        first = perturbation.perturb(samples, RATE, generator(3))
+        assert np.array_equal(samples, tone()), name
+        assert np.array_equal(first, perturbation.perturb(samples, RATE, generator(3))), name
+        assert first.dtype == np.float32, name
+
+
+def test_the_augmentor_applies_each_perturbation_with_its_probability():
+    augmentor = AudioAugmentor([(0.25, GainPerturbation(6, 6))])
+    rng = generator()
+    changed = sum(not np.array_equal(augmentor.perturb(tone(0.01), RATE, rng), tone(0.01)) for _ in range(1000))
+    assert 200 < changed < 300
+
+
+def test_the_augmentor_reads_a_mapping_and_the_list_of_nemo():
+    mapping = {"shift": {"prob": 1.0, "min_shift_ms": 1.0, "max_shift_ms": 1.0}, "gain": {"prob": 0.5}}
+    listed = [
+        {"aug_type": name, "prob": section["prob"], "cfg": {k: v for k, v in section.items() if k != "prob"}}
+        for name, section in mapping.items()
+    ]
+    one, two = (AudioAugmentor.from_config(c).perturb(tone(), RATE, generator()) for c in (mapping, listed))
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, tone())
+    assert mapping["shift"]["prob"] == 1.0
+
+
+def test_the_augmentor_knows_the_longest_result():
+    augmentor = AudioAugmentor.from_config({"speed": {"prob": 1, "sr": RATE}, "time_stretch": {"prob": 1}})
+    assert augmentor.max_augmentation_length(10.0) == pytest.approx(10 / 0.81)
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"sped": {"prob": 1}}, UnknownNameError, r'augmentor: perturbation "sped" is not known.*did you mean speed\?'),
+        ({"gain": {}}, UsageError, r"augmentor\.gain: prob is missing"),
+        ({"gain": {"prob": 1.5}}, UsageError, r"GainPerturbation: prob is no probability: got 1\.5, wanted 0 to 1"),
+        (
+            {"gain": {"prob": 1, "min_gain": 1}},
+            UsageError,
+            r"augmentor\.gain: min_gain is not an argument \(did you mean min_gain_dbfs\?\)",
+        ),
+        ({"speed": {"prob": 1}}, UsageError, r"augmentor\.speed: sr is missing"),
+        ({"gain": {"prob": 1, "min_gain_dbfs": 20}}, UsageError, r"gain: min_gain_dbfs is above max_gain_dbfs"),
+        ({"speed": {"prob": 1, "sr": 8, "min_speed_rate": 0}}, UsageError, r"speed: the speed rates are not usable"),
+        (
+            {"speed": {"prob": 1, "sr": 8, "resample_type": "best"}},
+            UnknownNameError,
+            r'resample_type "best" is not known',
+        ),
+        ({"time_stretch": {"prob": 1, "n_fft": 510}}, UsageError, r"n_fft must be a multiple of 4"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_says_why(config, error, message):
+    with pytest.raises(error, match=message):
+        AudioAugmentor.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"noises\.json: the manifest is empty"),
+        ("{}\n", r"noises\.json:1: the line does not name a recording"),
+        ('\n["a.wav"]\n', r"noises\.json:2: the line does not name a recording"),
+        ('{"audio_filepath": "a.wav", "duration": -1}\n', r"noises\.json:1: duration or offset is not usable"),
+        (None, r"noises\.json: the manifest cannot be read"),
+    ],
+)
+def test_a_manifest_of_noises_that_cannot_be_used_names_the_line(tmp_path, text, message):
+    path = tmp_path / "noises.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        NoisePerturbation(str(path))
+
+
+def test_a_missing_recording_names_the_manifest_line(recordings):
+    perturbation = NoisePerturbation(path := recordings(tone()))
+    (Path(path).parent / "0.wav").unlink()
+    with pytest.raises(DataError, match=r"noises\.json:1: .*0\.wav"):
+        perturbation.perturb(tone(), RATE, generator())
+
+
+def test_registered_perturbations_can_be_named_once(monkeypatch):
+    class Silence(Perturbation):
+        def perturb(self, samples, sample_rate, rng):
+            return np.zeros_like(samples)
+
+    monkeypatch.setattr("nemo_asr.audio.perturbation.perturbation_types", dict(perturbation_types))
+    register_perturbation("silence", Silence)
+    assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturb(tone(), RATE, generator()).any()
+    with pytest.raises(UsageError, match=r'perturbation "silence" exists'):
+        register_perturbation("silence", Silence)

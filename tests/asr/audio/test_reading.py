@@ -1,0 +1,295 @@
+"""Reading audio: every format and channel count to one mono array, and a clear refusal of what is not as promised."""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from nemo_asr.audio.reading import read_audio, tolerance, trimmed
+from nemo_lite.errors import DataError
+
+RATE = 16000
+
+
+def tone(seconds=0.5, rate=RATE, hertz=440.0, amplitude=0.25):
+    return (amplitude * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32)
+
+
+@pytest.fixture
+def save(tmp_path):
+    def saved(samples, name="a.wav", rate=RATE, subtype=None):
+        path = str(tmp_path / name)
+        soundfile.write(path, samples, rate, subtype=subtype)
+        return path
+
+    return saved
+
+
+def wav_bytes(tag=1, *, order="<", chunks=b"", data=b"\0\0" * 100, extensible=None):
+    body = struct.pack(f"{order}HHIIHH", tag, 1, RATE, 2 * RATE, 2, 16)
+    if extensible is not None:
+        body += struct.pack(f"{order}HHIH", 22, 16, 4, extensible) + bytes.fromhex("000000001000800000aa00389b71")
+    fmt = b"fmt " + struct.pack(f"{order}I", len(body)) + body
+    content = b"WAVE" + chunks + fmt + b"data" + struct.pack(f"{order}I", len(data)) + data
+    return (b"RIFF" if order == "<" else b"RIFX") + struct.pack(f"{order}I", len(content)) + content
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype", "error"),
+    [
+        ("a.wav", "PCM_16", 1e-4),
+        ("a.wav", "PCM_24", 1e-6),
+        ("a.wav", "PCM_32", 1e-6),
+        ("a.wav", "PCM_U8", 1e-2),
+        ("a.wav", "FLOAT", 1e-7),
+        ("a.wav", "DOUBLE", 1e-7),
+        ("a.wav", "ULAW", 2e-2),
+        ("a.wav", "ALAW", 2e-2),
+        ("a.flac", "PCM_16", 1e-4),
+        ("a.flac", "PCM_24", 1e-6),
+        ("a.ogg", "VORBIS", 3e-2),
+        ("a.ogg", "OPUS", 1e-1),
+    ],
+)
+def test_every_allowed_codec_is_read(name, subtype, error, save):
+    audio = read_audio(save(tone(), name, subtype=subtype), sample_rate=RATE, duration=0.5)
+    assert audio.samples.dtype == np.float32
+    assert audio.samples.flags.c_contiguous
+    assert len(audio.samples) == RATE // 2
+    assert np.abs(audio.samples - tone()).max() < error
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_sixteen_bits_become_the_floats_of_libsndfile(name, save):
+    path = save(np.arange(-32768, 32768).astype(np.int16), name)
+    expected, _ = soundfile.read(path, dtype="float32")
+    np.testing.assert_array_equal(read_audio(path, sample_rate=RATE).samples, expected)
+
+
+def test_channels_are_averaged_over_the_right_axis(save):
+    channels = np.stack([tone(hertz=300), tone(hertz=500), tone(hertz=700)], axis=1)
+    audio = read_audio(save(channels, subtype="FLOAT"), sample_rate=RATE)
+    np.testing.assert_allclose(audio.samples, channels.mean(axis=1), atol=1e-7)
+    assert audio.num_channels == 3
+
+
+def test_many_blocks_of_many_channels_are_joined(save, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.reading._BLOCK_FRAMES", 1000)
+    channels = np.stack([tone(), tone(hertz=500)], axis=1)
+    path = save(channels, subtype="FLOAT")
+    audio = read_audio(path, sample_rate=RATE, offset=0.1, duration=0.3)
+    np.testing.assert_allclose(audio.samples, channels.mean(axis=1)[1600:6400], atol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
+def test_another_rate_is_resampled_and_reported(rate, save):
+    audio = read_audio(save(tone(rate=rate), rate=rate), sample_rate=RATE, duration=0.5)
+    assert audio.source_rate == rate
+    assert abs(len(audio.samples) - RATE // 2) <= 1
+    middle = slice(1000, 7000)  # a resampler rings at the ends
+    assert np.abs(audio.samples[middle] - tone()[middle]).max() < 2e-3
+
+
+def test_a_segment_is_cut_at_the_rate_of_the_file(save):
+    path = save(tone(rate=8000), rate=8000, subtype="FLOAT")
+    audio = read_audio(path, sample_rate=8000, offset=0.125, duration=0.25)
+    np.testing.assert_array_equal(audio.samples, tone(rate=8000)[1000:3000])
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+def test_a_segment_of_any_format_is_the_same_part_of_the_whole(name, save):
+    path = save(tone(), name)
+    whole = read_audio(path, sample_rate=RATE).samples
+    part = read_audio(path, sample_rate=RATE, offset=0.2, duration=0.1).samples
+    np.testing.assert_allclose(part, whole[3200:4800], atol=1e-5)
+
+
+def test_an_offset_without_duration_reads_to_the_end(save):
+    assert len(read_audio(save(tone()), sample_rate=RATE, offset=0.4).samples) == 1600
+
+
+def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
+    path = save(tone(amplitude=2.0), subtype="FLOAT")
+    assert read_audio(path, sample_rate=RATE).samples.max() > 1.9
+    assert read_audio(path, sample_rate=RATE, int_values=True).samples.max() <= 1.0
+    quiet = save(tone(), "b.wav", subtype="PCM_16")
+    both = [read_audio(quiet, sample_rate=RATE, int_values=flag).samples for flag in (False, True)]
+    np.testing.assert_array_equal(*both)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trimming_equals_librosa(seed):
+    librosa = pytest.importorskip("librosa")
+    rng = np.random.default_rng(seed)
+    parts = [np.full(int(rng.integers(0, 9000)), 0.0), tone(), 1e-5 * rng.standard_normal(int(rng.integers(0, 9000)))]
+    samples = np.concatenate(parts).astype(np.float32)
+    expected, _ = librosa.effects.trim(samples, top_db=60)
+    np.testing.assert_array_equal(trimmed(samples), expected)
+
+
+@pytest.mark.parametrize("samples", [np.zeros(5000, np.float32), np.ones(1, np.float32), tone(0.01)])
+def test_trimming_silence_short_and_flat_signals_equals_librosa(samples):
+    librosa = pytest.importorskip("librosa")
+    np.testing.assert_array_equal(trimmed(samples), librosa.effects.trim(samples, top_db=60)[0])
+
+
+def test_trim_silence_shortens_what_is_read(save):
+    path = save(np.concatenate([np.zeros(8000, np.float32), tone(), np.zeros(8000, np.float32)]))
+    audio = read_audio(path, sample_rate=RATE, duration=1.5, trim_silence=True)
+    assert 8000 <= len(audio.samples) <= 8000 + 2 * 2048
+
+
+def refusal(path, **arguments):
+    with pytest.raises(DataError) as error:
+        read_audio(str(path), sample_rate=RATE, place="train.json:17", **arguments)
+    text = str(error.value)
+    assert text.startswith("train.json:17: ")
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert "none.wav cannot be opened (No such file or directory)" in refusal(tmp_path / "none.wav")
+
+
+def test_a_folder_is_no_audio_file(tmp_path):
+    assert "Is a directory" in refusal(tmp_path)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"")
+    assert "a.wav is empty (0 bytes)" in refusal(tmp_path / "a.wav")
+
+
+def test_a_file_without_samples_is_refused(save):
+    assert "holds no samples" in refusal(save(np.zeros(0, np.float32)), duration=1.0)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9])
+def test_a_file_cut_short_is_refused(name, share, tmp_path, save):
+    path = save(np.random.default_rng(0).uniform(-0.3, 0.3, RATE).astype(np.float32), name)
+    whole = Path(path).read_bytes()
+    (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
+    assert name in refusal(tmp_path / name, duration=1.0)
+
+
+def test_flac_with_a_hole_is_refused(tmp_path, save):
+    path = save(np.random.default_rng(0).uniform(-0.3, 0.3, RATE).astype(np.float32), "a.flac")
+    whole = bytearray(Path(path).read_bytes())
+    whole[len(whole) // 2 : len(whole) // 2 + 2000] = bytes(2000)
+    (tmp_path / "a.flac").write_bytes(whole)
+    assert "a.flac is damaged" in refusal(tmp_path / "a.flac", duration=1.0)
+
+
+def test_the_reason_of_the_decoder_names_no_descriptor(tmp_path):
+    (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(50))
+    message = refusal(tmp_path / "a.flac", duration=1.0)
+    assert message.endswith("a.flac is damaged (File contains data in an unimplemented format)"), message
+
+
+@pytest.mark.parametrize("content", [b"ID3\4 mp3", b"<html>", b"RIFF\0\0\0\0AVI ", b"FORM\0\0\0\0AIFF", b"RI"])
+def test_another_kind_of_file_is_refused_before_a_decoder_sees_it(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(soundfile, "SoundFile", None)
+    (tmp_path / "a.wav").write_bytes(content)
+    assert "is not a WAV, FLAC or OGG file; convert it to 16-bit WAV or FLAC" in refusal(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize(
+    ("subtype", "codec"), [("IMA_ADPCM", "IMA ADPCM"), ("MS_ADPCM", "MS ADPCM"), ("GSM610", "GSM 6.10")]
+)
+def test_refused_codecs_never_reach_the_decoder(subtype, codec, save, monkeypatch):
+    path = save(tone(), subtype=subtype)
+    monkeypatch.setattr(soundfile, "SoundFile", None)
+    assert f"has the WAV codec {codec}: wanted PCM or float; convert it" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        wav_bytes(0xFFFE, extensible=0x11),
+        wav_bytes(0x11, order=">"),
+        wav_bytes(1, chunks=b"fmt " + struct.pack("<IHHIIHH", 16, 0x11, 1, RATE, RATE, 256, 4)),
+        wav_bytes(0x11, chunks=b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, RATE, 256, 4)),
+        wav_bytes(0x11, chunks=b"LIST" + struct.pack("<I", 3) + b"abc\0"),
+    ],
+    ids=["extensible", "big-endian", "first of two formats", "second of two formats", "after an odd chunk"],
+)
+def test_a_hidden_ima_adpcm_format_is_found(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(soundfile, "SoundFile", None)
+    (tmp_path / "a.wav").write_bytes(content)
+    assert "has the WAV codec IMA ADPCM" in refusal(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("content", [wav_bytes(), wav_bytes(order=">"), wav_bytes(0xFFFE, extensible=1)])
+def test_hand_made_headers_of_allowed_formats_are_read(content, tmp_path):
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(read_audio(str(tmp_path / "a.wav"), sample_rate=RATE).samples) == 100
+
+
+def test_a_codec_that_only_the_decoder_recognises_is_refused_as_well(save, monkeypatch):
+    monkeypatch.setattr("nemo_asr.audio.reading.SUBTYPES", frozenset())
+    assert "a.wav has the codec PCM_16; convert it" in refusal(save(tone()))
+
+
+def test_a_file_that_ends_before_what_its_header_promises_is_refused(save, monkeypatch):
+    path, read = save(tone()), soundfile.SoundFile.read
+    monkeypatch.setattr(soundfile.SoundFile, "read", lambda file, count, **kinds: read(file, count - 1, **kinds))
+    assert "a.wav is damaged: 8000 samples promised, 7999 could be read" in refusal(path)
+
+
+def test_a_wav_file_without_a_format_is_refused(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"RIFF\x24\0\0\0WAVEdata\0\0\0\0")
+    assert "a WAV file without a format" in refusal(tmp_path / "a.wav")
+
+
+def test_endless_chunks_are_refused(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 1000)
+    assert "a WAV file without a format" in refusal(tmp_path / "a.wav")
+
+
+def test_a_duration_that_disagrees_with_the_file_is_refused_within_the_stated_tolerance(save):
+    path = save(tone(0.5))
+    assert "duration 0.65 s disagrees with" in refusal(path, duration=0.65)
+    assert "which holds 0.500 s; correct the duration (within 0.1 s), or add an offset" in refusal(path, duration=0.3)
+    for duration in (0.41, 0.59):
+        assert len(read_audio(path, sample_rate=RATE, duration=duration).samples) == 8000
+    assert tolerance(1.0) == 0.1
+    assert tolerance(50.0) == 0.5
+
+
+def test_an_offset_takes_a_part_of_a_longer_file(save):
+    path = save(tone(0.5))
+    assert len(read_audio(path, sample_rate=RATE, offset=0.0, duration=0.3).samples) == 4800
+    assert "offset 0.3 s + duration 0.4 s is beyond the end" in refusal(path, offset=0.3, duration=0.4)
+    assert "leaves nothing of" in refusal(path, offset=0.5)
+
+
+def test_flac_silence_is_judged_by_its_header_before_it_expands(save, monkeypatch):
+    path = save(np.zeros(60 * RATE, np.int16), "a.flac")
+    monkeypatch.setattr(soundfile.SoundFile, "read", None)
+    assert "duration 1 s disagrees with" in refusal(path, duration=1.0)
+    monkeypatch.setattr("nemo_asr.audio.reading.MAX_SECONDS", 10.0)
+    assert "claims 60 s of audio: wanted at most 10 s" in refusal(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_not_finite_are_refused(value, save):
+    samples = tone()
+    samples[77] = value
+    assert "has samples that are NaN or infinite" in refusal(save(samples, subtype="FLOAT"))
+
+
+def test_an_absurd_sample_rate_is_refused(save):
+    assert "claims 10 samples a second: wanted 1000 to 768000" in refusal(save(tone(), rate=10))
+
+
+def test_no_descriptor_stays_open_after_refusals(save, tmp_path):
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    path = save(tone(), subtype="IMA_ADPCM")
+    for _ in range(5):
+        refusal(path)
+    assert before == 0 or len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,478 @@
+"""The audio data layer as a user and the engine meet it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from toys.manifests import LABELS, damage, layer_of, make_set
+
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.preflight import checked
+from nemo_asr.text.parser import make_parser
+from nemo_lite.backends.pytorch.data import Shard, leftover_of, settle
+from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
+from nemo_lite.errors import ConfigError, DataError, UsageError
+
+DIGITS = Path(__file__).resolve().parents[3] / ".." / "shared/data/fsdd/test.json"
+NOISE = {"white_noise": {"prob": 1.0, "min_level": -30, "max_level": -20}}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def batches_of(layer, *, training=False, epoch=0, **shard):
+    return list(layer.loader(training=training, shard=Shard(**shard)).epoch(epoch))
+
+
+def whole_epoch(loader, epoch=0):
+    """Its batches, as the engine takes them."""
+    batches = list(loader.epoch(epoch))
+    settle(loader, SingleProcess())
+    return batches
+
+
+def ids_of(batches):
+    return [row for batch in batches for row in batch.ids]
+
+
+def test_the_ports_are_those_of_nemo_with_the_sample_rate_in_the_type(folder):
+    make_set(folder)
+    ports = layer_of(sample_rate=8000).output_ports
+    assert list(ports) == ["audio_signal", "a_sig_length", "transcripts", "transcript_length"]
+    kinds = [type(ntype.elements_type) for ntype in ports.values()]
+    assert kinds == [AudioSignal, LengthsType, LabelsType, LengthsType]
+    assert ports["audio_signal"].elements_type.freq == 8000
+    wires = layer_of()()
+    assert wires.audio_signal.name
+
+
+def test_evaluation_gives_every_utterance_once_in_order_on_any_number_of_ranks(folder):
+    make_set(folder, 13)
+    layer = layer_of(shuffle=True, drop_last=True, augmentor=NOISE)
+    assert ids_of(batches_of(layer)) == list(range(13))
+    ranks = [batches_of(layer, rank=rank, world_size=3) for rank in range(3)]
+    in_order = sorted((batch for rank in ranks for batch in rank), key=lambda batch: batch.number)
+    assert [batch.number for batch in in_order] == list(range(5))
+    assert ids_of(in_order) == list(range(13))
+    assert [len(layer.loader(training=False, shard=Shard(rank, 3))) for rank in range(3)] == [2, 2, 2]
+    first, again = (torch.cat([b.values[0].flatten() for b in batches_of(layer, epoch=epoch)]) for epoch in (0, 1))
+    assert torch.equal(first, again)
+
+
+def test_more_ranks_than_utterances_leave_some_without_a_batch(folder):
+    make_set(folder, 2)
+    ranks = [batches_of(layer_of(), rank=rank, world_size=4) for rank in range(4)]
+    assert [ids_of(batches) for batches in ranks] == [[0], [1], [], []]
+
+
+def test_a_batch_of_which_nothing_can_be_evaluated_is_missing_and_the_others_keep_their_numbers(folder):
+    make_set(folder, 12)
+    damage(folder, 1, 2, 7)
+    layer = layer_of(batch_size=2, max_corrupt=3)
+    ranks = [batches_of(layer, rank=rank, world_size=2) for rank in range(2)]
+    assert [[(batch.number, list(batch.ids)) for batch in batches] for batches in ranks] == [
+        [(2, [4, 5]), (4, [8, 9])],
+        [(1, [2, 3]), (3, [7]), (5, [10, 11])],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uneven", "sizes", "leftover"),
+    [
+        ("pad", [[2, 2, 1], [2, 2, 1], [2, 2, 1]], (2, 0)),
+        ("drop", [[2, 2], [2, 2], [2, 2]], (0, 1)),
+        ("join", [[2, 2, 1], [2, 2], [2, 2]], (0, 0)),
+    ],
+)
+def test_in_training_the_utterances_left_over_go_the_way_that_was_chosen(uneven, sizes, leftover, folder):
+    make_set(folder, 13)
+    loaders = [layer_of(batch_size=2).loader(training=True, shard=Shard(rank, 3, 0, uneven)) for rank in range(3)]
+    assert [[batch.num_items for batch in loader.epoch(0)] for loader in loaders] == sizes
+    assert {len(loader) for loader in loaders} == {len(sizes[0])}
+    assert {tuple(leftover_of(loader, epoch)) for loader in loaders for epoch in (0, 1)} == {leftover}
+
+
+def test_utterances_left_over_end_the_run_before_it_starts_where_they_are_not_allowed(folder):
+    make_set(folder, 13)
+    with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 3 ranks; choose"):
+        layer_of(batch_size=2).loader(training=True, shard=Shard(0, 3, uneven="error"))
+
+
+def test_one_rank_and_four_perturb_an_utterance_alike(folder):
+    make_set(folder)
+
+    def sounds(world_size, workers=0):
+        layer, found = layer_of(augmentor=NOISE, num_workers=workers, batch_size=3), {}
+        for rank in range(world_size):
+            for batch in batches_of(layer, training=True, epoch=2, seed=5, rank=rank, world_size=world_size):
+                audio, lens = batch.values[:2]
+                found |= {row: audio[k, : lens[k]] for k, row in enumerate(batch.ids)}
+        return found
+
+    alone, four = sounds(1), sounds(4, workers=1)
+    assert sorted(alone) == sorted(four) == list(range(12))
+    assert all(torch.equal(alone[row], four[row]) for row in alone)
+
+
+def test_a_batch_tells_its_seconds_and_which_utterances_it_holds(folder):
+    make_set(folder)
+    layer = layer_of()
+    batch = batches_of(layer)[1]
+    assert batch.ids == [4, 5, 6, 7]
+    assert batch.amount == pytest.approx(sum(layer.durations[4:8]), rel=1e-6)
+    assert layer.amount_unit == "audio-s"
+    assert batch.values[1].tolist() == layer.lengths_in_samples()[4:8].tolist()
+    assert batch.values[3].tolist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("bucketing", [False, True])
+def test_the_workers_do_not_change_what_a_run_sees(bucketing, folder):
+    make_set(folder)
+    seen = []
+    for workers in (0, 2):
+        layer = layer_of(num_workers=workers, augmentor=NOISE, bucketing=bucketing)
+        loader = layer.loader(training=True, shard=Shard(seed=5))
+        seen.append([batch for epoch in (0, 1) for batch in loader.epoch(epoch)])
+    assert ids_of(seen[0]) == ids_of(seen[1])
+    for mine, theirs in zip(*seen, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine.values, theirs.values, strict=True))
+
+
+def test_spawned_workers_see_the_same(folder, monkeypatch):
+    make_set(folder)
+    plain = batches_of(layer_of(), training=True)
+    before = torch.multiprocessing.get_start_method()
+    torch.multiprocessing.set_start_method("spawn", force=True)
+    try:
+        spawned = batches_of(layer_of(num_workers=1), training=True)
+    finally:
+        torch.multiprocessing.set_start_method(before, force=True)
+    assert ids_of(plain) == ids_of(spawned)
+    assert torch.equal(plain[0].values[0], spawned[0].values[0])
+
+
+def test_training_is_shuffled_anew_in_each_epoch_and_the_same_in_each_run(folder):
+    make_set(folder)
+    loader = layer_of().loader(training=True, shard=Shard(seed=1))
+    first, second = (ids_of(loader.epoch(epoch)) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+    assert first == ids_of(batches_of(layer_of(), training=True, seed=1))
+    assert first != ids_of(batches_of(layer_of(), training=True, seed=2))
+    assert ids_of(batches_of(layer_of(shuffle=False), training=True)) == list(range(12))
+
+
+def test_an_epoch_can_be_entered_in_the_middle(folder):
+    make_set(folder)
+    layer = layer_of(augmentor=NOISE)
+    whole = batches_of(layer, training=True, epoch=3)
+    rest = list(layer.loader(training=True, shard=Shard()).epoch(3, first=2))
+    assert ids_of(rest) == ids_of(whole[2:])
+    assert torch.equal(rest[0].values[0], whole[2].values[0])
+
+
+def test_augmentation_acts_in_training_only(folder):
+    make_set(folder)
+    layer = layer_of(shuffle=False, augmentor=NOISE)
+    trained, evaluated = (batches_of(layer, training=training)[0].values[0] for training in (True, False))
+    assert not torch.equal(trained, evaluated)
+    assert torch.equal(evaluated, batches_of(layer_of())[0].values[0])
+
+
+def test_the_global_random_state_is_left_alone(folder):
+    make_set(folder)
+    layer = layer_of(augmentor=NOISE)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    batches_of(layer, training=True)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_the_length_counts_utterances_and_a_loaders_length_batches(folder):
+    make_set(folder, 13)
+    layer = layer_of()
+    assert len(layer) == 13
+    for training in (True, False):
+        loader = layer.loader(training=training, shard=Shard())
+        assert len(loader) == len(list(loader.epoch(0))) == 4
+    assert len(layer_of(drop_last=True).loader(training=True, shard=Shard())) == 3
+    assert len(layer_of(batch_size=-1).loader(training=False, shard=Shard())) == 1
+
+
+def test_the_summary_is_printed_once_with_what_was_dropped(folder, capsys):
+    make_set(folder)
+    layer_of(min_duration=0.22, max_duration=0.3)
+    told = capsys.readouterr().out
+    assert "train.json: 9 utterances kept" in told
+    assert "dropped 1 shorter than min_duration 0.22 s (0.00 h: train.json:1)" in told
+    assert "dropped 2 longer than max_duration 0.3 s (0.00 h: train.json:11, train.json:12)" in told
+
+
+def test_texts_outside_the_vocabulary_are_dropped_counted_and_shown(folder, capsys):
+    make_set(folder, 3)
+    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
+    lines[1]["text"], lines[2]["text"] = "qq", "aq"
+    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
+    layer = layer_of(parser="base")
+    assert [layer.manifest.place(row) for row in range(len(layer))] == ["train.json:1", "train.json:3"]
+    told = capsys.readouterr()
+    assert "dropped 1 with a text that the vocabulary cannot write (0.00 h: train.json:2)" in told.out
+    assert '1 character outside the vocabulary: "q" x3' in told.err
+
+
+def test_labels_are_checked_before_the_manifest(folder):
+    with pytest.raises(ConfigError, match=r"labels\[1\]"):
+        AudioToTextDataLayer("none.json", labels=["a", "a"], batch_size=1)
+
+
+def test_missing_audio_files_are_found_when_the_layer_is_made(folder):
+    make_set(folder)
+    for number in (2, 5):
+        (folder / f"{number}.wav").unlink()
+    with pytest.raises(DataError) as error:
+        layer_of()
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("train.json:2: the audio file 2.wav cannot be opened (No such file or directory); mend")
+    assert lines[1].startswith("train.json:5: ")
+    assert len(lines) == 2
+    assert len(layer_of(load_audio=False)) == 12
+
+
+def test_empty_audio_files_are_found_when_the_layer_is_made(folder):
+    make_set(folder)
+    (folder / "2.wav").write_bytes(b"")
+    with pytest.raises(DataError, match=r"^train\.json:2: the audio file 2\.wav is empty \(0 bytes\); make it again"):
+        layer_of()
+
+
+def test_of_a_large_set_evenly_spread_lines_are_looked_at_and_the_rest_when_read(folder):
+    make_set(folder)
+    (folder / "5.wav").unlink()
+    manifest, parser = Manifest.open("train.json"), make_parser(LABELS)
+    kept, all_seen = checked(manifest, parser, limit=3)
+    assert (len(kept), all_seen) == (12, False)
+    (folder / "12.wav").unlink()
+    with pytest.raises(DataError, match=r"^train\.json:12: "):
+        checked(manifest, parser, limit=3)
+
+
+def test_damaged_files_within_the_budget_are_skipped_counted_and_listed_at_the_end(folder, capsys):
+    make_set(folder, 40)
+    damage(folder, 3, 7, 8)
+    layer = layer_of()
+    assert layer.corrupt_budget(training=True) == 4
+    loader = layer.loader(training=True, shard=Shard())
+    assert sorted(ids_of(whole_epoch(loader))) == [row for row in range(40) if row not in (2, 6, 7)]
+    told = capsys.readouterr().err
+    assert "train.json: 3 utterances skipped so far (max_corrupt 4):" in told
+    for line in (3, 7, 8):
+        assert f"train.json:{line}: {line}.wav is not a WAV, FLAC or OGG file" in told
+    whole_epoch(loader, 1)
+    assert "skipped so far" not in capsys.readouterr().err
+
+
+def test_what_was_unusable_is_known_with_its_position_over_all_loaders_of_a_data_layer(folder, capsys):
+    make_set(folder, 40)
+    damage(folder, 3, 7)
+    layer = layer_of()
+    assert layer.unusable == {}
+    batches_of(layer, training=True)
+    assert [reason.partition(": ")[0] for reason in layer.unusable.values()] == ["train.json:3", "train.json:7"]
+    assert list(layer.unusable) == [2, 6]
+    capsys.readouterr()
+    batches_of(layer, training=True)
+    assert capsys.readouterr().err == ""
+    layer.report_unusable()
+    told = capsys.readouterr().err
+    assert "train.json: 2 of 40 utterances could not be used:\n  train.json:3: 3.wav is not" in told
+
+
+def test_too_many_unusable_files_are_listed_once(folder, capsys):
+    make_set(folder, 4)
+    damage(folder, 1)
+    with pytest.raises(DataError, match=r"^train\.json:1: .*max_corrupt allows 0: mend the files"):
+        batches_of(layer_of(), training=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_skipped_is_listed_when_a_run_stops_within_an_epoch(folder, capsys):
+    make_set(folder, 40)
+    damage(folder, 1)
+    batches = layer_of(shuffle=False).loader(training=True, shard=Shard()).epoch(0)
+    next(batches)
+    batches.close()
+    assert "train.json:1: 1.wav is not a WAV" in capsys.readouterr().err
+
+
+def test_beyond_the_budget_the_run_ends_and_lists_them(folder):
+    make_set(folder, 12)
+    damage(folder, 3, 7, 8)
+    with pytest.raises(DataError) as error:
+        batches_of(layer_of(batch_size=12), training=True)
+    lines = str(error.value).splitlines()
+    assert lines[0] == (
+        "train.json: 3 utterances cannot be used and max_corrupt allows 1; "
+        "mend the files, delete their lines, or raise max_corrupt"
+    )
+    assert {line.split(": ")[0] for line in lines[1:]} == {"train.json:3", "train.json:7", "train.json:8"}
+
+
+def test_one_damaged_file_of_a_small_set_is_one_clear_line(folder):
+    make_set(folder, 5)
+    damage(folder, 2)
+    with pytest.raises(DataError) as error:
+        batches_of(layer_of(), training=True)
+    text = str(error.value)
+    assert text.startswith("train.json:2: 2.wav is not a WAV, FLAC or OGG file; convert it")
+    assert "max_corrupt allows 0: mend the files" in text
+    assert "\n" not in text
+
+
+def test_a_damaged_file_is_an_error_in_evaluation_unless_it_is_allowed(folder):
+    make_set(folder, 40)
+    damage(folder, 2)
+    with pytest.raises(DataError, match=r"^train\.json:2: "):
+        batches_of(layer_of())
+    assert ids_of(batches_of(layer_of(max_corrupt=1))) == [0, *range(2, 40)]
+
+
+@pytest.mark.parametrize(("max_corrupt", "budget"), [(3, 3), (0, 0), (0.25, 10), (None, 4)])
+def test_the_budget_is_a_number_or_a_share(max_corrupt, budget, folder):
+    make_set(folder, 40)
+    assert layer_of(max_corrupt=max_corrupt).corrupt_budget(training=True) == budget
+
+
+def test_a_training_batch_of_which_nothing_is_left_takes_another_utterance(folder):
+    make_set(folder, 30)
+    damage(folder, 4)
+    batches = batches_of(layer_of(batch_size=1), training=True)
+    assert len(batches) == 30
+    assert 3 not in ids_of(batches)
+
+
+def test_a_file_that_disagrees_with_its_duration_is_named(folder):
+    make_set(folder, 4, duration=0.7)
+    with pytest.raises(DataError, match=r"train\.json:1: duration 0\.7 s disagrees with 1\.wav, which holds 0\.210 s"):
+        batches_of(layer_of(), training=True)
+
+
+def test_a_manifest_changed_between_batches_ends_the_run_without_a_workers_traceback(folder):
+    make_set(folder)
+    loader = layer_of(num_workers=1).loader(training=True, shard=Shard())
+    (folder / "train.json").write_text("")
+    with pytest.raises(
+        DataError, match=r"^train\.json: the manifest changed while it was in use; start the run again$"
+    ):
+        list(loader.epoch(0))
+
+
+def test_resampling_is_said_with_its_count_and_only_once(folder, capsys):
+    make_set(folder)
+    loader = layer_of(sample_rate=8000).loader(training=True, shard=Shard())
+    whole_epoch(loader)
+    assert "train.json: 12 utterances resampled from 16000 Hz to 8000 Hz" in capsys.readouterr().out
+    whole_epoch(loader, 1)
+    assert "resampled" not in capsys.readouterr().out
+
+
+def test_utterances_that_ctc_cannot_align_are_listed_by_line(folder):
+    make_set(folder, 3)
+    texts = ["aab", "aabb", "abc"]
+    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
+    lines = [{**line, "text": text} for line, text in zip(lines, texts, strict=True)]
+    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
+    asked = []
+    found = layer_of().infeasible(lambda num_samples: asked.append(num_samples) or 4)
+    assert [str(item) for item in found] == ['train.json:2: 4 frames cannot hold "aabb", which needs 6']
+    assert sorted(asked) == [3360, 3520, 3680]
+
+
+def test_feasibility_agrees_with_torchs_ctc_loss(folder):
+    make_set(folder, 1)
+    for text in ("aab", "aabb", "abab", "aaa", "abc a"):
+        line = json.loads((folder / "train.json").read_text())
+        (folder / "one.json").write_text(json.dumps({**line, "text": text}))
+        ids = torch.tensor([[LABELS.index(character) for character in text]])
+        log_probs = torch.full((4, 1, 5), -np.log(5.0))
+        loss = torch.nn.functional.ctc_loss(log_probs, ids, torch.tensor([4]), torch.tensor([len(text)]), blank=4)
+        assert bool(torch.isinf(loss)) == bool(layer_of("one.json").infeasible(lambda _: 4)), text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_corrupt": -1}, "max_corrupt is a number of utterances, or a share below 1: got -1"),
+        ({"batch_size": 0}, "batch_size is a number above 0"),
+        ({"num_workers": -1}, "num_workers is too small: got -1, wanted 0 or more"),
+        ({"sample_rate": 0}, "sample_rate is too small: got 0, wanted 1 or more"),
+        ({"max_batch_seconds": 9.0}, "max_batch_seconds needs bucketing"),
+    ],
+)
+def test_contradictory_arguments_are_refused_when_the_layer_is_made(arguments, message, folder):
+    make_set(folder)
+    with pytest.raises(UsageError, match=message):
+        layer_of(**arguments)
+
+
+def test_drop_last_that_leaves_nothing_is_refused(folder):
+    make_set(folder)
+    with pytest.raises(UsageError, match=r"drop_last leaves no batch of 12 utterances: wanted at least 20"):
+        layer_of(batch_size=10, drop_last=True).loader(training=True, shard=Shard(world_size=2))
+    with pytest.raises(UsageError, match=r"drop_last leaves no batch .*: wanted at least 13 \(batch_size x"):
+        layer_of(batch_size=-1, drop_last=True).loader(training=True, shard=Shard(world_size=13))
+    with pytest.raises(UsageError, match=r"uneven=drop leaves .*at least 13 \(one for each rank\); use fewer"):
+        layer_of().loader(training=True, shard=Shard(world_size=13, uneven="drop"))
+    assert len(layer_of().loader(training=True, shard=Shard(12, 13, uneven="join"))) == 1
+
+
+def test_utterances_that_are_left_out_are_gone_from_every_view_and_counted(folder):
+    make_set(folder)
+    layer = layer_of()
+    seconds = layer.durations.tolist()
+    layer.leave_out([0, 5], "of a test")
+    assert len(layer) == 10
+    assert layer.durations.tolist() == [seconds[row] for row in range(12) if row not in (0, 5)]
+    assert layer.place_of(0) == "train.json:2"
+    assert layer.place_of(4) == "train.json:7"
+    assert sorted(ids_of(batches_of(layer, training=True))) == list(range(10))
+    assert "dropped 2 of a test (0.00 h: train.json:1, train.json:6)" in layer.manifest.summary()
+    with pytest.raises(DataError, match=r"train\.json: no utterance is left: .*2 of a test .*10 of another"):
+        layer.leave_out(range(10), "of another")
+
+
+def test_utterances_are_named_without_the_folder_that_their_manifest_lies_in(folder):
+    (folder / "sets").mkdir()
+    make_set(folder / "sets", 3)
+    layer = layer_of("sets/train.json")
+    assert layer.place_of(2) == "sets/train.json:3"
+    layer.leave_out([0], "of a test")
+    assert [layer.id_of(item) for item in range(2)] == ["train.json:2", "train.json:3"]
+
+
+def test_infeasible_utterances_tell_their_positions(folder):
+    make_set(folder)
+    layer = layer_of()
+    found = layer.infeasible(lambda num_samples: 1)  # one frame: "a" fits, "ab" does not
+    assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
+    assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]
+
+
+@pytest.mark.skipif(not DIGITS.exists(), reason="the spoken digits are not beside this checkout")
+def test_real_recordings_come_whole_resampled_and_as_long_as_their_manifest_says():
+    letters = [" ", *"abcdefghijklmnopqrstuvwxyz"]
+    layer = AudioToTextDataLayer(str(DIGITS), labels=letters, batch_size=64)
+    batches = batches_of(layer)
+    assert ids_of(batches) == list(range(len(layer)))
+    assert sum(batch.amount for batch in batches) == pytest.approx(layer.manifest.seconds, rel=1e-3)
+    first = "".join(letters[i] for i in batches[0].values[2][0, : batches[0].values[3][0]])
+    assert first == layer.manifest.utterance(0).text
+    assert 0.1 < float(batches[0].values[0].abs().max()) <= 1.1

@@ -1,0 +1,247 @@
+"""Normalisation, squeeze-and-excitation and whole blocks, with and without padding."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nemo_asr.models.convolution import MaskedConv1d, is_time_major
+from nemo_asr.models.jasper_blocks import BatchNorm, GroupShuffle, JasperBlock, MaskedGroupNorm, make_normalization
+from nemo_asr.models.jasper_spec import JasperBlockSpec, block_problems, read_blocks
+from nemo_asr.models.squeeze_excite import SqueezeExcite
+from nemo_lite.config import load_config
+from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
+
+BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
+
+
+def block(in_channels=6, *, conv_mask=True, panes=(), mode="add", normalization_mode="batch", **keys):
+    return JasperBlock(
+        in_channels,
+        JasperBlockSpec(**{**BLOCK, **keys}),
+        activation=nn.ReLU(),
+        normalization_mode=normalization_mode,
+        residual_mode=mode,
+        residual_panes=panes,
+        conv_mask=conv_mask,
+    )
+
+
+def time_major(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def test_batch_norm_is_that_of_torch_in_either_order_of_memory():
+    mine, theirs, x = BatchNorm(5), nn.BatchNorm1d(5), torch.randn(4, 5, 9)
+    for given in (x, time_major(x)):
+        torch.testing.assert_close(mine(given), theirs(x))
+    torch.testing.assert_close(mine.state_dict(), theirs.state_dict())
+    torch.testing.assert_close(mine.eval()(time_major(x)), theirs.eval()(x))
+
+
+def test_group_norm_over_full_utterances_is_that_of_torch():
+    mine, x = MaskedGroupNorm(2, 6), torch.randn(3, 6, 10)
+    nn.init.normal_(mine.weight)
+    nn.init.normal_(mine.bias)
+    torch.testing.assert_close(mine(x, torch.full((3,), 10)), F.group_norm(x, 2, mine.weight, mine.bias))
+    torch.testing.assert_close(mine(x, None), F.group_norm(x, 2, mine.weight, mine.bias))
+
+
+def test_group_norm_does_not_see_padding():
+    norm, x = MaskedGroupNorm(1, 6), torch.randn(2, 6, 20)
+    alone = norm(x[:1, :, :7], torch.tensor([7]))
+    torch.testing.assert_close(norm(x, torch.tensor([7, 20]))[:1, :, :7], alone)
+    assert not torch.allclose(norm(x, None)[:1, :, :7], alone, atol=1e-3)
+
+
+def test_group_shuffle_deals_the_channels_of_each_group_out():
+    x = torch.arange(6.0).view(1, 6, 1)
+    assert GroupShuffle(2)(x).flatten().tolist() == [0, 3, 1, 4, 2, 5]
+
+
+@pytest.mark.parametrize("window", [-1, 1, 4, 16])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "area"])
+def test_squeeze_excite_over_full_utterances_is_pooling_and_interpolation(window, mode):
+    layer, x = SqueezeExcite(8, 4, window, mode, nn.SiLU()).double(), torch.randn(2, 8, 16, dtype=torch.double)
+    pooled = x.mean(2, keepdim=True) if window < 1 else F.avg_pool1d(x, window, stride=1)
+    scores = layer.fc(pooled.transpose(1, 2)).transpose(1, 2)
+    if window > 0:
+        scores = F.interpolate(scores, size=16, mode=mode)
+    torch.testing.assert_close(layer(x, None), x * torch.sigmoid(scores))
+    torch.testing.assert_close(layer(x, torch.tensor([16, 16])), x * torch.sigmoid(scores))
+
+
+@pytest.mark.parametrize("window", [-1, 3, 40])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "area"])
+@pytest.mark.parametrize("length", [1, 2, 17])
+def test_squeeze_excite_does_not_see_padding(window, mode, length):
+    layer, x = SqueezeExcite(4, 2, window, mode).double(), torch.randn(3, 4, 60, dtype=torch.double)
+    lengths = torch.tensor([60, length, 31])
+    alone = layer(x[1:2, :, :length], torch.tensor([length]))
+    torch.testing.assert_close(layer(x, lengths)[1:2, :, :length], alone)
+
+
+def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_own_frames():
+    windowed, whole = SqueezeExcite(4, 2, context_window=8), SqueezeExcite(4, 2)
+    windowed.load_state_dict(whole.state_dict())
+    x = torch.randn(2, 4, 20)
+    for given in (x, x[:, :, :3]):
+        among, expected = (layer(given, torch.tensor([3, 1])) for layer in (windowed, whole))
+        torch.testing.assert_close(among, expected)
+
+
+def test_an_unknown_interpolation_is_refused_with_the_nearest_name():
+    with pytest.raises(UnknownNameError, match=r'se_interpolation_mode "linea" is not known.*did you mean linear'):
+        SqueezeExcite(4, 2, 3, "linea")
+
+
+VARIANTS = {
+    "plain": {},
+    "separable": {"separable": True, "kernel": [11]},
+    "strided": {"residual_mode": "stride_add", "stride": [2]},
+    "stride_last": {"residual_mode": "stride_last", "stride": [2], "repeat": 3},
+    "dilated": {"dilation": [3]},
+    "grouped": {"groups": 2},
+    "heads": {"separable": True, "heads": 2},
+    "squeeze-excite": {"se": True, "se_reduction_ratio": 2},
+    "windowed squeeze-excite": {"se": True, "se_context_window": 5, "se_interpolation_mode": "linear"},
+    "maximum": {"residual_mode": "max"},
+    "no residual": {"residual": False, "stride": [2]},
+}
+
+
+@pytest.mark.parametrize("keys", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("normalization_mode", ["batch", "layer", "group", "instance"])
+def test_a_block_gives_an_utterance_the_same_output_alone_and_padded_in_a_batch(keys, normalization_mode):
+    layer = block(normalization_mode=normalization_mode, **keys).double().eval()
+    x = torch.randn(3, 6, 41, dtype=torch.double)
+    (alone,), alone_length = layer([x[1:2, :, :19]], torch.tensor([19]))
+    (among,), lengths = layer([x], torch.tensor([41, 19, 30]))
+    assert alone.shape[2] == alone_length == lengths[1]
+    assert among.shape[2] == lengths[0]
+    torch.testing.assert_close(among[1:2, :, : lengths[1]], alone)
+
+
+@pytest.mark.parametrize("keys", VARIANTS.values(), ids=VARIANTS.keys())
+def test_what_stands_in_the_padding_changes_no_bit_of_a_block_s_output(keys):
+    layer, lengths = block(**keys).eval(), torch.tensor([40, 23])
+    x = torch.randn(2, 6, 40)
+    other = x.clone()
+    other[1, :, 23:] = torch.randn(6, 17) * 100
+    (first,), out_lengths = layer([x], lengths)
+    (second,), _ = layer([other], lengths)
+    assert (first - second)[1, :, : out_lengths[1]].abs().max() == 0.0
+
+
+def test_without_a_mask_padding_is_seen_but_lengths_are_right():
+    layer, x = block(conv_mask=False, residual_mode="stride_add", stride=[2]).eval(), torch.randn(2, 6, 40)
+    (out,), lengths = layer([x], torch.tensor([40, 23]))
+    (alone,), _ = layer([x[1:, :, :23]], torch.tensor([23]))
+    assert lengths.tolist() == [10, 6]
+    assert not torch.allclose(out[1:, :, :6], alone)
+    assert "mconv.0.weight" in layer.state_dict()
+
+
+def test_a_separable_block_keeps_channels_innermost_in_memory():
+    (out,), _ = block(separable=True)([torch.randn(2, 6, 40)], torch.tensor([40, 23]))
+    assert is_time_major(out)
+
+
+def test_dense_blocks_add_the_inputs_of_all_dense_blocks_before():
+    layer, lengths = block(8, panes=[6, 8], residual_dense=True).eval(), torch.tensor([20])
+    first, second = torch.randn(1, 6, 20), torch.randn(1, 8, 20)
+    (kept, own, out), _ = layer([first, second], lengths)
+    assert kept is first
+    assert own is second
+    (changed, _, other), _ = layer([first + 1, second], lengths)
+    assert changed is not first
+    assert not torch.allclose(out, other)
+
+
+def test_an_even_kernel_is_rounded_up_and_a_factor_scales_it_first():
+    sizes = {(4, 1.0): 5, (5, 1.0): 5, (33, 0.5): 17, (11, 2.0): 23, (3, 0.2): 1}
+    for (kernel, factor), wanted in sizes.items():
+        assert JasperBlockSpec(**{**BLOCK, "kernel": [kernel], "kernel_size_factor": factor}).kernel_size == wanted
+    layer = block(kernel=[4])
+    assert layer.mconv[0].conv.weight.shape == (8, 6, 5)
+    assert layer([torch.randn(1, 6, 30)], torch.tensor([30]))[0][0].shape == (1, 8, 30)
+
+
+@pytest.mark.parametrize(
+    ("keys", "strides"),
+    [
+        ({"residual_mode": "stride_add"}, [2, 2, 2]),
+        ({"residual_mode": "stride_add", "stride_last": True}, [1, 1, 2]),
+        ({"residual_mode": "stride_last"}, [1, 1, 2]),
+    ],
+)
+def test_sub_blocks_and_the_residual_stride_alike(keys, strides):
+    layer = block(repeat=3, stride=[2], **keys)
+    assert [conv.conv.stride[0] for conv in layer.mconv if isinstance(conv, MaskedConv1d)] == strides
+    assert layer.res[0][0].conv.stride[0] == layer.stride == strides[0] * strides[1] * strides[2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "panes", "message"),
+    [
+        ({"stride": [2]}, (), 'residual_mode "add" needs as many frames out as in: got stride 4; use .*stride_add'),
+        ({"stride": [2], "residual_mode": "max"}, (), 'residual_mode "max" needs as many frames'),
+        (
+            {"stride": [2], "residual_mode": "stride_add", "residual_dense": True},
+            (6,),
+            "a residual_dense block cannot stride",
+        ),
+    ],
+)
+def test_residuals_that_cannot_have_the_frames_of_the_output_are_refused(keys, panes, message):
+    with pytest.raises(UsageError, match=message):
+        block(panes=panes, **keys)
+
+
+def test_norm_groups_that_do_not_divide_the_channels_are_refused():
+    with pytest.raises(UsageError, match="norm_groups must divide the channels: got 3 for 8"):
+        make_normalization("group", 8, 3, "JasperEncoder")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"residul": True}, r"^JasperEncoder: jasper\[1\]\.residul is not a key \(did you mean residual\?\)$"),
+        ({"filters": "many"}, r'jasper\[1\]\.filters is "many", wanted int'),
+        ({"residual_mode": "ad"}, r'jasper\[1\]\.residual_mode is "ad", wanted .*\(did you mean add\?\)'),
+        ({"repeat": 0}, r"jasper\[1\]: repeat is 0, wanted one whole number of at least 1"),
+        ({"kernel": [3, 5]}, r"jasper\[1\]: kernel is \[3, 5\], wanted one whole number"),
+        ({"dropout": 1.0}, r"jasper\[1\]: dropout is 1.0, wanted at least 0 and below 1"),
+        ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted more than 0"),
+        ({"residual": False, "residual_dense": True}, r"residual_dense is true, which needs residual: true"),
+        ({"heads": 4}, r"heads is 4, wanted -1, or at least 1 with separable: true"),
+        ({"se": True, "se_reduction_ratio": 16}, r"se_reduction_ratio is 16, wanted at most filters \(8\)"),
+    ],
+)
+def test_a_wrong_block_is_told_by_place_key_and_remedy(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        read_blocks([BLOCK, {**BLOCK, **keys}])
+
+
+def test_everything_wrong_with_all_blocks_is_told_at_once():
+    short = {key: value for key, value in BLOCK.items() if key != "repeat"}
+    problems = block_problems([short, {**BLOCK, "residul": 1, "grups": 2}])
+    assert [problem.split(": ", 1)[1] for problem in problems] == [
+        "jasper[0].repeat is missing",
+        "jasper[1].residul is not a key (did you mean residual?)",
+        "jasper[1].grups is not a key (did you mean groups?)",
+    ]
+
+
+def test_a_block_from_a_file_is_told_with_line_and_column(tmp_path):
+    path = tmp_path / "jasper.yaml"
+    keys = "".join(f"      {key}: {str(value).lower()}\n" for key, value in BLOCK.items())
+    path.write_text(f"JasperEncoder:\n  jasper:\n    -\n{keys}      residul: true\n")
+    (problem,) = block_problems(load_config(path)["JasperEncoder"]["jasper"])
+    wanted = "jasper.yaml:11:7: JasperEncoder.jasper[0].residul is not a key (did you mean residual?)"
+    assert problem.endswith(wanted)
+
+
+def test_an_encoder_without_blocks_is_refused():
+    with pytest.raises(ConfigError, match="jasper has no blocks"):
+        read_blocks([])

@@ -1,0 +1,125 @@
+"""CTC and cross-entropy losses, and the frames that CTC needs."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nemo_asr.models.losses import CrossEntropyLossNM, CTCLossNM, ctc_frames_needed
+from nemo_lite.errors import UnknownNameError, UsageError
+
+
+def batch(num_frames=8, num_classes=4):
+    torch.manual_seed(0)
+    log_probs = torch.randn(2, num_frames, num_classes + 1).log_softmax(2)
+    return {
+        "log_probs": log_probs,
+        "targets": torch.tensor([[0, 1, 1], [2, 3, 0]]),
+        "input_length": torch.tensor([num_frames, num_frames - 2]),
+        "target_length": torch.tensor([3, 1]),
+    }
+
+
+def likelihood(log_probs, target, blank):
+    """The probability of a target by listing every path: what CTC is defined to be."""
+    total = 0.0
+    for path in itertools.product(range(log_probs.shape[1]), repeat=log_probs.shape[0]):
+        if [k for k, _ in itertools.groupby(path) if k != blank] == target:
+            total += sum(log_probs[t, k] for t, k in enumerate(path)).exp()
+    return total
+
+
+def test_ctc_is_the_sum_over_all_paths():
+    values = batch(num_frames=4, num_classes=2)
+    values["targets"], values["target_length"] = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2, 1])
+    values["input_length"] = torch.tensor([4, 3])
+    first = -likelihood(values["log_probs"][0], [0, 1], blank=2).log()
+    second = -likelihood(values["log_probs"][1][:3], [1], blank=2).log()
+    torch.testing.assert_close(CTCLossNM(num_classes=2)(**values), (first + second) / 2)
+
+
+def test_ctc_is_the_plain_mean_over_the_batch_not_divided_by_target_length():
+    values = batch()
+    one_by_one = [{key: value[i : i + 1] for key, value in values.items()} for i in range(2)]
+    each = [
+        F.ctc_loss(v["log_probs"].transpose(0, 1), v["targets"], v["input_length"], v["target_length"], 4, "sum")
+        for v in one_by_one
+    ]
+    torch.testing.assert_close(CTCLossNM(num_classes=4)(**values), sum(each) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_ctc_takes_any_integer_type(dtype):
+    values, loss = batch(), CTCLossNM(num_classes=4)
+    wanted = loss(**values)
+    given = {key: value if key == "log_probs" else value.to(dtype) for key, value in values.items()}
+    torch.testing.assert_close(loss(**given), wanted)
+
+
+def test_ctc_runs_in_float32_under_autocast():
+    values, loss = batch(), CTCLossNM(num_classes=4)
+    wanted = loss(**values)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(loss(**values), wanted)
+        assert loss(**{**values, "log_probs": values["log_probs"].bfloat16()}).dtype == torch.float32
+
+
+def test_a_target_that_does_not_fit_is_infinite_or_counts_as_zero():
+    values = batch(num_frames=3)
+    values["targets"], values["target_length"] = torch.tensor([[1, 1, 0], [2, 0, 0]]), torch.tensor([3, 1])
+    values["input_length"] = torch.tensor([3, 3])
+    assert CTCLossNM(num_classes=4)(**values).isinf()
+    values["log_probs"].requires_grad_()
+    loss = CTCLossNM(num_classes=4, zero_infinity=True)(**values)
+    loss.backward()
+    assert loss.isfinite()
+    assert values["log_probs"].grad[0].eq(0).all()
+
+
+@pytest.mark.parametrize(("target", "frames"), [([], 0), ([5], 1), ([1, 2], 2), ([1, 1], 3), ([1, 1, 1, 2, 2], 8)])
+def test_ctc_needs_a_frame_for_each_label_and_a_blank_between_repeats(target, frames):
+    assert ctc_frames_needed(target) == frames
+    if target:
+        values = {"targets": torch.tensor([target]), "target_length": torch.tensor([len(target)])}
+        log_probs, loss = torch.zeros(1, frames, 7).log_softmax(2), CTCLossNM(num_classes=6)
+        assert loss(log_probs=log_probs, input_length=torch.tensor([frames]), **values).isfinite()
+        if frames > 1:
+            assert loss(log_probs=log_probs, input_length=torch.tensor([frames - 1]), **values).isinf()
+
+
+def test_ctc_ports_name_the_classes_with_the_blank():
+    assert str(CTCLossNM(num_classes=28).input_ports["log_probs"]) == "B T D=29 Logprobs"
+
+
+def test_cross_entropy_counts_masked_positions_only():
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[0, 1, 2], [3, 4, 0]])
+    loss = CrossEntropyLossNM(logits_ndim=3)
+    torch.testing.assert_close(
+        loss(logits=logits, labels=labels), F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    )
+    mask = torch.tensor([[1, 0, 0], [1, 1, 0]])
+    wanted = F.cross_entropy(logits[mask.bool()], labels[mask.bool()])
+    for given in (mask, mask.bool(), mask.float()):
+        torch.testing.assert_close(loss(logits=logits, labels=labels, loss_mask=given), wanted)
+
+
+def test_cross_entropy_of_nothing_is_zero_with_a_gradient():
+    logits = torch.randn(2, 5, requires_grad=True)
+    loss = CrossEntropyLossNM()(logits=logits, labels=torch.tensor([1, 2]), loss_mask=torch.zeros(2))
+    loss.backward()
+    assert loss == 0
+    assert logits.grad.eq(0).all()
+
+
+def test_cross_entropy_weighs_classes():
+    logits, labels, weight = torch.randn(4, 3), torch.tensor([0, 1, 2, 2]), [1, 2, 4]
+    wanted = F.cross_entropy(logits, labels, weight=torch.tensor(weight).float(), reduction="sum")
+    torch.testing.assert_close(CrossEntropyLossNM(weight=weight, reduction="sum")(logits=logits, labels=labels), wanted)
+
+
+def test_cross_entropy_refuses_unknown_reductions_and_flat_logits():
+    with pytest.raises(UnknownNameError, match='reduction "avg" is not known; known: mean, none, sum'):
+        CrossEntropyLossNM(reduction="avg")
+    with pytest.raises(UsageError, match="got logits_ndim=1, wanted 2 or more"):
+        CrossEntropyLossNM(logits_ndim=1)

@@ -1,0 +1,90 @@
+"""Error counts, rates, accuracy and confusion."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemo_asr.scoring.metrics import (
+    ErrorCounts,
+    classification_accuracy,
+    classification_confusion_matrix,
+    count_errors,
+    word_error_rate,
+)
+from nemo_lite.errors import UsageError
+
+SENTENCES = st.lists(st.sampled_from(["a", "b", "cat", "dog"]), max_size=7).map(" ".join)
+
+
+def edit_distance(a, b):
+    """The textbook recurrence, as the reference."""
+    previous = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        current = [i]
+        for j, y in enumerate(b, 1):
+            current.append(min(previous[j] + 1, current[-1] + 1, previous[j - 1] + (x != y)))
+        previous = current
+    return previous[-1]
+
+
+def test_words_are_pooled_over_the_corpus_not_averaged_over_utterances():
+    assert word_error_rate(["a", "x y z w"], ["b", "x y z w"]) == 1 / 5
+
+
+def test_character_error_rate_counts_spaces():
+    assert word_error_rate(["ab"], ["a b"], use_cer=True) == 1 / 3
+
+
+def test_insertions_deletions_and_substitutions_are_told_apart():
+    assert count_errors(["the cat sat"], ["cat sat down"]) == ErrorCounts(1, 1, 0, 2, 1)
+    assert count_errors(["the cat"], ["a cat"]) == ErrorCounts(0, 0, 1, 1, 1)
+    assert count_errors([""], ["one two"]) == ErrorCounts(0, 2, 0, 0, 1)
+    assert count_errors(["one two"], [""]) == ErrorCounts(2, 0, 0, 0, 1)
+
+
+def test_a_reference_without_words_gives_an_infinite_rate():
+    assert math.isinf(word_error_rate(["a"], [""]))
+    assert math.isinf(word_error_rate([], []))
+
+
+def test_lists_of_different_length_are_refused_with_both_lengths():
+    with pytest.raises(UsageError, match="must pair up: got 1 hypotheses and 2 references"):
+        word_error_rate(["a"], ["a", "b"])
+
+
+@given(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=5), st.booleans())
+def test_counts_agree_with_the_textbook_distance_and_add_up(pairs, use_cer):
+    hypotheses, references = [h for h, _ in pairs], [r for _, r in pairs]
+    units = list if use_cer else str.split
+    counts = count_errors(hypotheses, references, use_cer)
+    assert counts.errors == sum(edit_distance(units(r), units(h)) for h, r in pairs)
+    assert counts.reference_length == sum(len(units(r)) for r in references)
+    parts = [count_errors([h], [r], use_cer) for h, r in pairs]
+    assert sum(parts, ErrorCounts()) == counts
+
+
+def test_counts_travel_as_plain_numbers():
+    counts = count_errors(["the cat sat"], ["cat sat down"])
+    assert counts.as_dict() == {"insertions": 1, "deletions": 1, "substitutions": 0, "correct": 2, "utterances": 1}
+    assert ErrorCounts(**counts.as_dict()) == counts
+
+
+def test_top_k_accuracy_counts_a_target_once_among_the_k_best():
+    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [3.0, 2.0, 1.0]])
+    targets = torch.tensor([0, 1, 0, 0])
+    assert classification_accuracy(logits, targets) == [0.5]
+    assert classification_accuracy(logits, targets, [1, 2, 3]) == [0.5, 0.75, 1.0]
+
+
+def test_a_k_beyond_the_classes_is_refused():
+    with pytest.raises(UsageError, match=r"top_k is out of range: got \[1, 4\], wanted numbers from 1 to 3"):
+        classification_accuracy(torch.zeros(2, 3), torch.tensor([0, 1]), [1, 4])
+
+
+def test_the_confusion_matrix_has_a_row_for_each_true_class():
+    logits = torch.eye(3)[[0, 2, 2, 1]]
+    matrix = classification_confusion_matrix(logits, torch.tensor([0, 2, 1, 1]))
+    assert matrix.tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]

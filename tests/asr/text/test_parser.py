@@ -1,0 +1,242 @@
+"""Vocabulary, parsers and the English normaliser."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_asr.text.english import normalize_english
+from nemo_asr.text.parser import CharParser, ENCharParser, make_parser, vocabulary
+from nemo_lite.errors import ConfigError, DataError, UnknownNameError
+
+ENGLISH = list(" abcdefghijklmnopqrstuvwxyz'")
+
+
+def spell(parser, ids):
+    return "".join(parser.labels[i] for i in ids)
+
+
+def test_labels_keep_their_positions_as_ids():
+    assert vocabulary(ENGLISH) == tuple(ENGLISH)
+    assert CharParser(ENGLISH)("ba c") == [2, 1, 0, 3]
+
+
+def test_all_problems_of_labels_are_reported_at_once_each_with_its_place():
+    with pytest.raises(ConfigError) as error:
+        vocabulary(["a", "b", "a", "", 7, "x y"], lambda i: f"m.yaml:{i + 3}:5")
+    text = str(error.value)
+    assert "m.yaml:5:5: label 'a' repeats the one at m.yaml:3:5" in text
+    assert "m.yaml:6:5: the label is empty" in text
+    assert 'm.yaml:7:5: label 7 is not text; put it in quotes: "7"' in text
+    assert "m.yaml:8:5: label 'x y' has white space in it" in text
+    assert len(error.value.problems) == 4
+
+
+def test_no_labels_at_all_is_an_error():
+    with pytest.raises(ConfigError, match="list of labels is empty"):
+        vocabulary([])
+
+
+def test_an_unknown_parser_name_gets_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r'parser "eng" is not known; known: base, en \(did you mean en\?\)'):
+        make_parser(ENGLISH, "eng")
+
+
+def test_default_labels_are_printable_ascii():
+    parser = make_parser()
+    assert spell(parser, parser("Ab, c!")) == "ab, c!"
+
+
+def test_characters_outside_the_vocabulary_are_counted_and_shown():
+    parser = make_parser(ENGLISH)
+    assert spell(parser, parser("caf\u00e9 \u00e9t\u00e9 \u00df")) == "caf t "
+    assert parser.unknown == {"\u00e9": 3, "\u00df": 1}
+    assert parser.report() == '2 characters outside the vocabulary: "\u00e9" x3 "\u00df" x1'
+
+
+def test_ascii_characters_outside_the_vocabulary_are_counted_too():
+    parser = make_parser(ENGLISH)
+    parser("a-b_c-")
+    assert parser.report() == '2 characters outside the vocabulary: "-" x2 "_" x1'
+
+
+def test_the_report_of_a_clean_corpus_is_empty():
+    parser = make_parser(ENGLISH)
+    parser("all good")
+    assert parser.report() == ""
+
+
+def test_a_long_report_shows_the_most_frequent_characters():
+    parser = make_parser(["a"], do_normalize=False)
+    parser("a" + "bcdefghijklmz" + "z")
+    assert '"z" x2' in parser.report()
+    assert parser.report().endswith("and 3 more")
+
+
+def test_unknown_characters_get_the_unknown_id_when_it_differs_from_the_blank():
+    parser = make_parser([*ENGLISH, "<unk>"], unk_id=28)
+    assert parser("a\u00e9") == [1, 28]
+    assert parser.unknown == {"\u00e9": 1}
+
+
+def test_the_blank_id_is_left_out():
+    parser = make_parser(["a", "_", "b"], blank_id=1)
+    assert parser("a_b") == [0, 2]
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "is empty"), (" \t\n", "is empty"), ("\u00df", "no character")])
+def test_a_text_that_leaves_nothing_is_refused_with_the_reason(text, reason):
+    parser = make_parser(ENGLISH)
+    with pytest.raises(DataError, match=reason):
+        parser.encode(text)
+    assert parser(text) is None
+    assert reason in parser.report()
+
+
+def test_a_text_that_is_not_a_string_is_refused_with_its_type():
+    parser = make_parser(ENGLISH)
+    with pytest.raises(DataError, match="not a string: got int"):
+        parser.encode(5)
+    assert parser(5) is None
+    assert parser.report() == "1 texts refused: the text is not a string x1"
+
+
+def test_labels_of_several_characters_match_whole_words_only():
+    parser = make_parser([*ENGLISH, "<noise>", "th"])
+    noise, th = 28, 29
+    assert parser("a <noise> b") == [1, 0, noise, 0, 2]
+    assert parser("<noise>") == [noise]
+    assert parser("th the") == [th, 0, 20, 8, 5]
+    assert parser("a<noise>") == [1, 14, 15, 9, 19, 5]
+    assert parser.unknown == {"<": 1, ">": 1}
+
+
+def test_an_upper_case_label_of_several_characters_survives_lowering():
+    parser = make_parser([*ENGLISH, "[SPN]"], "en")
+    assert parser("Yes [SPN], no; [SPN]") == [25, 5, 19, 0, *parser("[spn]"), 0, 14, 15, 0, 28]
+    assert parser("[SPN]") == [28]
+
+
+def test_a_label_of_several_characters_does_not_change_how_punctuation_is_read():
+    plain, with_words = make_parser(ENGLISH, "en"), make_parser([*ENGLISH, "<a&b>", "<=>"], "en")
+    text = "this & that - 'tis < more > than 5%"
+    assert plain.normalize(text) == with_words.normalize(text) == "this and that 'tis more than five percent"
+
+
+def test_composed_and_decomposed_accents_are_one_label():
+    parser = make_parser(["\u00e9", "t"])
+    assert parser("e\u0301t\u00e9") == [0, 1, 0]
+    assert not parser.unknown
+
+
+def test_without_normalizing_the_text_is_taken_as_it_is():
+    parser = make_parser(["A", "a", " "], do_normalize=False)
+    assert parser(" A  a") == [2, 0, 2, 2, 1]
+
+
+def test_case_is_kept_when_asked():
+    assert make_parser(["A", "a"], do_lowercase=False)("Aa") == [0, 1]
+    assert make_parser(["A", "a", " "], "en", do_lowercase=False)("Aa, A") == [0, 1, 2, 0]
+
+
+def test_a_vocabulary_without_space_shows_that_spaces_are_lost():
+    parser = make_parser(["\u4f60", "\u597d"])
+    assert parser("\u4f60 \u597d") == [0, 1]
+    assert parser.report() == '1 character outside the vocabulary: " " x1'
+
+
+def test_large_vocabularies_and_long_texts_take_the_same_road():
+    labels = [chr(0x4E00 + i) for i in range(5000)] + list("ab ")
+    parser = make_parser(labels)
+    assert parser(f"{labels[4999]} ab{labels[0]}") == [4999, 5002, 5000, 5001, 0]
+
+
+@given(st.text(alphabet=ENGLISH + list("XYZ-\u00e9"), max_size=40))
+def test_the_fast_road_and_the_general_one_agree(text):
+    fast, general = CharParser(ENGLISH), CharParser(ENGLISH)
+    general._table = None
+    assert fast(text) == general(text)
+    assert fast.unknown == general.unknown
+    assert fast.refused == general.refused
+
+
+@settings(deadline=None)  # the first number imports inflect
+@given(st.text(max_size=60))
+def test_english_never_fails_and_writes_single_spaces(text):
+    normal = normalize_english(text)
+    assert normal == " ".join(normal.split())
+    assert not any(character.isascii() and character.isdigit() for character in normal)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="abc 'XYZ.,&1", max_size=30))
+def test_skipping_text_that_is_already_words_changes_nothing(text):
+    parser = ENCharParser(ENGLISH)
+    assert parser._normalize(text) == normalize_english(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Caf\u00e9 na\u00efve \u201cquotes\u201d \u2013 dash\u2026", "cafe naive quotes dash"),
+        ("5% + 3 & more", "five percent plus three and more"),
+        ("110 Cornell Tech", "one hundred and ten cornell tech"),
+        ("1,234,567", "one million two hundred and thirty four thousand five hundred and sixty seven"),
+        ("1,2,3", "one two three"),
+        ("the 21st and the 3rd", "the twenty first and the third"),
+        ("3.14 .5 -2 5-10", "three point one four point five minus two five ten"),
+        ("1984 1900 1905", "nineteen eighty four nineteen hundred nineteen oh five"),
+        ("2000 2004 2015", "two thousand two thousand and four twenty fifteen"),
+        ("1066 soldiers", "one thousand and sixty six soldiers"),
+        ("the 1980s and '90s", "the nineteen eighties and nineties"),
+        ("555-1234", "five five five one two three four"),
+        ("007", "zero zero seven"),
+        ("12345678901234", "one two three four five six seven eight nine zero one two three four"),
+        ("$1 $2.50 $0.01", "one dollar two dollars and fifty cents one cent"),
+        ("$5.2 million, \u00a31, \u20ac10", "five point two million dollars one pound ten euros"),
+        ("7:30 p.m. 7:05 12:00 5pm", "seven thirty p m seven oh five twelve o'clock five p m"),
+        ("25:99", "twenty five ninety nine"),
+        ("March 14, 2020", "march fourteenth twenty twenty"),
+        ("2020-03-14", "march fourteenth twenty twenty"),
+        ("3/14/2020", "march fourteenth twenty twenty"),
+        ("13/14/2020", "thirteen fourteen twenty twenty"),
+        ("14th of Jul. 1999", "fourteenth july nineteen ninety nine"),
+        ("Mr. & Mrs. St. John, no. 5", "mister and missus saint john number five"),
+        ("no. thanks", "no thanks"),
+        ("mp3 4x4", "mp three four x four"),
+        ("\u00bd", "one two"),
+        ("it's", "it's"),
+    ],
+)
+def test_english_reads(text, words):
+    assert normalize_english(text) == words
+
+
+def test_punctuation_that_is_a_label_stays():
+    parser = make_parser([*ENGLISH, "-", "&"], "en")
+    assert parser.normalize("A-b, c & d.") == "a-b c & d"
+    assert make_parser(list(" abc"), "en").normalize("a'b") == "a b"
+
+
+def test_a_full_stop_in_the_labels_does_not_hide_abbreviations():
+    assert make_parser([*ENGLISH, "."], "en").normalize("dr. who.") == "doctor who."
+
+
+def test_accented_labels_are_not_turned_into_ascii():
+    assert make_parser([*ENGLISH, "\u00e9"], "en").normalize("\u00e9t\u00e9 \u00fc") == "\u00e9t\u00e9 u"
+
+
+def test_characters_that_have_no_ascii_are_counted_not_swallowed():
+    parser = make_parser(ENGLISH, "en")
+    assert spell(parser, parser("so \ue000")) == "so "
+    assert parser.unknown == {"\ue000": 1}
+
+
+def test_importing_the_parsers_does_not_import_inflect():
+    code = (
+        "import sys; from nemo_asr.text import parser as t; t.make_parser(None, 'en')('no, numbers'); "
+        "sys.exit('inflect' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,213 @@
+"""Orders of data: who gets what, in every epoch, on any number of ranks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, padding_share, training_plan
+from nemo_lite.backends.pytorch.data import Leftover
+from nemo_lite.errors import UsageError
+
+SIZES = st.integers(1, 200)
+WORLDS = st.integers(1, 5)
+BATCHES = st.integers(1, 9)
+
+
+def durations_of(num_items, seed=0):
+    return np.random.default_rng(seed).uniform(1.0, 20.0, num_items).astype(np.float32)
+
+
+def librispeech_like(num_items, seed=0):
+    """Two thirds around 14 s, the rest spread down to a second, nothing above 17 s."""
+    rng = np.random.default_rng(seed)
+    around = rng.normal(14.0, 1.3, num_items * 2 // 3)
+    spread = rng.uniform(1.3, 15.0, num_items - len(around))
+    return rng.permutation(np.clip(np.concatenate([around, spread]), 1.3, 17.0)).astype(np.float32)
+
+
+def plans(durations, batching, world_size, epoch=0, seed=0, uneven="pad"):
+    shared = {"seed": seed, "epoch": epoch, "world_size": world_size, "uneven": uneven}
+    return [training_plan(durations, batching, rank=rank, **shared) for rank in range(world_size)]
+
+
+def rows_of(plans_of_ranks):
+    batches = [rows for plan in plans_of_ranks for rows in plan.batches]
+    return np.concatenate(batches) if batches else np.zeros(0, np.int64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, BATCHES, WORLDS, st.booleans(), st.booleans(), st.integers(0, 3))
+def test_every_utterance_comes_once_over_the_ranks_but_for_the_counted_repeats(
+    n, size, world, shuffle, bucketing, epoch
+):
+    ranks = plans(durations_of(n), Batching(size, shuffle, bucketing), world, epoch)
+    rows = rows_of(ranks)
+    assert set(rows.tolist()) == set(range(n))
+    assert len(rows) == n + ranks[0].num_repeated
+    assert ranks[0].num_repeated < world
+    assert all(len(batch) <= size for plan in ranks for batch in plan.batches)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, BATCHES, WORLDS, st.booleans(), st.booleans())
+def test_all_ranks_have_equally_many_batches_none_of_them_empty(n, size, world, bucketing, drop_last):
+    ranks = plans(durations_of(n), Batching(size, bucketing=bucketing, drop_last=drop_last), world)
+    assert len({len(plan) for plan in ranks}) == 1
+    assert all(len(batch) for plan in ranks for batch in plan.batches)
+    if drop_last:
+        assert all(len(batch) == size for plan in ranks for batch in plan.batches)
+        assert len(ranks[0]) == n // (size * world)
+        assert len(set(rows_of(ranks).tolist())) == len(ranks[0]) * size * world
+        assert ranks[0].leftover == Leftover(num_dropped=n % (size * world))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, WORLDS, st.booleans(), st.integers(20, 100), st.sampled_from([-1, 1, 4, 100]))
+def test_batches_by_seconds_hold_the_limit_and_every_utterance(n, world, shuffle, limit, size):
+    durations = durations_of(n)
+    batching = Batching(size, shuffle, bucketing=True, max_batch_seconds=float(limit))
+    ranks = plans(durations, batching, world)
+    assert set(rows_of(ranks).tolist()) == set(range(n))
+    for plan in ranks:
+        for batch in plan.batches:
+            assert len(batch) * durations[batch].max() <= limit * (1 + 1e-6)
+            assert size == -1 or len(batch) <= size
+
+
+def test_batches_by_seconds_are_filled_on_every_rank():
+    batching = Batching(-1, bucketing=True, max_batch_seconds=50.0)
+    ranks = plans(np.full(120, 5.0, np.float32), batching, 3)
+    assert [[len(rows) for rows in plan.batches] for plan in ranks] == [[10] * 4] * 3
+
+
+@pytest.mark.parametrize("bucketing", [False, True])
+def test_the_plan_is_a_function_of_seed_and_epoch_alone(bucketing):
+    durations, batching = durations_of(300), Batching(8, bucketing=bucketing)
+    first = rows_of(plans(durations, batching, 2, epoch=3, seed=1))
+    np.random.seed(99)
+    np.testing.assert_array_equal(first, rows_of(plans(durations, batching, 2, epoch=3, seed=1)))
+    assert (first != rows_of(plans(durations, batching, 2, epoch=4, seed=1))).any()
+    assert (first != rows_of(plans(durations, batching, 2, epoch=3, seed=2))).any()
+
+
+def test_without_shuffle_the_order_is_that_of_the_manifest():
+    plan = training_plan(durations_of(10), Batching(4, shuffle=False))
+    assert [batch.tolist() for batch in plan.batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    two = plans(durations_of(10), Batching(2, shuffle=False), 2)
+    steps = [np.concatenate(batches) for batches in zip(*(plan.batches for plan in two), strict=True)]
+    assert [sorted(step.tolist()) for step in steps] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_last_step_with_fewer_utterances_than_ranks_repeats_some_and_counts_them():
+    ranks = plans(durations_of(9), Batching(2, shuffle=False), 4)
+    assert [plan.batches[-1].tolist() for plan in ranks] == [[8], [8], [8], [8]]
+    assert ranks[0].num_repeated == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIZES, BATCHES, WORLDS, st.booleans(), st.sampled_from([None, 40.0]))
+def test_leftover_utterances_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, size, world, shuffle, seconds):
+    durations = durations_of(n)
+    batching = Batching(size, shuffle, bucketing=True, max_batch_seconds=seconds)
+    dropping, joining = (plans(durations, batching, world, uneven=uneven) for uneven in ("drop", "join"))
+    rows = rows_of(dropping).tolist()
+    assert len(set(rows)) == len(rows) == n - dropping[0].num_dropped
+    assert {len(plan) for plan in dropping} == {dropping[0].num_steps}
+    assert sorted(rows_of(joining).tolist()) == list(range(n))
+    counts = [len(plan) for plan in joining]
+    assert counts == sorted(counts, reverse=True)
+    assert {plan.num_steps for plan in joining} == {counts[0]}
+    if dropping[0].num_dropped:
+        with pytest.raises(UsageError, match=f"left over at the end of an epoch, for {world} ranks; choose uneven="):
+            training_plan(durations, batching, world_size=world, uneven="error")
+    else:
+        assert training_plan(durations, batching, world_size=world, uneven="error").num_steps == dropping[0].num_steps
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(n=SIZES, size=BATCHES, seed=st.integers(0, 9))
+def test_an_optimizer_step_takes_the_same_utterances_on_one_two_and_four_ranks(shuffle, n, size, seed):
+    def steps(world, batches_per_step):
+        ranks = plans(durations_of(n), Batching(size, shuffle), world, epoch=2, seed=seed)
+        starts = range(0, ranks[0].num_steps, batches_per_step)
+        groups = [[rows for plan in ranks for rows in plan.batches[k : k + batches_per_step]] for k in starts]
+        return [set(np.concatenate(group).tolist()) for group in groups]
+
+    assert steps(1, 4) == steps(2, 2) == steps(4, 1)
+
+
+# Measured on five epochs: 0.005 % and 0.0002 %; 0.48 % and 0.05 %, for the last step has few utterances. Dealt as they
+# come the ranks would differ by 2 % and 5.7 %.
+@pytest.mark.parametrize(
+    ("num_items", "size", "bucketing", "most"),
+    [(28000, 16, False, 1e-4), (28000, 16, True, 1e-5), (2700, 8, False, 0.01), (2700, 1, True, 0.001)],
+)
+def test_all_ranks_get_almost_the_same_seconds_in_an_epoch(num_items, size, bucketing, most):
+    durations = librispeech_like(num_items)
+    for epoch in range(2):
+        ranks = plans(durations, Batching(size, bucketing=bucketing), 8, epoch)
+        assert len(set(rows_of(ranks).tolist())) == num_items
+        totals = [sum(float(durations[rows].sum(dtype=np.float64)) for rows in plan.batches) for plan in ranks]
+        assert max(totals) - min(totals) <= most * np.mean(totals)
+
+
+def test_the_whole_set_is_one_batch_on_each_rank_with_batch_size_minus_one():
+    ranks = plans(durations_of(10), Batching(-1), 2)
+    assert [len(plan) for plan in ranks] == [1, 1]
+    assert sorted(rows_of(ranks).tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("num_items", "size", "world"), [(28000, 64, 1), (28000, 32, 8), (2700, 32, 1), (10000, 16, 2)]
+)
+def test_bucketing_computes_at_most_three_percent_of_padding(num_items, size, world):
+    durations = librispeech_like(num_items)
+    for plan in plans(durations, Batching(size, bucketing=True), world):
+        assert padding_share(durations, plan.batches) <= 0.03
+    random = training_plan(durations, Batching(size))
+    assert padding_share(durations, random.batches) > 0.2
+
+
+def test_bucketing_gives_all_ranks_batches_of_equal_cost_at_the_same_step():
+    durations = librispeech_like(28000)
+    ranks = plans(durations, Batching(16, bucketing=True), 8)
+    cost = np.array([[durations[rows].max() * len(rows) for rows in plan.batches] for plan in ranks])
+    waiting = 1 - cost.sum() / (cost.max(axis=0).sum() * 8)
+    assert waiting < 0.01
+
+
+def test_bucketing_mixes_neighbours_and_the_order_of_lengths_between_epochs():
+    durations, batching = librispeech_like(2700), Batching(32, bucketing=True)
+
+    def pairs(epoch):
+        batches = training_plan(durations, batching, epoch=epoch).batches
+        return {(a, b) for rows in batches for a in rows.tolist() for b in rows.tolist() if a < b}
+
+    first, second = pairs(0), pairs(1)
+    assert len(first & second) < 0.5 * len(first)
+    means = [float(durations[rows].mean()) for rows in training_plan(durations, batching).batches]
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3
+
+
+def test_padding_share_is_one_minus_used_over_computed():
+    assert padding_share(np.array([1.0, 3.0, 2.0]), [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 6 / 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is a number above 0, or -1 for the whole set: got 0"),
+        ({"batch_size": 4, "max_batch_seconds": 30.0}, "max_batch_seconds needs bucketing; set bucketing to true"),
+        ({"batch_size": 4, "max_batch_seconds": 9.0, "bucketing": True, "drop_last": True}, "exclude each other"),
+    ],
+)
+def test_contradictory_wishes_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        Batching(**arguments)
+
+
+def test_a_batch_too_short_for_the_longest_utterance_is_refused():
+    with pytest.raises(UsageError, match=r"max_batch_seconds 5 s cannot hold the longest utterance \(9 s\); raise it"):
+        training_plan(np.array([1.0, 9.0]), Batching(8, bucketing=True, max_batch_seconds=5.0))

@@ -1,0 +1,229 @@
+"""Watch: a rank that was killed, stopped, hangs or failed is named by the others, in time, and nobody waits on."""
+
+import ctypes
+import os
+import signal
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from toys.ranks import free_port, on_ranks, start_ranks, wait_all
+
+from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
+from nemo_lite.backends.pytorch.distributed.rendezvous import meet
+from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.errors import DataError
+from nemo_lite.utils.launch import who_am_i
+
+
+class Sleeper(TrainableNM):
+    """Sleeps on one rank."""
+
+    def forward(self, seconds=60.0):
+        time.sleep(seconds)
+
+
+@contextmanager
+def group(timeout=1.0, gloo_timeout=60.0, grace=0.5, **kwargs):
+    """What a run does around its work."""
+    place = who_am_i()
+    meeting = meet(place, 20.0)
+    watch = Watch(meeting, place, timeout, grace_seconds=grace, **kwargs)
+    dist.init_process_group(
+        "gloo",
+        store=meeting.store,
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timedelta(seconds=gloo_timeout),
+    )
+    try:
+        yield watch, place.rank
+    except BaseException as error:
+        watch.fail(error)
+        raise
+    finally:
+        watch.leave()
+        dist.destroy_process_group()
+
+
+def vote(watch, label="vote"):
+    with watch.collective(label):
+        dist.all_reduce(torch.zeros(1))
+
+
+def steps(watch, number):
+    for step in range(number):
+        watch.step = step
+        vote(watch)
+
+
+def end_in_order():
+    with group() as (watch, rank):
+        steps(watch, 3)
+        time.sleep(2.0 if rank == 2 else 0.0)  # the first rank waits for the others, for it serves the store
+        return watch.step
+
+
+def test_a_run_whose_ranks_end_in_order_one_after_the_other_says_nothing():
+    ends = on_ranks(3, end_in_order)
+    assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 2)] * 3
+
+
+def be_ready():
+    """Ready to be killed: the others have seen where this rank is."""
+    time.sleep(1.2)
+    print("ready", flush=True)
+
+
+def wait_for_a_killed_one(victim, silence=6.0):
+    with group(timeout=60.0, silence_seconds=silence) as (watch, rank):
+        steps(watch, 3)
+        if rank == victim:
+            if os.fork() == 0:  # like a data loader's worker, it keeps the connections open when its parent is killed
+                time.sleep(5)
+                os._exit(0)
+            be_ready()
+        if rank in (victim, 2):
+            time.sleep(60)  # rank 2 computes on its own and asks nobody
+        vote(watch)
+
+
+def struck(victim, strike, function, *args, world_size=3):
+    """Start ranks, send one of them a signal when it is ready; how the others ended, how long that took, its pid."""
+    ranks = start_ranks(world_size, function, *args)
+    deadline = time.perf_counter() + 30
+    while "ready" not in ranks[victim].out() and time.perf_counter() < deadline:
+        time.sleep(0.05)
+    os.kill(ranks[victim].pid, strike)
+    killed = time.perf_counter()
+    others = wait_all([rank for number, rank in enumerate(ranks) if number != victim], 30)
+    seconds = time.perf_counter() - killed
+    ranks[victim].process.kill()
+    ranks[victim].process.join()
+    return others, seconds, ranks[victim].pid
+
+
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_killed_rank_is_named_by_all_others_within_ten_seconds(victim):
+    others, seconds, pid = struck(victim, signal.SIGKILL, wait_for_a_killed_one, victim)
+    assert seconds < 10
+    for end in others:
+        assert end.code == 3
+        assert f"rank {victim} (" in end.err
+        assert f"pid {pid}) is gone: its process has ended" in end.err
+        assert "at step 2 in test_watch.py:" in end.err
+
+
+@pytest.mark.parametrize(("victim", "sign"), [(1, "no sign of life for"), (0, "does not answer for")])
+def test_a_stopped_rank_is_named_once_it_was_silent(victim, sign):
+    others, seconds, pid = struck(victim, signal.SIGSTOP, wait_for_a_killed_one, victim, 2.0, world_size=2)
+    assert seconds < 2 + 4
+    (end,) = others
+    assert end.code == 3
+    assert f"pid {pid}) is gone: " in end.err
+    assert sign in end.err
+    assert "(its process is stopped)" in end.err
+
+
+def serve_a_store(port):
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    time.sleep(60)
+    return store
+
+
+def compute_until_told():
+    with group() as (watch, _):
+        vote(watch)
+        print("ready", flush=True)
+        time.sleep(60)
+
+
+def test_a_launcher_whose_store_is_gone_is_named():
+    port = free_port()
+    (launcher,) = start_ranks(1, serve_a_store, port)
+    ranks = start_ranks(2, compute_until_told, env={"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+    deadline = time.perf_counter() + 30
+    while not all("ready" in rank.out() for rank in ranks) and time.perf_counter() < deadline:
+        time.sleep(0.05)
+    launcher.process.kill()
+    for end in wait_all(ranks, 10):
+        assert end.code == 3
+        assert f"the launcher of the first machine is gone: its store at 127.0.0.1:{port} was closed" in end.err
+
+
+def hang_in_forward(gloo_timeout):
+    net = Sleeper(name="encoder")
+    with group(gloo_timeout=gloo_timeout) as (watch, rank):
+        steps(watch, 3)
+        if rank == 1:
+            net.forward()
+        vote(watch)
+
+
+@pytest.mark.parametrize("gloo_timeout", [60.0, 0.8])
+def test_a_hung_rank_is_named_with_its_step_and_module(gloo_timeout):
+    """Whether the backend's own time is up first or ours."""
+    ends = on_ranks(2, hang_in_forward, gloo_timeout)
+    for end in ends:
+        assert end.code == 3
+        assert end.seconds < 2 + 10
+        assert " hangs at step 2 in forward of encoder for " in end.err
+        assert "while rank 0 waits for it in collective 4 (vote)" in end.err
+        assert "rank  host" in end.err
+
+
+def raise_on_one_rank():
+    with group() as (watch, rank):
+        steps(watch, 3)
+        if rank == 1:
+            raise DataError("duration is negative", place="train.json:17")
+        vote(watch)
+
+
+def test_a_rank_that_raises_ends_all_with_its_error_and_its_exit_code():
+    ends = on_ranks(2, raise_on_one_rank)
+    assert [end.code for end in ends] == [2, 2]
+    assert "stopped at step 2: DataError: train.json:17: duration is negative" in ends[0].err
+    assert ends[1].err == "DataError: train.json:17: duration is negative\n"
+    assert max(end.seconds for end in ends) < 10
+
+
+def go_separate_ways(second):
+    with group() as (watch, rank):
+        steps(watch, 2)
+        if rank == 0:
+            vote(watch)
+        elif second == "gather":
+            with watch.collective("gather"):
+                dist.broadcast(torch.zeros(1), src=0)
+                dist.broadcast(torch.zeros(1), src=0)
+
+
+def test_ranks_in_different_collectives_are_told_which():
+    for end in on_ranks(2, go_separate_ways, "gather"):
+        assert end.code == 3
+        assert "uneven collectives: rank 0 is in collective 3 (vote), rank 1 is in collective 3 (gather)" in end.err
+
+
+def test_a_rank_that_ends_while_another_waits_for_it_is_named():
+    ends = on_ranks(2, go_separate_ways, "nothing")
+    assert ends[0].code == 3
+    assert " has ended while rank 0 waits for it at step 1 in collective 3 (vote)" in ends[0].err
+    assert (ends[1].code, ends[1].err) == (0, "")
+
+
+def keep_others_waiting():
+    with group(timeout=20.0, silence_seconds=0.5) as (watch, rank):
+        if rank == 1:
+            ctypes.PyDLL(None).usleep(1_500_000)  # keeps the interpreter's lock
+        vote(watch)
+        return rank
+
+
+def test_a_rank_that_computes_long_without_signs_of_life_is_no_alarm_while_its_process_lives():
+    ends = on_ranks(2, keep_others_waiting)
+    assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 0), (0, "", 1)]
+    assert ends[0].seconds > 1.5

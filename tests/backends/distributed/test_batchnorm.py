@@ -1,0 +1,286 @@
+"""Synchronised batch normalisation: several ranks compute what one process computes on the whole batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from toys.ranks import results_of
+
+from nemo_asr.models.jasper_blocks import BatchNorm
+from nemo_lite import NeuralModuleFactory
+from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper
+from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.errors import UsageError
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "1d": lambda: nn.BatchNorm1d(3),
+    "1d over frames": lambda: nn.BatchNorm1d(3),
+    "2d": lambda: nn.BatchNorm2d(3),
+    "3d": lambda: nn.BatchNorm3d(3),
+    "cumulative": lambda: nn.BatchNorm1d(3, momentum=None),
+    "without weights": lambda: nn.BatchNorm1d(3, affine=False),
+    "without running statistics": lambda: nn.BatchNorm1d(3, track_running_stats=False),
+    "with a forward of its own": lambda: BatchNorm(3, eps=1e-3),
+}
+TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-13}
+SHAPES = {"1d": (), "2d": (4, 2), "3d": (2, 2, 2)}
+
+
+def data(name: str, num_rows: int = 6) -> Tensor:
+    shape = SHAPES.get(name, (5,))
+    x = torch.randn(num_rows, 3, *shape, generator=torch.Generator().manual_seed(1))
+    if name == "with a forward of its own":  # it takes another way for what lies in memory as (B, T, C)
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    return x
+
+
+def trained(layer: nn.Module, batches: Sequence[Tensor], rows: slice) -> dict[str, Tensor]:
+    """Outputs and input gradients of the last batch, weight gradients of all, buffers, and an evaluation."""
+    result: dict[str, Tensor] = {}
+    for batch in batches:
+        x = batch[rows].detach().requires_grad_()
+        y = layer(x)
+        target = torch.linspace(-1, 1, batch[0].numel(), device=batch.device).view(batch[0].shape)
+        ((y - target) ** 3).sum().mul(0.02).backward()
+        assert x.grad is not None
+        result |= {"output": y.detach(), "of input": x.grad}
+    result |= {f"of {name}": p.grad for name, p in layer.named_parameters() if p.grad is not None}
+    result |= {name: buffer.clone() for name, buffer in layer.named_buffers()}
+    layer.eval()
+    result["evaluated"] = layer(batches[0][rows]).detach()
+    return result
+
+
+def prepared(name: str) -> nn.Module:
+    layer = LAYERS[name]()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(2))
+    return layer
+
+
+def rows_of(rank: int, bounds: Sequence[int]) -> slice:
+    return slice(bounds[rank], bounds[rank + 1])
+
+
+def in_steps(
+    name: str, rows: slice, sync: bool, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> dict[str, Tensor]:
+    layer, x = prepared(name).to(device, dtype), data(name).to(device, dtype)
+    with synced_batchnorm([layer], None) if sync else contextlib.nullcontext():
+        return {key: value.cpu() for key, value in trained(layer, [x + 1, x / 3], rows).items()}
+
+
+def on_rank(names: Sequence[str], bounds: Sequence[int], sync: bool) -> list[dict[str, dict[str, Tensor]]]:
+    dist.init_process_group("gloo")
+    rows = rows_of(dist.get_rank(), bounds)
+    return [{name: in_steps(name, rows, sync, dtype) for name in names} for dtype in TOLERANCES]
+
+
+def joined(results: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What the ranks have together: rows side by side, sums of weight gradients, the one state of buffers."""
+    whole: dict[str, Tensor] = {}
+    for key in results[0]:
+        values = [result[key] for result in results]
+        if key in ("output", "of input", "evaluated"):
+            whole[key] = torch.cat(values)
+        elif key.startswith("of "):
+            whole[key] = torch.stack(values).sum(0)
+        else:
+            whole[key] = values[0]
+            assert all(torch.equal(value, values[0]) for value in values), key
+    return whole
+
+
+def largest_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Relative to the largest value of each tensor."""
+    assert got.keys() == wanted.keys()
+    return max(float((got[key] - value).abs().max() / value.abs().max().clamp(min=1)) for key, value in wanted.items())
+
+
+@pytest.mark.parametrize("bounds", [(0, 3, 6), (0, 1, 6), (0, 0, 6)], ids=["even", "uneven", "one rank has nothing"])
+def test_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...]) -> None:
+    # An empty batch has no order in memory.
+    names = [name for name in LAYERS if bounds[1] or name != "with a forward of its own"]
+    of_ranks = results_of(2, on_rank, names, bounds, True)
+    for position, (dtype, tolerance) in enumerate(TOLERANCES.items()):
+        for name in names:
+            alone = in_steps(name, slice(None), False, dtype)
+            together = joined([of_rank[position][name] for of_rank in of_ranks])
+            if name == "without running statistics":  # evaluation takes those of the batch then, each rank its own
+                del alone["evaluated"], together["evaluated"]
+            assert largest_difference(together, alone) < tolerance, (name, dtype)
+
+
+def test_without_synchronisation_they_differ() -> None:
+    results = [of_rank[0]["1d"] for of_rank in results_of(2, on_rank, ["1d"], (0, 3, 6), False)]
+    alone = in_steps("1d", slice(None), False)
+    got = {key: torch.cat([result[key] for result in results]) for key in ("output", "of input")}
+    assert largest_difference(got, {key: alone[key] for key in got}) > 0.1
+
+
+def on_gpu() -> dict[str, Tensor]:
+    dist.init_process_group("gloo")
+    return in_steps("2d", rows_of(dist.get_rank(), (0, 1, 6)), True, device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_two_ranks_give_what_one_process_gives() -> None:
+    assert largest_difference(joined(results_of(2, on_gpu)), in_steps("2d", slice(None), False)) < 1e-5
+
+
+def far_from_zero(sync: bool = True) -> Tensor:
+    if not sync:
+        return cast(Tensor, nn.BatchNorm1d(3, affine=False)(1000 + data("1d", 64)))
+    dist.init_process_group("gloo")
+    with synced_batchnorm([layer := nn.BatchNorm1d(3, affine=False)], None):
+        return cast(Tensor, layer(1000 + data("1d", 64)[rows_of(dist.get_rank(), (0, 40, 64))]))
+
+
+def test_the_variance_of_values_far_from_zero_does_not_cancel() -> None:
+    together = torch.cat(results_of(2, far_from_zero))
+    exact = nn.BatchNorm1d(3, affine=False).double()((1000 + data("1d", 64)).double())
+    assert (together - exact).abs().max() < 2 * (far_from_zero(sync=False) - exact).abs().max()
+
+
+def half_precision() -> tuple[Tensor, Tensor]:
+    dist.init_process_group("gloo")
+    layer, rows = nn.BatchNorm1d(3), rows_of(dist.get_rank(), (0, 2, 6))
+    with synced_batchnorm([layer], None), torch.autocast("cpu", torch.bfloat16):
+        x = data("1d")[rows].bfloat16().requires_grad_()
+        y = layer(x)
+        y.float().pow(3).sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+def test_half_types_keep_their_type_and_are_computed_in_float32() -> None:
+    results = results_of(2, half_precision)
+    layer, x = nn.BatchNorm1d(3), data("1d").bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        y.float().pow(3).sum().backward()
+    assert x.grad is not None
+    for position, wanted in enumerate((y.detach(), x.grad)):
+        got = torch.cat([result[position] for result in results])
+        assert got.dtype == torch.bfloat16
+        assert torch.allclose(got.float(), wanted.float(), rtol=0.02, atol=0.02)
+
+
+def in_groups() -> tuple[Tensor, list[str]]:
+    dist.init_process_group("gloo")
+    errors = []
+    for size in (3, -1):
+        with pytest.raises(UsageError) as caught:
+            make_groups(4, size)
+        errors.append(str(caught.value))
+    assert make_groups(4, 0) is None
+    assert make_groups(4, 4) is None
+    layer = nn.BatchNorm1d(3)
+    with synced_batchnorm([layer], make_groups(4, 2)):
+        layer(data("1d", 8)[2 * dist.get_rank() : 2 * dist.get_rank() + 2])
+    assert layer.running_mean is not None
+    with synced_batchnorm([layer], make_groups(4, 1)):
+        assert type(layer) is nn.BatchNorm1d
+    return layer.running_mean, errors
+
+
+def test_groups_of_two_of_four_ranks_share_statistics_among_themselves_only() -> None:
+    results = results_of(4, in_groups)
+    of_groups = [0.1 * data("1d", 8)[rows].mean(0) for rows in (slice(0, 4), slice(4, 8))]
+    for rank, (mean, errors) in enumerate(results):
+        assert torch.allclose(mean, of_groups[rank // 2], atol=1e-6)
+        assert not torch.allclose(mean, of_groups[1 - rank // 2], atol=1e-3)
+        assert "got 3 for 4 processes, wanted 1, 2, 4" in errors[0]
+        assert "got -1 for 4 processes" in errors[1]
+
+
+def identity() -> list[Any]:
+    dist.init_process_group("gloo")
+    layers = [nn.BatchNorm2d(3), BatchNorm(3), nn.Linear(3, 3)]
+    model = nn.Sequential(*layers, nn.Sequential(layers[0]))
+    before = (
+        [type(layer) for layer in layers],
+        repr(model),
+        {k: id(v) for k, v in model.state_dict(keep_vars=True).items()},
+    )
+    with contextlib.suppress(ZeroDivisionError), synced_batchnorm([model], None):
+        inside = [isinstance(layer, cls) for layer, cls in zip(layers, before[0], strict=True)]
+        changed = [type(layer) is not cls for layer, cls in zip(layers, before[0], strict=True)]
+        same_text = repr(model) == before[1]
+        raise ZeroDivisionError
+    after = (
+        [type(layer) for layer in layers],
+        repr(model),
+        {k: id(v) for k, v in model.state_dict(keep_vars=True).items()},
+    )
+    too_few = ""
+    with synced_batchnorm([one := nn.BatchNorm1d(3)], None):
+        try:
+            one(torch.zeros(1 - dist.get_rank(), 3))
+        except UsageError as error:
+            too_few = str(error)
+    return [inside, changed, same_text, before == after, too_few]
+
+
+def test_layers_are_what_they_were_afterwards_also_after_an_error() -> None:
+    for inside, changed, same_text, unchanged, too_few in results_of(2, identity):
+        assert inside == [True, True, True]
+        assert changed == [True, True, False]
+        assert same_text
+        assert unchanged
+        # Every rank is told, the one without a value too.
+        assert too_few.startswith("batch normalisation needs at least two values per channel: got 1 on 2 ranks")
+
+
+def lowered() -> nn.Module:
+    """A DAG with two normalised layers, as fx module: batch -> loss."""
+    torch.manual_seed(3)
+    NeuralModuleFactory.reset_default_factory()
+    ports = {"x": NeuralType("B D", ChannelType())}, {"y_pred": NeuralType("B D", ChannelType())}
+    net = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1), nn.BatchNorm1d(1))
+    x, y = RealFunctionDataLayer(n=8, batch_size=8)()
+    loss = MSELoss()(predictions=TrainableNeuralModuleWrapper(net, *ports)(x=x), target=y)
+    return lower(Dag([loss]).slice())
+
+
+def parallel(num_batches: int) -> tuple[list[Tensor], list[Tensor]]:
+    dist.init_process_group("gloo")
+    module = lowered()
+    replica = DataParallel(module, torch.device("cpu"))
+    with synced_batchnorm([module], None):
+        for batch in range(num_batches):
+            with replica.sync_only_if(batch == num_batches - 1):
+                (loss,) = replica(*batch_of(batch, 4 * dist.get_rank(), 4))
+                (loss / num_batches).backward()
+    return [p.grad for p in module.parameters() if p.grad is not None], list(module.buffers())
+
+
+def batch_of(number: int, start: int, count: int) -> tuple[Tensor, Tensor]:
+    x = torch.randn(8, 1, generator=torch.Generator().manual_seed(number))[start : start + count]
+    return x, x.sin()
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_inside_ddp_over_a_lowered_dag_gradients_are_those_of_one_process(num_batches: int) -> None:
+    results = results_of(2, parallel, num_batches)
+    module = lowered()
+    for batch in range(num_batches):
+        (loss,) = module(*batch_of(batch, 0, 8))
+        (loss / num_batches).backward()
+    for gradients, buffers in results:
+        for got, parameter in zip(gradients, module.parameters(), strict=True):
+            assert parameter.grad is not None
+            assert torch.allclose(got, parameter.grad, atol=1e-6)
+        for got, buffer in zip(buffers, module.buffers(), strict=True):
+            assert torch.allclose(got, buffer, atol=1e-6)

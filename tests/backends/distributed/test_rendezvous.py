@@ -1,0 +1,203 @@
+"""Rendezvous: ranks find each other on the loopback alone, and those that do not come are named."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from toys.ranks import free_port, on_ranks, results_of
+
+from nemo_lite.backends.pytorch.distributed.network_interface import interfaces, use_way, way_to
+from nemo_lite.backends.pytorch.distributed.rendezvous import meet
+from nemo_lite.errors import DistributedError
+from nemo_lite.utils.launch import Place
+
+LINUX = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
+
+
+def place(rank, world_size, port, **kwargs):
+    given = {"local_world_size": world_size, "num_nodes": 1, "launcher": "pytorch", "master": ("127.0.0.1", port)}
+    return Place(rank, world_size, rank, **{**given, **kwargs})
+
+
+def me(port=None, ranks=None, world_sizes=None, **kwargs):
+    """The place of this process of ``start_ranks``; the n-th process may be told to be another rank."""
+    n = int(os.environ["RANK"])
+    world_size = world_sizes[n] if world_sizes else int(os.environ["WORLD_SIZE"])
+    return place(ranks[n] if ranks else n, world_size, port or int(os.environ["MASTER_PORT"]), **kwargs)
+
+
+def listeners(port):
+    """The addresses on which that port is listened on, as they stand in /proc."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return [row[1].rsplit(":", 1)[0] for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port]
+
+
+def meet_and_tell(seconds, **kwargs):
+    meeting = meet(me(**kwargs), seconds)
+    meeting.store.set(f"saw/{os.environ['RANK']}", "x")
+    meeting.connect().wait(["saw/0", "saw/1"])
+    found = listeners(meeting.address[1]) if Path("/proc/net/tcp").exists() else []
+    # The host may only leave when the others are through.
+    meeting.store.add("done", 1)
+    while meeting.is_host and meeting.store.add("done", 0) < 2:
+        time.sleep(0.02)
+    env = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    return [(m.rank, m.pid, m.interface, m.address) for m in meeting.members], os.getpid(), env, found
+
+
+def meet_as(seconds, ranks=None, world_sizes=None):
+    meet(me(ranks=ranks, world_sizes=world_sizes), seconds)
+
+
+def test_ranks_meet_know_each_other_and_open_ports_on_the_loopback_alone():
+    (members, pid0, env, listening), (members1, pid1, *_) = results_of(2, meet_and_tell, 20.0)
+    assert members == members1
+    assert [(rank, pid, address) for rank, pid, _, address in members] == [
+        (0, pid0, "127.0.0.1"),
+        (1, pid1, "127.0.0.1"),
+    ]
+    interface = members[0][2]
+    assert env == {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    if Path("/proc/net/tcp").exists():
+        assert interface == "lo"
+        assert listening == ["0100007F"]  # 127.0.0.1 and nothing beside it
+
+
+def test_a_name_of_this_machine_as_master_still_keeps_the_store_on_the_loopback():
+    (members, _, _, listening), _ = results_of(2, meet_under_own_name)
+    assert members[0][3] == "127.0.0.1"
+    assert listening in ([], ["0100007F"])
+
+
+def meet_under_own_name():
+    return meet_and_tell(20.0, master=(socket.gethostname(), int(os.environ["MASTER_PORT"])))
+
+
+def meet_with_patience_by_rank():
+    meet(me(), [2.0, 30.0][int(os.environ["RANK"])])
+
+
+def test_a_rank_that_does_not_come_is_named_to_all_who_came_when_the_first_of_them_gives_up():
+    started = time.perf_counter()
+    ends = on_ranks(2, meet_with_patience_by_rank, env={"WORLD_SIZE": "3"})
+    assert time.perf_counter() - started < 10
+    for end in ends:
+        assert end.code == 3
+        assert "2 of 3 processes came together" in end.err
+        assert "within 2 s" in end.err
+        assert "missing: rank 2;" in end.err
+        assert "rank 0 (" in end.err
+        assert "rank 1 (" in end.err
+        assert "--nnodes" in end.err
+        assert "node_rank" in end.err
+
+
+def test_a_master_that_nobody_serves_is_named_with_what_to_check():
+    port = free_port()
+    with pytest.raises(DistributedError, match=rf"rank 1 on .* could not reach rank 0 at 127\.0\.0\.1:{port} .*0\.5 s"):
+        meet(place(1, 2, port), 0.5)
+
+
+def test_a_master_whose_name_nobody_knows_is_an_error_that_says_so():
+    with pytest.raises(DistributedError, match=r"no-such-host\.invalid, is not known on .*MASTER_ADDR"):
+        meet(place(1, 2, 29999, num_nodes=2, local_world_size=1, master=("no-such-host.invalid", 29999)), 0.5)
+
+
+def test_a_loopback_master_with_several_machines_is_refused_at_once():
+    started = time.perf_counter()
+    with pytest.raises(DistributedError, match=r"localhost, is the loopback .*2 machines take part"):
+        meet(place(1, 2, 29999, num_nodes=2, local_world_size=1, master=("localhost", 29999)), 30.0)
+    assert time.perf_counter() - started < 5
+
+
+def test_a_port_in_use_says_what_may_use_it():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(DistributedError, match=rf"port {port} of 127\.0\.0\.1 is in use; another run.*node_rank"):
+            meet(place(0, 2, port), 1.0)
+
+
+def test_a_port_of_something_else_than_a_store_is_an_error_of_ours():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(DistributedError, match="what listens there is no store"):
+            meet(place(1, 2, other.getsockname()[1]), 1.0)
+
+
+def test_two_processes_of_the_same_rank_are_both_named():
+    ends = on_ranks(3, meet_as, 10.0, [0, 1, 1], [3, 3, 3])
+    assert [end.code for end in ends] == [3, 3, 3]
+    pids = {
+        line.split("pid ")[1].split(" ")[0] for end in ends for line in end.err.splitlines() if "are rank 1" in line
+    }
+    for end in ends:
+        assert "two processes are rank 1: pid " in end.err
+        assert end.seconds < 8
+    assert len(pids) == 1
+
+
+def test_ranks_that_differ_on_how_many_they_are_are_told_both_numbers():
+    ends = on_ranks(2, meet_as, 10.0, [0, 1], [3, 4])
+    for end in ends:
+        assert end.code == 3
+        assert "3 processes take part" in end.err or "3 do" in end.err
+        assert "4 processes take part" in end.err or "4 do" in end.err
+
+
+def meet_after_a_restart():
+    """Both attempts use one store, as under a launcher whose agent serves it."""
+    port = int(os.environ["AGENT_PORT"])
+    first = meet(me(port, agent_hosts_store=True), 20.0)
+    first.store.set("left behind", "x")
+    second = meet(me(port, agent_hosts_store=True, restart_count=1), 20.0)
+    return second.store.check(["left behind"]), first.is_host or second.is_host
+
+
+def serve_a_store(port):
+    from torch.distributed import TCPStore
+
+    return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+
+
+def test_a_restarted_attempt_does_not_read_what_the_last_one_left_and_nobody_hosts_beside_an_agent():
+    port = free_port()
+    agent = serve_a_store(port)
+    assert results_of(2, meet_after_a_restart, env={"AGENT_PORT": str(port)}) == [(False, False)] * 2
+    del agent
+
+
+@LINUX
+def test_an_interface_of_the_user_is_kept_and_a_wrong_one_is_told():
+    way = way_to("127.0.0.1", 29500)
+    environ = {"GLOO_SOCKET_IFNAME": "eth77"}
+    (problem,) = use_way(way, ("127.0.0.1", 29500), environ)
+    assert problem.startswith("GLOO_SOCKET_IFNAME=eth77: this machine has no such interface (it has lo")
+    assert environ == {"GLOO_SOCKET_IFNAME": "eth77", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("chosen", "is_good"),
+    [
+        ("lo", True),
+        ("=lo", True),
+        ("l", True),
+        ("=l", False),
+        ("^=nothing", True),
+        ("^" + ",".join(interfaces()), False),
+    ],
+)
+def test_nccls_way_of_writing_interfaces_is_understood(chosen, is_good):
+    problems = use_way(way_to("127.0.0.1", 29500), ("127.0.0.1", 29500), {"NCCL_SOCKET_IFNAME": chosen})
+    assert (problems == []) is is_good
+
+
+@LINUX
+def test_an_interface_without_a_way_to_the_others_is_told():
+    (problem,) = use_way(way_to("198.51.100.1", 29500), ("198.51.100.1", 29500), {"GLOO_SOCKET_IFNAME": "lo"})
+    assert problem.startswith("GLOO_SOCKET_IFNAME=lo: from there 198.51.100.1 cannot be reached")

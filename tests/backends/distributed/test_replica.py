@@ -1,0 +1,100 @@
+"""Training on several ranks gives what one process gives; what the ranks decide, they decide together."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+import torch
+from toys.nets import Mse, Net, Points
+from toys.ranks import results_of
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.engine.step_batches import Turn
+
+NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks
+
+
+class Steps(nemo.NeMoCallback):
+    """For each step: this rank's losses with their weight in items, and the gradient that the step took."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.gradients, self._batches = [], [], []
+
+    def on_step_start(self, state):
+        self._batches = []
+
+    def on_batch_end(self, state):
+        count = len(state["tensors"].get_tensor("x"))
+        self._batches.append((float(state["tensors"].get_tensor("loss")), count))
+
+    def on_step_end(self, state):
+        self.losses.append(self._batches)
+        self.gradients.append([p.grad.flatten().tolist() for m in state.modules.values() for p in m.parameters()])
+
+
+def train(accumulated, max_steps=20, twin="", norm=False, synced=False, **kwargs):
+    """What one rank does: its steps, and the weights at the end."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5)
+    with broken(twin):
+        data, net = Points(n=NUM_ITEMS, batch_size=BATCH, shuffle=True), Net(norm=norm)
+        x, y = data()
+        x.rename("x")
+        loss = Mse()(out=net(x=x), target=y)
+        steps = Steps()
+        factory.train(
+            [loss],
+            callbacks=[steps],
+            optimizer="sgd",
+            optimization_params={"lr": 0.1, "momentum": 0.9, "max_steps": max_steps},
+            batches_per_step=accumulated,
+            synced_batchnorm=synced,
+            **kwargs,
+        )
+    return steps.losses, steps.gradients, {name: v.tolist() for name, v in net.state_dict().items()}
+
+
+@contextlib.contextmanager
+def broken(twin):
+    """The engine with one thing broken."""
+    with pytest.MonkeyPatch.context() as patch:
+        if twin == "never exchanges":
+            patch.setattr(DataParallel, "sync_only_if", lambda self, is_last: self._ddp.no_sync())
+        elif twin == "weighs batches, not items":
+            patch.setattr(Turn, "weights", lambda turn: [1 / len(turn.batches)] * len(turn.batches))
+        yield
+
+
+def trajectory(results):
+    """The loss of each step over all its items, and the gradient of each step on every rank."""
+    losses = []
+    for batches_of_ranks in zip(*(losses for losses, _, _ in results), strict=True):
+        batches = [batch for rank in batches_of_ranks for batch in rank]
+        losses.append(math.fsum(loss * count for loss, count in batches) / sum(count for _, count in batches))
+    return torch.tensor(losses), [
+        torch.tensor([[x for part in g for x in part] for g in gradients]) for _, gradients, _ in results
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return trajectory([results_of(1, train, 4)[0]])
+
+
+@pytest.mark.parametrize(("world_size", "accumulated"), [(2, 2), (4, 1)])
+def test_gradients_and_losses_are_those_of_one_process_that_accumulates(alone, world_size, accumulated):
+    losses, gradients = trajectory(results_of(world_size, train, accumulated))
+    assert len(losses) == 20
+    torch.testing.assert_close(losses, alone[0], rtol=1e-5, atol=1e-6)
+    for of_rank in gradients:
+        torch.testing.assert_close(of_rank, alone[1][0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("twin", ["never exchanges", "weighs batches, not items"])
+def test_a_broken_engine_is_caught_by_that_comparison(alone, twin):
+    _, gradients = trajectory(results_of(2, train, 2, 20, twin))
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(gradients[0], alone[1][0], rtol=1e-5, atol=1e-6)

@@ -1,0 +1,354 @@
+"""FSDP2 on two ranks: what it trains, saves and loads is what DDP and one process train, save and load."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_norm_
+from toys.ranks import results_of
+
+from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models.losses import CTCLossNM
+from nemo_lite.backends.pytorch.distributed.batchnorm import synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
+from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.sharding import (
+    ShardedReplica,
+    load_optimizer_state,
+    shard,
+    whole,
+)
+from nemo_lite.backends.pytorch.engine.modes import evaluating
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.core.neural_types import (
+    AxisKind,
+    AxisType,
+    LabelsType,
+    LengthsType,
+    MelSpectrogramType,
+    NeuralType,
+)
+from nemo_lite.errors import CheckpointError
+
+CPU = torch.device("cpu")
+NUM_FEATURES, NUM_CLASSES = 4, 5
+SIZES = {"kernel": [5], "dilation": [1], "dropout": 0.0}
+BLOCKS = [
+    {**SIZES, "filters": 6, "repeat": 1, "stride": [2], "residual": False, "separable": True},
+    {**SIZES, "filters": 6, "repeat": 2, "stride": [1], "residual": True},
+    {**SIZES, "filters": 7, "repeat": 1, "stride": [1], "residual": True, "separable": True, "se": False},
+]
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.05},
+    "adam": {"lr": 0.01, "weight_decay": 0.01, "amsgrad": True},
+    "adam_w": {"lr": 0.01, "weight_decay": 0.01, "amsgrad": True},
+    "novograd": {"lr": 0.01, "weight_decay": 0.01, "amsgrad": True, "grad_averaging": True},
+    "fused_novograd": {"lr": 0.01, "luc": True},
+    "lamb": {"lr": 0.01, "weight_decay": 0.01},
+}
+
+
+class Utterances(DataLayerNM):
+    """Only its ports are used: the batches come from :func:`batch_of`."""
+
+    output_ports = {
+        "features": NeuralType(
+            (AxisType(AxisKind.Batch), AxisType(AxisKind.Dimension, NUM_FEATURES), AxisType(AxisKind.Time)),
+            MelSpectrogramType(),
+        ),
+        "length": NeuralType("B", LengthsType()),
+        "transcript": NeuralType("B T", LabelsType()),
+        "transcript_length": NeuralType("B", LengthsType()),
+    }
+
+
+class Model:
+    """A small Jasper: its modules, the lowered training DAG and an evaluation DAG over the same modules."""
+
+    def __init__(self, normalization: str = "layer", seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.encoder = JasperEncoder(BLOCKS, "relu", NUM_FEATURES, normalization_mode=normalization)
+        self.decoder = JasperDecoderForCTC(feat_in=7, num_classes=NUM_CLASSES)
+        features, length, transcript, transcript_length = Utterances()()
+        encoded, lengths = self.encoder(audio_signal=features, length=length)
+        scores = self.decoder(encoder_output=encoded)
+        targets = {"targets": transcript, "target_length": transcript_length}
+        loss = CTCLossNM(NUM_CLASSES)(log_probs=scores, input_length=lengths, **targets)
+        self.training = lower(Dag([loss]).slice())
+        self.evaluation = lower(Dag([scores]).slice())
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self.encoder.parameters(), *self.decoder.parameters()]
+
+    def state(self) -> dict[str, Any]:
+        return {"encoder": self.encoder.state_dict(), "decoder": self.decoder.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.encoder.load_state_dict(state["encoder"])
+        self.decoder.load_state_dict(state["decoder"])
+
+
+def batch_of(number: int, rows: slice) -> tuple[Tensor, ...]:
+    """A part of four utterances, in the order of the data layer's ports."""
+    generator = torch.Generator().manual_seed(number)
+    features = torch.randn(4, NUM_FEATURES, 24, generator=generator)
+    transcript = torch.randint(NUM_CLASSES, (4, 3), generator=generator)
+    lengths = torch.tensor([24, 20, 24, 17]), torch.tensor([3, 2, 1, 3])
+    return features[rows], lengths[0][rows], transcript[rows], lengths[1][rows]
+
+
+CASES: list[tuple[Any, ...]] = [
+    *((kind, normalization) for normalization in ("layer", "batch") for kind in ("FSDP2", "DDP")),
+    *(("FSDP2", "layer", name, None, 3) for name in OPTIMIZERS),
+    *((kind, "layer", "adam", torch.bfloat16, 2) for kind in ("FSDP2", "DDP")),
+]
+RESUMED = [("novograd", "FSDP2"), ("adam", "FSDP2"), ("sgd", "DDP")]
+KINDS: dict[str, Callable[[Model], Replica]] = {
+    "one process": lambda model: Alone(model.training),
+    "DDP": lambda model: DataParallel(model.training, CPU),
+    "FSDP2": lambda model: sharded(model),
+}
+
+
+def sharded(model: Model) -> Replica:
+    shard(model.training.children(), CPU)
+    return ShardedReplica(model.training)
+
+
+def rows_of_rank() -> slice:
+    return slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2) if dist.is_initialized() else slice(None)
+
+
+def steps(replica: Replica, optimizer: torch.optim.Optimizer, num_steps: int, dtype: Any = None) -> list[float]:
+    """Optimizer steps of two batches each, clipped; this rank's loss of every batch."""
+    losses = []
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        for micro in range(2):
+            with replica.sync_only_if(micro == 1):
+                with torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext():
+                    (loss,) = replica(*batch_of(micro, rows_of_rank()))
+                (loss / 2).backward()
+            losses.append(loss.item())
+        clip_grad_norm_(params, 1.0)
+        optimizer.step()
+    return losses
+
+
+def evaluated(model: Model) -> Tensor:
+    with evaluating([model.evaluation]), torch.no_grad():
+        (scores,) = model.evaluation(*(batch_of(99, rows_of_rank())[i] for i in range(len(_inputs(model)))))
+    assert isinstance(scores, Tensor)
+    return scores
+
+
+def _inputs(model: Model) -> list[Any]:
+    return [node for node in model.evaluation.graph.nodes if node.op == "placeholder"]
+
+
+def trained(
+    kind: str, normalization: str = "layer", name: str = "novograd", dtype: Any = None, num_steps: int = 5
+) -> dict[str, Any]:
+    # A rank that is not the first starts from other weights, which must not matter.
+    model = Model(normalization, seed=dist.get_rank() if dist.is_initialized() else 0)
+    replica = KINDS[kind](model)
+    optimizer = create_optimizer(name, model.parameters(), OPTIMIZERS[name])
+    sync = synced_batchnorm([model.training], None) if dist.is_initialized() else contextlib.nullcontext()
+    with sync:
+        losses = steps(replica, optimizer, num_steps, dtype)
+    scores = evaluated(model)
+    state = {"modules": model.state(), "optimizer": optimizer.state_dict()}
+    return {"losses": losses, "scores": scores, "state": whole(state) if dist.is_initialized() else state}
+
+
+def everything(folder: Path) -> dict[Any, Any]:
+    """What the tests below look at, in one pair of ranks: starting one takes longer than most of it."""
+    dist.init_process_group("gloo")
+    results: dict[Any, Any] = {case: trained(*case) for case in CASES}
+    results |= {"resumed": {case: resumed(*case) for case in RESUMED}, "restored": restored(folder)}
+    results |= {"described": described()}
+    dist.destroy_process_group()
+    return results
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    folder = tmp_path_factory.mktemp("modules")
+    Model(seed=1).encoder.save_to(folder / "encoder.safetensors")
+    Model().decoder.save_to(folder / "decoder.safetensors")
+    return results_of(2, everything, folder)
+
+
+def largest_difference(got: Any, wanted: Any) -> float:
+    """Over two structures of tensors and numbers, which must be alike."""
+    if isinstance(wanted, Tensor):
+        assert not isinstance(got, DTensor)
+        assert got.shape == wanted.shape
+        return float((got - wanted).abs().max()) if wanted.numel() else 0.0
+    if isinstance(wanted, dict):
+        assert got.keys() == wanted.keys()
+        return max((largest_difference(got[key], wanted[key]) for key in wanted), default=0.0)
+    if isinstance(wanted, (list, tuple)):
+        assert len(got) == len(wanted)
+        return max((largest_difference(*pair) for pair in zip(got, wanted, strict=True)), default=0.0)
+    if isinstance(wanted, float):
+        return abs(float(got) - wanted)
+    assert got == wanted or wanted is None or isinstance(wanted, bool)
+    return 0.0
+
+
+def joined(results: list[Any], *case: Any) -> dict[str, Any]:
+    """The ranks' mean losses, all scores, and the state that the first has."""
+    of_ranks = [result[case] for result in results]
+    assert [of_rank["state"] is None for of_rank in of_ranks] == [False, True]
+    losses = [sum(pair) / 2 for pair in zip(*(of_rank["losses"] for of_rank in of_ranks), strict=True)]
+    scores = torch.cat([of_rank["scores"] for of_rank in of_ranks])
+    return {"losses": losses, "scores": scores, "state": of_ranks[0]["state"]}
+
+
+# Equality
+
+
+@pytest.mark.parametrize("normalization", ["layer", "batch"])
+def test_sharded_training_is_that_of_ddp_and_of_one_process(results: list[Any], normalization: str) -> None:
+    by_fsdp, by_ddp = joined(results, "FSDP2", normalization), joined(results, "DDP", normalization)
+    alone = trained("one process", normalization)
+    assert alone["losses"][-2] < alone["losses"][0] - 0.01  # it learns, so that equal weights mean something
+    for other in (by_ddp, alone):
+        for key in ("losses", "scores"):
+            assert largest_difference(by_fsdp[key], other[key]) < 1e-5, key
+        assert largest_difference(by_fsdp["state"], other["state"]) < 1e-5
+    fresh = Model(normalization, seed=7)
+    fresh.load(by_fsdp["state"]["modules"])
+    assert largest_difference(evaluated(fresh), alone["scores"]) < 1e-5
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_steps_on_shards_as_on_whole_weights(results: list[Any], name: str) -> None:
+    together, alone = joined(results, "FSDP2", "layer", name, None, 3), trained("one process", "layer", name, None, 3)
+    assert largest_difference(together["losses"], alone["losses"]) < 1e-5
+    assert largest_difference(together["state"]["modules"], alone["state"]["modules"]) < 1e-5
+
+
+def test_bfloat16_autocast_trains_shards_as_it_trains_replicas(results: list[Any]) -> None:
+    by_fsdp, by_ddp = (joined(results, kind, "layer", "adam", torch.bfloat16, 2) for kind in ("FSDP2", "DDP"))
+    assert by_fsdp["losses"] == pytest.approx(by_ddp["losses"], abs=1e-3)
+    assert by_fsdp["losses"] != joined(results, "FSDP2", "layer", "adam", None, 3)["losses"][:4]
+
+
+# States
+
+
+def resumed(name: str, into: str) -> list[float]:
+    """Two steps sharded, then one more from the whole states, in new modules."""
+    model = Model()
+    replica, optimizer = KINDS["FSDP2"](model), create_optimizer(name, model.parameters(), OPTIMIZERS[name])
+    losses = steps(replica, optimizer, 2)
+    states = [whole({"modules": model.state(), "optimizer": optimizer.state_dict()})]
+    dist.broadcast_object_list(states)
+    model = Model(seed=5 + dist.get_rank())
+    replica, optimizer = KINDS[into](model), create_optimizer(name, model.parameters(), OPTIMIZERS[name])
+    model.load(states[0]["modules"])
+    load_optimizer_state(optimizer, states[0]["optimizer"])
+    return losses + steps(replica, optimizer, 1)
+
+
+@pytest.mark.parametrize(("name", "into"), RESUMED)
+def test_a_run_goes_on_from_whole_states_sharded_or_not(results: list[Any], name: str, into: str) -> None:
+    losses = [sum(pair) / 2 for pair in zip(*(result["resumed"][name, into] for result in results), strict=True)]
+    assert largest_difference(losses, trained("one process", "layer", name, None, 3)["losses"]) < 1e-5
+
+
+def restored(folder: Path) -> tuple[list[str], Any]:
+    model = Model(seed=3)
+    shard([model.encoder, model.decoder], CPU)
+    model.encoder.restore_from(folder / "encoder.safetensors")
+    state = whole(model.encoder.state_dict())
+    with pytest.raises(CheckpointError) as of_another:
+        model.encoder.restore_from(folder / "decoder.safetensors")
+    optimizer = create_optimizer("adam", model.encoder.parameters(), {"lr": 0.1})
+    with pytest.raises(ValueError, match="size") as of_optimizer:
+        load_optimizer_state(optimizer, {"state": {}, "param_groups": [{"params": [0, 1]}]})
+    return [str(of_another.value), str(of_optimizer.value)], state
+
+
+def test_files_of_whole_modules_are_restored_and_others_refused_as_ever(results: list[Any]) -> None:
+    assert largest_difference(results[0]["restored"][1], Model(seed=1).encoder.state_dict()) == 0.0
+    for result in results:
+        of_another, of_optimizer = result["restored"][0]
+        assert "belongs to JasperEncoder" in of_another
+        assert "doesn't match the size of optimizer's group" in of_optimizer
+
+
+# What sharding does to modules
+
+
+def described() -> dict[str, Any]:
+    model = Model()
+    model.encoder.register_buffer("is_first", torch.tensor([dist.get_rank() == 0]))
+    before = model.encoder.serialize(), repr(model.encoder), model.encoder.name, list(model.encoder.state_dict())
+    optimizer = create_optimizer("sgd", model.parameters(), {"lr": 0.1})
+    replica = KINDS["FSDP2"](model)
+    shard([model.encoder], CPU)  # sharded already: nothing happens
+    blocks: list[Any] = list(model.encoder.encoder)
+    seen: list[list[bool]] = []
+    for block in blocks:
+        block.mconv[0].register_forward_hook(lambda *_: seen.append([is_whole(each) for each in blocks]))
+    steps(replica, create_optimizer("sgd", model.parameters(), {"lr": 0.1}), 1)
+    evaluated(model)
+    features, length, *_ = Utterances()()
+    encoded = model.encoder(audio_signal=features, length=length)
+    weight = model.encoder.get_parameter("encoder.1.mconv.0.conv.weight")
+    assert isinstance(weight, DTensor)
+    assert isinstance(weight.grad, DTensor)
+    return {
+        "unchanged": before
+        == (model.encoder.serialize(), repr(model.encoder), model.encoder.name, list(model.encoder.state_dict())),
+        "class": (type(model.encoder).__name__, type(model.encoder).__qualname__),
+        "is an encoder": isinstance(model.encoder, JasperEncoder),
+        "output": type(encoded).__name__,
+        "classes": [cls for cls in subclasses(NeuralModule) if cls.__name__ == "JasperEncoder"] == [JasperEncoder],
+        "whole while each runs": seen[:3],
+        "whole afterwards": [is_whole(each) for each in (*blocks, model.decoder)],
+        "elements": (weight.to_local().numel(), weight.grad.to_local().numel(), weight.numel()),
+        "num_weights": model.encoder.num_weights,
+        "buffer": bool(model.encoder.get_buffer("is_first")),
+        "old parameters": {*optimizer.param_groups[0]["params"]} & {*model.parameters()},
+        "is_sharded": (is_sharded([model.evaluation]), is_sharded([Model().evaluation])),
+    }
+
+
+def is_whole(block: nn.Module) -> bool:
+    kinds = {isinstance(parameter, DTensor) for parameter in block.parameters()}
+    assert len(kinds) == 1
+    return not kinds.pop()
+
+
+def test_a_sharded_module_is_what_it_was_and_one_block_at_a_time_is_whole(results: list[Any]) -> None:
+    for result in (each["described"] for each in results):
+        assert result["unchanged"]
+        assert result["class"] == ("JasperEncoder", "JasperEncoder")
+        assert result["is an encoder"]
+        assert result["output"] == "JasperEncoderOutput"
+        assert result["classes"]
+        assert result["whole while each runs"] == [[True, False, False], [False, True, False], [False, False, True]]
+        assert result["whole afterwards"] == [False] * 4
+        assert result["elements"] == (6 * 6 * 5 // 2, 6 * 6 * 5 // 2, 6 * 6 * 5)
+        assert result["num_weights"] == Model().encoder.num_weights
+        assert result["buffer"]
+        assert result["old parameters"] == set()
+        assert result["is_sharded"] == (True, False)

@@ -1,0 +1,211 @@
+"""Evaluation and inference on several ranks: every item once, in data order, the same result on any number of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toys.nets import BD, Mse, Net, Points, made_factory, sharded_net
+from toys.ranks import on_ranks, results_of
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
+
+
+class Words(nemo.NonTrainableNM):
+    """A list of texts for a batch, and as many numbers as the first item of the batch says: ragged."""
+
+    input_ports = {"x": NeuralType("B D", VoidType())}
+    output_ports = {"words": NeuralType("B", StringType()), "ragged": NeuralType("T", VoidType())}
+
+    def forward(self, x):
+        return [f"item {float(row[0]):.6f} ä" for row in x], torch.arange(int(x[0, 0] * 10))
+
+
+def evaluate(num_items, batch_size, num_sets=1):
+    """On each rank: what the callbacks got, in order, and the certificates."""
+    nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    factory = nemo.NeuralModuleFactory.get_default_factory()
+    net = Net(norm=True)
+    seen, results, callbacks = [], [], []
+    for _ in range(num_sets):
+        x, y = Points(n=num_items, batch_size=batch_size)()
+        out = net(x=x)
+        wires = [x, out, Mse()(out=out, target=y)]
+
+        def note(values, collected, wires=wires):
+            rows = [torch.cat(values[wire.unique_name]) for wire in wires[:2]]
+            collected.setdefault("out", []).append(rows[1])
+            seen.append(rows[0])
+
+        def done(collected):
+            results.append(float(torch.cat(collected.get("out", [torch.zeros(0)])).double().sum()))
+
+        callbacks.append(nemo.EvaluatorCallback(wires, note, done))
+    factory.eval(callbacks)
+    inputs = torch.cat(seen).tolist() if seen else []
+    return inputs, results
+
+
+def infer(num_items, batch_size):
+    """What ``infer`` gives on each rank, and which items it computed."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    x, _ = Points(n=num_items, batch_size=batch_size)()
+    words, ragged = Words()(x=x)
+    values = factory.infer([words, ragged, x])
+    inferred = factory.get_trainer().inferred
+    if values is None:
+        return None
+    flat = [word for batch in values[0] for word in batch]
+    return flat, [len(r) for r in values[1]], torch.cat(values[2]).tolist(), inferred.num_items, inferred.digest
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_130_items_are_scored_once_each_and_in_order_on_any_number_of_ranks(world_size):
+    (inputs, results), *others = results_of(world_size, evaluate, 130, 8)
+    assert others == [([], [])] * (world_size - 1)
+    assert inputs == Points(n=130).x.tolist()
+    (alone, one_result), *_ = results_of(1, evaluate, 130, 8)
+    assert alone == inputs
+    assert results == pytest.approx(one_result, rel=1e-6)
+
+
+def test_ranks_without_data_are_fine():
+    (inputs, _), *_ = results_of(3, evaluate, 2, 4)
+    assert inputs == Points(n=2).x.tolist()
+
+
+def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
+    first, *others = results_of(3, infer, 29, 4)
+    assert others == [None, None]
+    (alone,) = results_of(1, infer, 29, 4)
+    assert first[0] == alone[0]
+    assert first[2] == Points(n=29).x.tolist()
+    assert first[3:] == alone[3:]
+    assert first[3] == 29
+
+
+class Stretches(nemo.DataLayerNM):
+    """Batches of two items; nothing of those with the numbers ``unusable`` can be used."""
+
+    output_ports = {"x": BD}
+
+    def __init__(self, num_batches, unusable):
+        super().__init__(name="stretches")
+        self.num_batches, self.unusable, self.settled = num_batches, unusable, []
+
+    def __len__(self):
+        return 2 * self.num_batches
+
+    def loader(self, *, training, shard):
+        return StretchesLoader(self, shard)
+
+
+class StretchesLoader:
+    def __init__(self, layer, shard):
+        self.layer, self.shard = layer, shard
+
+    def __len__(self):
+        return self.layer.num_batches
+
+    def epoch(self, epoch):
+        for number in range(self.shard.rank, self.layer.num_batches, self.shard.world_size):
+            if number not in self.layer.unusable:
+                ids = [2 * number, 2 * number + 1]
+                yield Batch((torch.tensor(ids).view(2, 1).expand(2, 3) * 1.0,), ids, 2.0, number)
+
+    def settle(self, comm):
+        self.layer.settled.append(comm.sum([1.0]))
+
+
+def evaluate_stretches(num_batches, unusable, shard_weights=False):
+    """On each rank: the items in the order of the callback, how many were certified, and what was settled."""
+    factory = made_factory(shard_weights)
+    net = sharded_net(factory) if shard_weights else Net()
+    layer = Stretches(num_batches, unusable)
+    x = layer()
+    out, seen = net(x=x), []
+
+    def note(values, collected):
+        seen.extend(int(row[0]) for batch in values[x.unique_name] for row in batch)
+
+    factory.eval([nemo.EvaluatorCallback([x, out], note, lambda collected: None)])
+    return seen, layer.settled
+
+
+def items_of(num_batches, unusable):
+    return [item for number in range(num_batches) if number not in unusable for item in (2 * number, 2 * number + 1)]
+
+
+@pytest.mark.parametrize("unusable", [{0, 2, 4}, {3, 7, 8}, set(range(9))])
+def test_rounds_are_in_data_order_also_where_a_rank_lacks_batches_and_all_loaders_settle_once(unusable):
+    (first, settled), (second, also_settled) = results_of(2, evaluate_stretches, 9, unusable)
+    assert first == items_of(9, unusable)
+    assert second == []
+    assert settled == also_settled == [[2.0]]
+
+
+@pytest.mark.parametrize("unusable", [{0, 2, 4}, {0, 3}])
+def test_sharded_modules_run_along_on_a_rank_of_whose_part_nothing_can_be_used(unusable):
+    (first, settled), (second, also_settled) = results_of(2, evaluate_stretches, 5, unusable, True)
+    assert first == items_of(5, unusable)
+    assert second == []
+    assert settled == also_settled == [[2.0]]
+
+
+def fail_in_callback(error):
+    factory = made_factory()
+    x, _ = Points(n=20, batch_size=2)()
+
+    def note(values, collected):
+        raise error
+
+    factory.eval([nemo.EvaluatorCallback([Net()(x=x)], note, lambda collected: None)])
+    print("went on")
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("a bug"), 1), (KeyboardInterrupt(), 130)])
+def test_an_error_of_the_callback_on_the_first_rank_ends_the_others_with_it(error, code):
+    first, second = on_ranks(2, fail_in_callback, error)
+    assert first.code == 1  # of the process; a script ends with ``code``
+    assert second.code == code
+    assert f"stopped: {type(error).__name__}" in second.err
+    assert "went on" not in second.out
+    assert "ignored in" not in first.err
+    assert first.seconds < 10
+
+
+class Leaves(nemo.NeMoCallback):
+    """Evaluates and leaves with the first round."""
+
+    def __init__(self, wires, moment):
+        self.wires = wires
+        setattr(self, moment, self._leave)
+
+    def evaluated_wires(self):
+        return self.wires
+
+    def _leave(self, state):
+        for _ in state.evaluate(self.wires):
+            break
+
+
+def train_and_leave(shard_weights, moment):
+    factory = made_factory(shard_weights)
+    net = Net(name="net")
+    x, y = Points(n=8, batch_size=2)()
+    held = Stretches(5, {3})()
+    callbacks = [Leaves([net(x=held)], moment)]
+    factory.train(
+        [Mse()(out=net(x=x), target=y)],
+        callbacks=callbacks,
+        optimizer="sgd",
+        optimization_params={"lr": 0.1, "max_steps": 2},
+    )
+    return net.training, torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("shard_weights", [False, True])
+@pytest.mark.parametrize("moment", ["on_step_start", "on_batch_start", "on_step_end", "on_action_end"])
+def test_an_evaluation_may_be_left_early_while_training(shard_weights, moment):
+    assert results_of(2, train_and_leave, shard_weights, moment) == [(True, True)] * 2

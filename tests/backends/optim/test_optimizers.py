@@ -1,0 +1,372 @@
+"""Optimizers by name: the formulas step by step, no host sync, a state that survives, options that are checked."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nemo_lite.backends.pytorch.checkpoint import load_training_state, save_training_state
+from nemo_lite.backends.pytorch.optim.create import AdamW, Lamb, Novograd, create_optimizer
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils.argparse import OPTIMIZERS
+
+NAMES = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
+
+
+def some_params(seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((3, 4), (4,), (2, 1, 3), ())
+    return [nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)) for s in shapes]
+
+
+def set_grads(params, step):
+    """Deterministic gradients of very different sizes; the last parameter has its first one at the second step."""
+    generator = torch.Generator().manual_seed(100 + step)
+    for index, param in enumerate(params):
+        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64) * 10.0 ** (index - 1)
+        param.grad = None if (index == 3 and step == 0) else grad.to(param.dtype)
+
+
+def run(optimizer, params, steps=range(5)):
+    for step in steps:
+        set_grads(params, step)
+        before = [None if param.grad is None else param.grad.clone() for param in params]
+        optimizer.step()
+        for param, grad in zip(params, before, strict=True):
+            assert grad is None or torch.equal(param.grad, grad), "gradients are left as they are"
+    return params
+
+
+def run_formula(update, steps=range(5)):
+    """The same gradients through ``update(p, g, t, state) -> p``, one parameter at a time."""
+    params, states = some_params(), [{"t": 0} for _ in range(4)]
+    for step in steps:
+        set_grads(params, step)
+        for param, state in zip(params, states, strict=True):
+            if param.grad is not None:
+                state["t"] += 1
+                param.data = update(param.detach(), param.grad, state["t"], state)
+    return params
+
+
+def assert_close(left, right):
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def novograd(lr, b1, b2, eps, wd, averaging=False, amsgrad=False, luc=None):
+    def update(p, g, t, state):
+        square = float((g * g).sum())
+        state["v"] = square if t == 1 else b2 * state["v"] + (1 - b2) * square
+        state["max"] = max(state.get("max", 0.0), state["v"])
+        v = state["max"] if amsgrad else state["v"]
+        u = g / (math.sqrt(v) + eps) + wd * p
+        if averaging:
+            u = u * (1 - b1)
+        state["m"] = b1 * state.get("m", 0.0) + u
+        rate = lr
+        if luc:
+            rate = min(luc * float(p.norm()) / (float(state["m"].norm()) + 1e-8), lr)
+        return p - rate * state["m"]
+
+    return update
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"wd": 0.1},
+        {"wd": 0.1, "averaging": True},
+        {"amsgrad": True},
+        {"wd": 0.01, "luc": 1e-3},
+        {"luc": 0.5},
+    ],
+)
+def test_novograd_follows_its_formula(options):
+    params = some_params()
+    optimizer = Novograd(
+        params,
+        lr=0.02,
+        betas=(0.9, 0.3),
+        eps=1e-6,
+        weight_decay=options.get("wd", 0.0),
+        grad_averaging=options.get("averaging", False),
+        amsgrad=options.get("amsgrad", False),
+        luc="luc" in options,
+        luc_trust=options.get("luc", 1e-3),
+    )
+    expected = run_formula(novograd(0.02, 0.9, 0.3, 1e-6, **{"wd": 0.0, **options}))
+    assert_close(run(optimizer, params), expected)
+
+
+def test_novograd_without_momentum_follows_its_formula():
+    params = some_params()
+    run(Novograd(params, lr=0.02, betas=(0.0, 0.3)), params)
+    assert_close(params, run_formula(novograd(0.02, 0.0, 0.3, 1e-8, 0.0)))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adamw_follows_nemos_formula(weight_decay, amsgrad):
+    lr, b1, b2, eps = 0.02, 0.9, 0.99, 1e-4
+
+    def update(p, g, t, state):
+        state["m"] = b1 * state.get("m", 0.0) + (1 - b1) * g
+        state["v"] = b2 * state.get("v", 0.0) + (1 - b2) * g * g
+        state["max"] = torch.maximum(state.get("max", torch.zeros_like(p)), state["v"])
+        size = lr * math.sqrt(1 - b2**t) / (1 - b1**t)
+        root = (state["max"] if amsgrad else state["v"]).sqrt()
+        return p - size * (weight_decay * p + state["m"] / (root + eps))
+
+    params = some_params()
+    optimizer = AdamW(params, lr, (b1, b2), eps, weight_decay, amsgrad)
+    assert_close(run(optimizer, params), run_formula(update))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lamb_follows_its_formula(weight_decay):
+    lr, b1, b2, eps = 0.02, 0.9, 0.99, 1e-4
+
+    def update(p, g, t, state):
+        state["m"] = b1 * state.get("m", 0.0) + (1 - b1) * g
+        state["v"] = b2 * state.get("v", 0.0) + (1 - b2) * g * g
+        u = state["m"] / (1 - b1**t) / ((state["v"] / (1 - b2**t)).sqrt() + eps) + weight_decay * p
+        return p - lr * float(p.norm() / u.norm()) * u
+
+    params = some_params()
+    assert_close(run(Lamb(params, lr, (b1, b2), eps, weight_decay), params), run_formula(update))
+
+
+def test_lamb_moves_a_tensor_of_zeros_and_leaves_one_without_direction():
+    params = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))]
+    params[0].grad, params[1].grad = torch.ones(3), torch.zeros(3)
+    Lamb(params, lr=0.1).step()
+    torch.testing.assert_close(params[0].detach(), torch.full((3,), -0.1))
+    assert torch.equal(params[1].detach(), torch.ones(3))
+
+
+def test_the_names_stand_for_the_formulas_with_nemos_defaults():
+    def sgd(p, g, t, state):
+        state["m"] = 0.9 * state.get("m", 0.0) + g
+        return p - 0.02 * state["m"]
+
+    def adam(decoupled):
+        def update(p, g, t, state):
+            wd = 0.1
+            g = g if decoupled else g + wd * p
+            state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * g
+            state["v"] = 0.999 * state.get("v", 0.0) + 0.001 * g * g
+            u = state["m"] / (1 - 0.9**t) / ((state["v"] / (1 - 0.999**t)).sqrt() + 1e-8)
+            return p - 0.02 * (u + (wd * p if decoupled else 0.0))
+
+        return update
+
+    cases = {
+        "sgd": (sgd, {}),
+        "adam": (adam(False), {"weight_decay": 0.1}),
+        "fused_adam": (adam(True), {"weight_decay": 0.1}),
+        "novograd": (novograd(0.02, 0.95, 0.25, 1e-8, 0.001), {"weight_decay": 0.001}),
+        "fused_novograd": (
+            novograd(0.02, 0.95, 0.25, 1e-8, 0.5, luc=2e-3),
+            {"weight_decay": 0.5, "luc": True, "luc_eta": 2e-3},
+        ),
+    }
+    for name, (formula, options) in cases.items():
+        params = some_params()
+        run(create_optimizer(name, params, {"lr": 0.02, **options}), params)
+        for a, b in zip(params, run_formula(formula), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_constructor_of_novograd_has_nemos_other_default():
+    assert Novograd(some_params()).defaults["betas"] == (0.95, 0.98)
+    assert create_optimizer("novograd", some_params(), {"lr": 1}).defaults["betas"] == (0.95, 0.25)
+
+
+class NoHostSync(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default), "host sync"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["adam_w", "novograd", "lamb"])
+def test_a_step_reads_nothing_back_from_the_device(name):
+    params = some_params()
+    options = {"lr": 0.1, "weight_decay": 0.1}
+    if name == "novograd":
+        options |= {"luc": True, "amsgrad": True, "grad_averaging": True}
+    optimizer = create_optimizer(name, params, options)
+    with NoHostSync():
+        run_without_checks(optimizer, params)
+
+
+def run_without_checks(optimizer, params):
+    for step in range(3):
+        set_grads(params, step)
+        optimizer.step()
+
+
+def test_the_guard_against_host_syncs_sees_one():
+    with NoHostSync(), pytest.raises(AssertionError, match="host sync"):
+        bool(torch.zeros(()) == 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_survives_a_save_and_a_load_bit_by_bit(name, tmp_path):
+    straight, resumed = some_params(dtype=torch.float32), some_params(dtype=torch.float32)
+    run(create_optimizer(name, straight, {"lr": 0.02, "weight_decay": 0.01}), straight, range(6))
+
+    first = create_optimizer(name, resumed, {"lr": 0.02, "weight_decay": 0.01})
+    run(first, resumed, range(3))
+    save_training_state(tmp_path / "t.safetensors", {"optimizer": first.state_dict()})
+    second = create_optimizer(name, resumed, {"lr": 0.5})
+    second.load_state_dict(load_training_state(tmp_path / "t.safetensors")["optimizer"])
+    run(second, resumed, range(3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(straight, resumed, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_that_are_not_contiguous_are_stepped_alike_also_after_a_load(name, tmp_path):
+    plain = nn.Parameter(torch.arange(12.0).reshape(3, 4))
+    turned = nn.Parameter(torch.arange(12.0).reshape(3, 4).t().contiguous().t())
+    optimizers = [create_optimizer(name, [param], {"lr": 0.01}) for param in (plain, turned)]
+    for step in range(4):
+        grad = torch.arange(12.0).reshape(3, 4) - step
+        plain.grad, turned.grad = grad.clone(), grad.t().contiguous().t()
+        for optimizer in optimizers:
+            optimizer.step()
+            save_training_state(tmp_path / "t.safetensors", optimizer.state_dict())
+            optimizer.load_state_dict(load_training_state(tmp_path / "t.safetensors"))
+    torch.testing.assert_close(plain, turned)
+
+
+def test_half_precision_parameters_keep_their_second_moment_in_float32():
+    params = some_params(dtype=torch.bfloat16)
+    optimizer = Novograd(params)
+    run(optimizer, params, range(2))
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run(optimizer, params, range(2, 4))
+    assert {state["exp_avg_sq"].dtype for state in optimizer.state.values()} == {torch.float32}
+
+
+def test_a_state_of_nemo_without_the_newer_options_is_continued():
+    params = some_params()
+    optimizer = Novograd(params, weight_decay=0.1)
+    run(optimizer, params, range(2))
+    old = copy.deepcopy(optimizer.state_dict())
+    for group in old["param_groups"]:
+        for key in ("luc", "luc_trust", "luc_eps"):
+            del group[key]
+    optimizer.load_state_dict(old)
+    run(optimizer, params, range(2, 4))
+
+
+def test_parameters_of_several_types_are_updated_alike():
+    params = [*some_params(dtype=torch.float32), *some_params(dtype=torch.float64)]
+    for name in ("adam_w", "novograd", "lamb"):
+        optimizer = create_optimizer(name, params, {"lr": 0.01})
+        for half in (params[:4], params[4:]):
+            set_grads(half, 1)
+        optimizer.step()
+        assert {optimizer.state[param]["exp_avg_sq"].dtype for param in params[4:]} == {torch.float64}
+        for single, double in zip(params[:4], params[4:], strict=True):
+            torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
+
+
+def test_a_closure_is_called_with_gradients_enabled():
+    param = nn.Parameter(torch.ones(2))
+
+    def closure():
+        loss = (param**2).sum()
+        loss.backward()
+        return loss
+
+    assert AdamW([param]).step(closure).item() == 2.0
+    assert param.grad.tolist() == [2.0, 2.0]
+
+
+def test_options_of_the_trainer_and_none_are_passed_over():
+    params = {
+        "lr": 0.1,
+        "num_epochs": 3,
+        "max_steps": None,
+        "grad_norm_clip": 1.0,
+        "amp_min_loss_scale": 1,
+        "betas": None,
+    }
+    assert create_optimizer("adam", some_params(), {**params, "larc": False}).defaults["betas"] == (0.9, 0.999)
+
+
+def test_every_name_of_the_command_line_is_known_and_fused_where_torch_can():
+    assert set(OPTIMIZERS) == set(NAMES)
+    for name in OPTIMIZERS:
+        optimizer = create_optimizer(name, iter(some_params()), {"lr": 0.1, "weight_decay": 0.01})
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        assert optimizer.defaults.get("fused", "own") in (True, "own")
+
+
+def test_an_option_of_another_optimizer_is_left_out_with_a_warning(capsys):
+    create_optimizer("sgd", some_params(), {"lr": 0.1, "betas": (0.9, 0.9)})
+    assert "optimizer sgd does not use betas" in capsys.readouterr().err
+
+
+def test_groups_have_options_of_their_own():
+    params = some_params()
+    groups = [{"params": params[:2], "lr": 0.5, "luc_eta": 0.1}, {"params": params[2], "weight_decay": 0.0}]
+    optimizer = create_optimizer("novograd", groups, {"lr": 0.1, "weight_decay": 0.2})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
+    assert [group["luc_trust"] for group in optimizer.param_groups] == [0.1, 1e-3]
+    with pytest.raises(UnknownNameError, match="weigth_decay"):
+        create_optimizer("novograd", [{"params": params, "weigth_decay": 1}], {"lr": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("novogard", {"lr": 1}, UnknownNameError, r'optimizer "novogard" is not known.*did you mean novograd\?'),
+        ("sgd", {"lr": 1, "momentun": 1}, UnknownNameError, r'sgd: optimization parameter "momentun".*mean momentum\?'),
+        ("sgd", {"lr": 1, "max_epochs": 1}, UnknownNameError, r"did you mean num_epochs\?"),
+        ("sgd", {}, UsageError, "optimizer sgd: the learning rate is missing"),
+        ("sgd", {"lr": -1}, UsageError, "lr of optimizer sgd is out of range: got -1, wanted a number from 0"),
+        ("adam", {"lr": "1e-3"}, UsageError, "lr of optimizer adam is out of range: got '1e-3'"),
+        ("adam", {"lr": math.nan}, UsageError, "lr of optimizer adam is out of range: got nan"),
+        (
+            "adam",
+            {"lr": 1, "betas": (0.9, 1)},
+            UsageError,
+            r"betas of optimizer adam are out of range: got \(0\.9, 1\)",
+        ),
+        ("adam", {"lr": 1, "betas": [0.9]}, UsageError, "betas of optimizer adam are out of range"),
+        ("novograd", {"lr": 1, "luc": 3}, UsageError, "luc of optimizer novograd is not a truth value: got 3"),
+        ("sgd", {"lr": 1, "larc": True}, UsageError, "larc: there is no LARC.*leave it out"),
+    ],
+)
+def test_what_cannot_be_is_named(name, options, error, message):
+    with pytest.raises(error, match=message):
+        create_optimizer(name, some_params(), options)
+
+
+def test_nothing_to_optimize_is_an_error():
+    with pytest.raises(UsageError, match="optimizer sgd: there is nothing to optimize"):
+        create_optimizer("sgd", [], {"lr": 1})
+    with pytest.raises(UsageError, match="takes parameters, or dicts with params: got str"):
+        create_optimizer("sgd", ["weight"], {"lr": 1})
+
+
+def test_values_out_of_range_are_refused_by_the_classes_too():
+    with pytest.raises(UsageError, match="eps of Novograd is out of range: got -1"):
+        Novograd(some_params(), eps=-1)
+
+
+def test_sparse_gradients_are_refused():
+    layer = nn.Embedding(3, 2, sparse=True)
+    layer(torch.tensor([1])).sum().backward()
+    with pytest.raises(UsageError, match="cannot use sparse gradients; make the layer with sparse=False"):
+        AdamW(layer.parameters()).step()

@@ -1,0 +1,347 @@
+"""A DAG as text, as Mermaid and as SVG: everything is there once, nothing overlaps, nothing needs the outside."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys.dags import Add, Cutout, Decoder, Encoder, Layer, Loss, MelFeatures, SequenceLoss, SoundLayer, Source, Split
+
+from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.show import as_mermaid, as_svg, as_text, write_svg
+from nemo_lite.core.show.view import Role, View
+from nemo_lite.errors import UsageError
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def recogniser(name: str | None = None) -> Dag:
+    audio, audio_length, labels, labels_length = SoundLayer(name=name)()
+    frames, num_frames = MelFeatures()(audio, audio_length)
+    encoded, encoded_length = Encoder(num_weights=332_632_349)(Cutout()(frames), num_frames)
+    loss = SequenceLoss()(Decoder()(encoded), labels, encoded_length, labels_length)
+    return Dag([loss])
+
+
+def twice() -> Dag:
+    """A module called twice, a wire read by many, two outputs of one name, one wire that nobody takes."""
+    encoder = Encoder(feat_in=1024, num_weights=7)
+    audio, audio_length, *_ = SoundLayer()()
+    frames, num_frames = MelFeatures(features=1024)(audio, audio_length)
+    first, first_length = encoder(frames, num_frames)
+    second, _ = encoder(frames, first_length)
+    return Dag([Decoder()(first), Decoder()(second), first])
+
+
+def chain(length: int) -> Dag:
+    wire = Source()()
+    for _ in range(length):
+        wire = Layer()(wire)
+    return Dag([wire])
+
+
+# What is said
+
+
+def test_every_role_is_told_from_the_module() -> None:
+    view = View(recogniser())
+    assert [view.role(step) for step in view.steps] == [
+        *(Role.DATA, Role.PREPROCESSOR, Role.AUGMENTATION, Role.TRAINABLE, Role.TRAINABLE, Role.LOSS),
+    ]
+    plain = View(chain(1))
+    assert plain.role(plain.steps[1]) is Role.OTHER
+
+
+def test_a_shared_module_is_counted_once() -> None:
+    view = View(twice())
+    assert view.num_weights == 7 + 2 * 29
+    assert [view.weights(step) for step in view.steps] == ["", "", "7", "29", "shared with encoder", "29"]
+
+
+# Text
+
+
+def test_the_table_reads_as_it_should() -> None:
+    assert as_text(recogniser(), title="train").splitlines() == [
+        "train: 6 steps, 332,632,378 parameters",
+        "T = samples/160",
+        "",
+        f"step                  module, and where its ports lead  shapes and types{27 * ' '}parameters",
+        f"{20 * '-'}  {32 * '-'}  {41 * '-'}  {11 * '-'}",
+        "[0] sound_layer       SoundLayer                        B samples",
+        "      audio           -> [1] signal                     B samples  AudioSignal(16000)",
+        "      audio_length    -> [1] length                     B  Lengths",
+        "      labels          -> [5] targets                    B U  Labels",
+        "      labels_length   -> [5] target_length              B  Lengths",
+        "[1] mel_features      MelFeatures                       B samples -> B 64 T",
+        "      signal          <- [0] audio                      B samples  AudioSignal(16000)",
+        "      length          <- [0] audio_length               B  Lengths",
+        "      spectrogram     -> [2] spectrogram                B 64 T  MelSpectrogram",
+        "      num_frames      -> [3] length                     B  Lengths",
+        "[2] cutout            Cutout                            B 64 T -> B 64 T",
+        "      spectrogram     <- [1] spectrogram                B 64 T  Spectrogram",
+        "      augmented       -> [3] spectrogram                B 64 T  Spectrogram",
+        f"[3] encoder           Encoder                           B 64 T -> B 1024 T/2{23 * ' '}332,632,349",
+        "      spectrogram     <- [2] augmented                  B 64 T  Spectrogram",
+        "      length          <- [1] num_frames                 B  Lengths",
+        "      encoded         -> [4] encoded                    B 1024 T/2  AcousticEncodedRepresentation",
+        "      encoded_length  -> [5] input_length               B  Lengths",
+        "[4] decoder           Decoder                           B 1024 T/2 -> B T/2 29                     29",
+        "      encoded         <- [3] encoded                    B 1024 T/2  AcousticEncodedRepresentation",
+        "      log_probs       -> [5] log_probs                  B T/2 29  Logprobs",
+        "[5] sequence_loss     SequenceLoss                      B T/2 29 -> scalar",
+        "      log_probs       <- [4] log_probs                  B T/2 29  Logprobs",
+        "      targets         <- [0] labels                     B U  Labels",
+        "      input_length    <- [3] encoded_length             B  Lengths",
+        "      target_length   <- [0] labels_length              B  Lengths",
+        "      loss            -> output                         scalar  Loss",
+    ]
+
+
+def test_the_table_tells_sharing_several_readers_and_wires_that_nobody_takes() -> None:
+    lines = as_text(twice()).splitlines()
+    assert lines[0] == "6 steps, 65 parameters"
+    assert re.search(r"^\[4\] encoder_2 .* as \[2\]$", "\n".join(lines), re.MULTILINE)
+    assert any(re.search(r"encoded +-> \[3\] encoded, output +B 1024 T/2", line) for line in lines)
+    assert any(re.search(r"encoded_length +-> +B  Lengths", line) for line in lines)
+
+
+def test_the_table_shows_new_names_and_cuts_long_lists() -> None:
+    x = Source()()
+    x.rename("numbers")
+    wire: NmTensor = x
+    for _ in range(100):
+        wire = Add()(wire, x)
+    lines = as_text(Dag([wire, x])).splitlines()
+    assert "-> [1] a, [1] b, [2] b, [3] b, [4] b, [5] b, 95 more, output" in "\n".join(lines)
+    assert any(line.strip().startswith('x "numbers"') for line in lines)
+    assert max(map(len, lines)) < 150
+
+
+# Mermaid
+
+
+def test_mermaid_has_a_box_for_each_step_and_an_arrow_for_each_connection() -> None:
+    lines = as_mermaid(twice()).splitlines()
+    assert lines[0] == "flowchart TD"
+    assert len([line for line in lines if re.fullmatch(r'    s\d+\[\(?".*"\)?\]:::\w+', line)]) == 6
+    assert len([line for line in lines if re.fullmatch(r'    s\d+ -->\|".*"\| (s|out)\d+', line)]) == 2 + 2 + 2 + 2 + 3
+    assert '    s4["<b>encoder_2</b><br/>Encoder<br/>shared with encoder"]:::trainable' in lines
+    assert '    s2 -->|"encoded<br/>AcousticEncodedRepresentation<br/>B 1024 T/2"| s3' in lines
+    assert '    s0 -->|"audio → signal<br/>AudioSignal(16000)<br/>B samples"| s1' in lines
+    used = set(re.findall(r":::(\w+)", "\n".join(lines)))
+    assert used == set(re.findall(r"classDef (\w+)", "\n".join(lines)))
+
+
+def test_outputs_of_one_name_are_told_apart() -> None:
+    assert set(View(twice()).outputs.values()) == {"decoder.log_probs", "decoder_2.log_probs", "encoded"}
+
+
+def test_mermaid_takes_hostile_names_literally() -> None:
+    text = as_mermaid(Dag([Layer(name='"]; click <b> & #1\n')(Source()())]))
+    assert "<b>#34;]; click #60;b#62; #38; #35;1#10;</b>" in text
+
+
+# SVG
+
+
+def parsed(dag: Dag, title: str = "") -> ElementTree.Element:
+    return ElementTree.fromstring(as_svg(dag, title))
+
+
+def texts(svg: ElementTree.Element, kind: str) -> list[str]:
+    return [element.text or "" for element in svg.iter(f"{SVG}text") if element.get("class") == kind]
+
+
+def test_the_picture_names_every_step_port_type_shape_and_size() -> None:
+    svg = parsed(recogniser(), "train")
+    assert texts(svg, "title") == ["train"]
+    assert texts(svg, "step") == ["sound_layer", "mel_features", "cutout", "encoder", "decoder", "sequence_loss"]
+    assert texts(svg, "class")[0] == "SoundLayer"
+    assert texts(svg, "weights") == ["332,632,349 parameters", "29 parameters"]
+    assert {"signal", "length", "spectrogram", "log_probs", "targets", "input_length"} <= set(texts(svg, "port"))
+    assert {"AudioSignal(16000)", "MelSpectrogram", "Lengths", "Logprobs", "Loss"} <= set(texts(svg, "type"))
+    assert {"B samples", "B 64 T", "B 1024 T/2", "B T/2 29", "scalar"} <= set(texts(svg, "shape"))
+    notes = texts(svg, "note")
+    assert notes[0] == "6 steps, 332,632,378 parameters; T = samples/160"
+    assert notes[1:] == ["data layer", "preprocessor", "augmentation", "trainable", "loss"]
+
+
+def test_there_is_an_arrowhead_for_each_connection() -> None:
+    dag = twice()
+    svg = parsed(dag)
+    heads = [path for path in svg.iter(f"{SVG}path") if path.get("class") == "end"]
+    assert len(heads) == sum(len(step.inputs) for step in dag.steps) + len(dag.outputs)
+
+
+def test_wires_that_nobody_takes_end_in_a_dot() -> None:
+    assert len(list(parsed(twice()).iter(f"{SVG}circle"))) == 3  # labels, their length, the second encoded length
+
+
+def test_a_shared_module_is_drawn_dashed_and_says_with_whom() -> None:
+    svg = parsed(twice())
+    assert len([rect for rect in svg.iter(f"{SVG}rect") if rect.get("stroke-dasharray")]) == 1
+    assert "shared with encoder" in texts(svg, "weights")
+
+
+def test_names_are_escaped_and_control_characters_replaced() -> None:
+    svg = parsed(Dag([Layer(name='<b>&"\x00')(Source()())]), title='a < b & "c"')
+    assert '<b>&"\ufffd' in texts(svg, "step")
+    assert svg.get("aria-label") == 'a < b & "c"'
+
+
+def test_the_picture_stands_alone() -> None:
+    text = as_svg(recogniser(), "train")
+    assert re.findall(r"(?:https?:)?//[^\"' ]+", text) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"<script|<image|<foreignObject|@import|url\(|href", text)
+
+
+@pytest.mark.parametrize("show", [as_text, as_mermaid, as_svg])
+def test_the_same_dag_is_shown_the_same(show: object) -> None:
+    assert callable(show)
+    assert show(recogniser()) == show(recogniser())
+    assert show(twice()) == show(twice())
+
+
+def test_a_picture_is_written_to_a_file(tmp_path: Path) -> None:
+    write_svg(tmp_path / "train.svg", recogniser(), title="Größe")
+    assert (tmp_path / "train.svg").read_text(encoding="utf-8") == as_svg(recogniser(), "Größe")
+    with pytest.raises(UsageError):
+        write_svg(tmp_path / "train.svg" / "under-a-file.svg", recogniser())
+
+
+def test_a_high_chain_is_folded_into_columns() -> None:
+    svg = parsed(chain(30))
+    width, height = (float(svg.get(side, "0")) for side in ("width", "height"))
+    assert 0.4 < width / height < 2.5
+    assert len(texts(svg, "step")) == 31
+
+
+def test_two_thousand_steps_are_shown_in_seconds() -> None:
+    x = Source()()
+    wire: NmTensor = x
+    for _ in range(1000):
+        wire = Add()(Layer()(wire), x)
+    dag = Dag([wire])
+    start = time.perf_counter()
+    sizes = [len(as_text(dag)), len(as_mermaid(dag)), len(as_svg(dag))]
+    assert time.perf_counter() - start < 10
+    assert max(sizes) < 5_000_000
+
+
+# Geometry
+
+Frame = tuple[float, float, float, float]
+
+
+def frames(svg: ElementTree.Element) -> tuple[list[Frame], list[Frame]]:
+    """Left, top, right, bottom of all boxes, and of all labels on arrows."""
+    boxes: list[Frame] = []
+    labels: list[Frame] = []
+    diagram = svg.find(f"{SVG}g")
+    assert diagram is not None
+    for rect in diagram.iter(f"{SVG}rect"):
+        left, top, width, height = (float(rect.get(key, "0")) for key in ("x", "y", "width", "height"))
+        (labels if rect.get("class") == "paper" else boxes).append((left, top, left + width, top + height))
+    return boxes, labels
+
+
+def overlap(one: Frame, two: Frame) -> bool:
+    return one[0] < two[2] - 0.2 and two[0] < one[2] - 0.2 and one[1] < two[3] - 0.2 and two[1] < one[3] - 0.2
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    """Points along a path of M, L, V, Q and C."""
+    found: list[tuple[float, float]] = []
+    for command, arguments in re.findall(r"([MLVQC])([^MLVQC]*)", path):
+        numbers = [float(number) for number in arguments.split()]
+        if command == "V":
+            numbers = [found[-1][0], numbers[0]]
+        start = found[-1] if found else (numbers[0], numbers[1])
+        corners = [start, *zip(numbers[::2], numbers[1::2], strict=True)]
+        found += [bezier(corners, step / 16) for step in range(17)]
+    return found
+
+
+def bezier(corners: list[tuple[float, float]], share: float) -> tuple[float, float]:
+    while len(corners) > 1:
+        corners = [(a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share) for a, b in pairwise(corners)]
+    return corners[0]
+
+
+def check_geometry(dag: Dag) -> None:
+    svg = parsed(dag)
+    boxes, labels = frames(svg)
+    assert len(boxes) == len(dag.steps) + 1 + len(set(dag.outputs))
+    everything = [*boxes, *labels]
+    for index, one in enumerate(everything):
+        assert not [two for two in everything[index + 1 :] if overlap(one, two)]
+    width = max(frame[2] for frame in everything)
+    wires = [points(path.get("d", "")) for path in svg.iter(f"{SVG}path") if path.get("class") == "wire"]
+    for wire in wires:
+        for x, y in wire:
+            assert not [b for b in boxes if b[0] + 1 < x < b[2] - 1 and b[1] + 1 < y < b[3] - 1], "a wire behind a box"
+            assert -1 <= x <= width + 120
+    # A wire passes behind a label only where it is the label's own: through its middle.
+    for left, top, right, bottom in labels:
+        middle = (left + right) / 2
+        for wire in wires:
+            inside = [x for x, y in wire if left < x < right and top < y < bottom]
+            assert all(abs(x - middle) < 0.2 for x in inside), "a wire behind the label of another"
+
+
+@pytest.mark.parametrize("make", [recogniser, twice, lambda: chain(1), lambda: chain(30)])
+def test_nothing_overlaps(make: object) -> None:
+    assert callable(make)
+    check_geometry(make())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("sal"), st.integers(0, 50), st.integers(0, 50), st.integers(0, 60)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 90), min_size=1, max_size=4),
+)
+def test_nothing_overlaps_in_any_dag(steps: list[tuple[str, int, int, int]], outputs: list[int]) -> None:
+    wires: list[NmTensor] = [Source()()]
+    for number, (kind, first, second, width) in enumerate(steps):
+        one, two = wires[-1 - first % len(wires)], wires[-1 - second % len(wires)]
+        name = f"{number}" + width * "x"
+        wires += (
+            Split(name=name)(one)
+            if kind == "s"
+            else [Add(name=name)(one, two) if kind == "a" else Layer(name=name)(one)]
+        )
+    asked = [wires[index % len(wires)] for index in outputs]
+    check_geometry(Dag([Loss()(wires[-1]), *asked]))
+
+
+def test_texts_stay_inside_their_boxes() -> None:
+    svg = parsed(recogniser(name="a_rather_long_name_of_a_data_layer_that_somebody_gave"))
+    for group in svg.iter(f"{SVG}g"):
+        rect = group.find(f"{SVG}rect")
+        if rect is None or group.find(f"{SVG}title") is None:
+            continue
+        left, right = float(rect.get("x", "0")), float(rect.get("x", "0")) + float(rect.get("width", "0"))
+        for text in group.iter(f"{SVG}text"):
+            size = {"step": 8.0, "class": 6.0, "weights": 6.0, "port": 6.02}[text.get("class", "")]
+            half = len(text.text or "") * size / 2
+            assert left <= float(text.get("x", "0")) - half
+            assert float(text.get("x", "0")) + half <= right
+
+
+def test_two_wires_without_need_do_not_cross() -> None:
+    left, right = Split()(Source()())
+    svg = parsed(Dag([Add()(Layer(name="r")(right), Layer(name="l")(left))]))
+    place = {text.text: float(text.get("x", "0")) for text in svg.iter(f"{SVG}text") if text.get("class") == "step"}
+    assert place["l"] < place["r"]

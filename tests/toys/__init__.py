@@ -1,0 +1,1 @@
+"""What tests share: toys, launchers, ranks, corpora."""

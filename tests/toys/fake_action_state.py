@@ -1,0 +1,215 @@
+"""A fake action for the tests of callbacks: counters, a loss for each step, a record of what callbacks asked for.
+
+It is one rank of a world that may have several: what all ranks must call, in the same order, is noted in
+``FakeState.collective``, and an attempt of one of them inside ``on_first`` fails the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_lite.core import NeuralModule, NmTensor
+from nemo_lite.core.action_state import StepTiming
+from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.neural_types import ChannelType, NeuralType
+
+
+class Source(NeuralModule):
+    """Gives two wires: ``x`` and ``y``."""
+
+    input_ports = {}
+    output_ports = {"x": NeuralType("B D", ChannelType()), "y": NeuralType("B D", ChannelType())}
+
+    def forward(self) -> None:
+        """Never called."""
+
+
+class Scalar:
+    """Stands in for a tensor of one element, and counts how often it is read."""
+
+    def __init__(self, value: float, reads: list[float]) -> None:
+        self.value, self.reads = value, reads
+
+    def numel(self) -> int:
+        return 1
+
+    def item(self) -> float:
+        self.reads.append(self.value)
+        return self.value
+
+
+class Vector:
+    """Stands in for a tensor of three elements."""
+
+    shape = (3,)
+
+    def numel(self) -> int:
+        return 3
+
+    def item(self) -> float:
+        raise RuntimeError("more than one element")
+
+    def __str__(self) -> str:
+        return "[1, 2, 3]"
+
+
+class Writer:
+    """Records what a TensorBoard writer would get."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, Any, int]] = []
+        self.texts: list[tuple[str, str, int]] = []
+        self.num_flushes = 0
+
+    def add_scalar(self, tag: str, value: Any, step: int) -> None:
+        self.scalars.append((tag, value, step))
+
+    def add_text(self, tag: str, value: str, step: int) -> None:
+        self.texts.append((tag, value, step))
+
+    def flush(self) -> None:
+        self.num_flushes += 1
+
+    def of(self, tag: str) -> list[tuple[Any, int]]:
+        return [(value, step) for name, value, step in self.scalars if name == tag]
+
+
+class FakeEvaluated:
+    """See ``Evaluated``: the rows of all ranks, in rounds, on the first; what it is asked is noted."""
+
+    def __init__(self, state: FakeState) -> None:
+        self._state = state
+        self._is_done = False
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        self._state.note("round")
+        rows, size = self._state.batches, self._state.world_size
+        for start in range(0, len(rows), size):
+            if self._state.is_first:
+                yield [list(column) for column in zip(*rows[start : start + size], strict=True)]
+            self._state.note("round")
+        self._is_done = True
+
+    def _read(self, value: Any) -> Any:
+        assert self._is_done, "known after the iteration"
+        assert self._state.is_first, "known on the first rank"
+        return value
+
+    @property
+    def num_items(self) -> int | None:
+        return self._read(self._state.num_items)
+
+    @property
+    def digest(self) -> str:
+        return self._read(self._state.digest)
+
+
+@dataclass(eq=False)
+class FakeState:
+    """See ``ActionState``. The loss of step n is n + 0.5; other values are in ``values``, by wire or name.
+
+    ``batches`` holds the rows of all ranks, in data order: for each batch the values of the evaluated wires.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    total_steps: int | None = None
+    local_rank: int | None = None
+    global_rank: int | None = None
+    world_size: int = 1
+    optimizers: list[Any] = field(default_factory=list)
+    learning_rate: float = 0.01
+    tb_writer: Any = None
+    values: dict[Any, Any] = field(default_factory=dict)
+    reads: list[float] = field(default_factory=list)
+    checkpoint: str | None = None
+    loaded: list[Any] = field(default_factory=list)
+    saved: list[tuple[Any, str, int, int]] = field(default_factory=list)
+    evaluated: list[tuple[int, list[NmTensor]]] = field(default_factory=list)
+    batches: list[list[Any]] = field(default_factory=list)
+    num_items: int | None = None
+    digest: str = ""
+    collective: list[tuple[str, int]] = field(default_factory=list)
+    is_in_first: bool = False
+    modules: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    @property
+    def tensors(self) -> FakeState:
+        return self
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        return Scalar(self.step + 0.5, self.reads) if wire == "loss" else self.values[wire]
+
+    def timing(self, reader: object) -> StepTiming:
+        return StepTiming(num_steps=2, seconds=0.5, data_wait_seconds=0.1, amount=50.0, amount_unit="audio-s")
+
+    @property
+    def is_first(self) -> bool:
+        return not self.global_rank
+
+    def note(self, what: str) -> None:
+        """A call that every rank must make."""
+        assert not self.is_in_first, f"{what} inside on_first: the other ranks do not call it"
+        self.collective.append((what, self.step))
+
+    def on_first(self, make: Callable[[], Any]) -> Any:
+        self.note("on_first")
+        if not self.is_first:
+            return None
+        self.is_in_first = True
+        try:
+            return make()
+        finally:
+            self.is_in_first = False
+
+    def evaluate(self, wires: Sequence[NmTensor]) -> FakeEvaluated:
+        self.note("evaluate")
+        self.evaluated.append((self.step, list(wires)))
+        return FakeEvaluated(self)
+
+    def save_module(self, module: Any, path: Any) -> None:
+        self.note("save_module")
+        if self.is_first:
+            module.save_to(path)
+
+    def save_checkpoint(self, folder: Any, kind: str, keep: int) -> None:
+        self.note("save_checkpoint")
+        self.saved.append((folder, kind, self.step + 1, keep))
+
+    def load_checkpoint(self, folder: Any) -> str | None:
+        self.note("load_checkpoint")
+        self.loaded.append(folder)
+        return self.checkpoint
+
+    def save_state_to(self, path: Any) -> None: ...
+
+    def restore_state_from(self, path: Any) -> None: ...
+
+    def request_stop(self, reason: str) -> None: ...
+
+
+def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps_per_epoch: int = 5) -> FakeState:
+    """The events of a run, one batch a step, in the order of the engine."""
+    called = CallbackList(callbacks)
+    called.on_action_start(state)
+    steps_done = state.step
+    first_epoch = state.epoch
+    for epoch in range(first_epoch, first_epoch + num_epochs):
+        state.epoch = epoch
+        called.on_epoch_start(state)
+        for _ in range(steps_per_epoch):
+            state.step = steps_done
+            called.on_step_start(state)
+            called.on_batch_start(state)
+            called.on_batch_end(state)
+            steps_done += 1
+            called.on_step_end(state)
+        called.on_epoch_end(state)
+    called.on_action_end(state)
+    called.close()
+    return state

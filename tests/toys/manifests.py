@@ -1,0 +1,35 @@
+"""A small manifest with its audio files, and data layers over it."""
+
+import json
+
+import numpy as np
+import soundfile
+
+from nemo_asr import AudioToTextDataLayer
+
+LABELS = [" ", "a", "b", "c"]
+
+
+def make_set(folder, num_items=12, name="train.json", **changes):
+    """Utterance number n (from 1) lasts n hundredths of a second above 0.2 s and says "a" or "ab" in turn."""
+    lines = []
+    for number in range(1, num_items + 1):
+        samples = np.random.default_rng(number).uniform(-0.5, 0.5, 3200 + 160 * number)
+        soundfile.write(folder / f"{number}.wav", samples, 16000)
+        line = {
+            "audio_filepath": f"{number}.wav",
+            "duration": len(samples) / 16000,
+            "text": "a" if number % 2 else "ab",
+        }
+        lines.append({**line, **changes})
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return name
+
+
+def layer_of(manifest="train.json", batch_size=4, **arguments):
+    return AudioToTextDataLayer(manifest_filepath=manifest, labels=LABELS, batch_size=batch_size, **arguments)
+
+
+def damage(folder, *numbers):
+    for number in numbers:
+        (folder / f"{number}.wav").write_bytes(b"RIFF damaged")

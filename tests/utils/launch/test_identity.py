@@ -1,0 +1,452 @@
+"""Who am I: recorded environments of launchers, and what is said when sources disagree or something is missing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys.launchers import SALLOC_STEP, hydra, openmpi, slurm_batch, slurm_task, torchrun
+
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils.launch import Place, launch_line, rank_in, restart_warning, who_am_i
+
+
+def without(environ, *names):
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+def refusal(environ, *args, **kwargs):
+    with pytest.raises(UsageError) as caught:
+        who_am_i(*args, environ=environ, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Recorded environments
+
+
+def test_nothing_said_is_a_single_process():
+    assert who_am_i(environ={"PATH": "/bin", "HOSTNAME": "laptop"}) is None
+
+
+def test_torchrun_on_one_machine():
+    expected = Place(1, 2, 1, 2, 1, "pytorch", ("127.0.0.1", 29500), agent_hosts_store=True)
+    assert who_am_i(environ=torchrun(1, 1)) == expected
+
+
+def test_torchrun_on_two_machines():
+    place = who_am_i(environ=torchrun(5, 1, local_world_size=4, num_nodes=2))
+    assert place == Place(5, 8, 1, 4, 2, "pytorch", ("10.0.0.1", 29500), agent_hosts_store=True)
+
+
+def test_torch_distributed_launch_says_the_local_rank_twice():
+    assert (
+        who_am_i(1, environ=torchrun(1, 1)) == who_am_i("1", environ=torchrun(1, 1)) == who_am_i(environ=torchrun(1, 1))
+    )
+
+
+def test_a_restarted_worker_whose_agent_keeps_its_store_to_itself():
+    more = {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}
+    place = who_am_i(environ=torchrun(0, 0, **more))
+    assert (place.agent_hosts_store, place.restart_count) == (False, 2)
+
+
+def test_machines_with_different_numbers_of_processes():
+    environ = torchrun(4, 0, GROUP_WORLD_SIZE="2", WORLD_SIZE="6", LOCAL_WORLD_SIZE="2", MASTER_ADDR="node1")
+    assert (who_am_i(environ=environ).num_nodes, who_am_i(environ=environ).local_world_size) == (2, 2)
+    odd = without({**environ, "LOCAL_WORLD_SIZE": "4"}, "GROUP_WORLD_SIZE")
+    assert who_am_i(environ=odd).num_nodes is None
+
+
+def test_a_virtual_local_rank_is_zero_on_all():
+    assert who_am_i(environ=torchrun(1, 0)).local_rank == 0
+
+
+def test_slurm_on_one_machine():
+    place = who_am_i(environ=slurm_task(3, "gpu08", 1))
+    assert place == Place(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", place.master[1]))
+
+
+def test_slurm_on_two_machines():
+    place = who_am_i(environ=slurm_task(5))
+    assert place == Place(5, 8, 1, 4, 2, "slurm", ("gpu08", place.master[1]))
+
+
+def test_slurm_machines_with_different_numbers_of_tasks():
+    uneven = {"SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"}
+    environ = slurm_task(2, tasks_per_node=2, **uneven)
+    assert (who_am_i(environ=environ).local_world_size, who_am_i(environ=environ).local_rank) == (1, 0)
+
+
+def test_a_slurm_step_smaller_than_its_job_counts_itself():
+    environ = {**slurm_batch("gpu[08-09]", 2, 8), "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+    environ |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NUM_NODES": "1"}
+    environ |= {"SLURM_STEP_NODELIST": "gpu09"}
+    place = who_am_i(environ=environ)
+    assert (place.world_size, place.local_world_size, place.num_nodes, place.master[0]) == (2, 2, 1, "127.0.0.1")
+
+
+def test_the_first_rank_of_a_slurm_step_is_on_the_steps_first_machine():
+    environ = slurm_task(5, SLURM_STEP_NODELIST="gpu[10-11]", SLURM_JOB_NODELIST="gpu[08-11]")
+    assert who_am_i(environ=environ).master[0] == "gpu10"
+
+
+def test_tasks_that_only_the_whole_job_has_are_not_counted():
+    environ = {
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_ID": "1",
+        "SLURM_NNODES": "1",
+    }
+    place = who_am_i(environ={**environ, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "8"})
+    assert (place.world_size, place.local_world_size) == (2, None)
+
+
+def test_slurm_with_the_fewest_variables_that_say_it():
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    environ = {name: value for name, value in slurm_task(5).items() if name in names}
+    place = who_am_i(environ=environ)
+    assert (place.rank, place.world_size, place.local_rank, place.num_nodes) == (5, 8, 1, 2)
+    assert place.master[0] == "gpu08"
+
+
+def test_all_tasks_of_a_slurm_step_meet_at_one_port_and_other_jobs_at_another():
+    ports = {who_am_i(environ=slurm_task(rank)).master for rank in range(8)}
+    assert len(ports) == 1
+    others = [{"SLURM_JOB_ID": "200506", "SLURM_JOBID": "200506"}, {"SLURM_STEP_ID": "1", "SLURM_STEPID": "1"}]
+    ports |= {who_am_i(environ=slurm_task(0, **other)).master for other in others}
+    assert len(ports) == 3
+    assert all(20_000 <= port < 30_000 for _, port in ports)
+
+
+def test_a_master_that_is_set_overrides_what_is_derived():
+    place = who_am_i(environ=slurm_task(5, MASTER_ADDR="10.1.1.1", MASTER_PORT="1234"))
+    assert place.master == ("10.1.1.1", 1234)
+    assert who_am_i(environ=slurm_task(5, MASTER_PORT="1234")).master == ("gpu08", 1234)
+    assert who_am_i(environ=openmpi(1, MASTER_ADDR="node1", MASTER_PORT="1234")).master == ("node1", 1234)
+
+
+def test_openmpi_on_one_machine():
+    place = who_am_i(environ=openmpi(3))
+    assert place == Place(3, 4, 3, 4, 1, "mpi", ("127.0.0.1", place.master[1]))
+    assert {who_am_i(environ=openmpi(rank)).master for rank in range(4)} == {place.master}
+    assert who_am_i(environ=openmpi(3, PMIX_NAMESPACE="prterun-node1-77@1")).master != place.master
+
+
+def test_openmpi_on_two_machines_needs_the_master_only():
+    told = refusal(openmpi(5, 8, 4))
+    assert (
+        "mpi's variables do not say on which machine the first rank is; set MASTER_ADDR to it, or give --init_" in told
+    )
+    place = who_am_i(environ=openmpi(5, 8, 4, MASTER_ADDR="node1", MASTER_PORT="1234"))
+    assert place == Place(5, 8, 1, 4, None, "mpi", ("node1", 1234))
+    assert who_am_i(environ=openmpi(5, 8, 4), init_method="tcp://node1:99").master == ("node1", 99)
+
+
+def test_openmpi_that_does_not_say_how_many_are_on_a_machine_needs_the_master():
+    assert "set MASTER_ADDR" in refusal(without(openmpi(1), "OMPI_COMM_WORLD_LOCAL_SIZE"))
+
+
+def test_an_mpi_run_without_a_name_asks_for_the_port():
+    assert "set MASTER_PORT to a free port of the first machine" in refusal(hydra(1))
+    place = who_am_i(environ={**hydra(1), "MASTER_PORT": "1234"})
+    assert place == Place(1, 4, 1, 4, 1, "mpi", ("127.0.0.1", 1234))
+
+
+# Which launcher speaks
+
+
+@pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
+def test_torchrun_speaks_where_another_launcher_started_its_agents(outer):
+    environ = {**outer, **torchrun(3, 1, num_nodes=2)}
+    place = who_am_i(environ=environ)
+    assert (place.launcher, place.rank, place.world_size, place.local_rank) == ("pytorch", 3, 4, 1)
+    assert rank_in(environ) == 3
+
+
+def test_mpirun_speaks_where_srun_started_its_daemons():
+    environ = {**slurm_task(0, "gpu08", 1, 1), **openmpi(3)}
+    assert (who_am_i(environ=environ).launcher, who_am_i(environ=environ).rank, rank_in(environ)) == ("mpi", 3, 3)
+
+
+def test_srun_speaks_where_it_sets_mpis_ranks_too():
+    environ = slurm_task(3, "gpu08", 1, PMI_RANK="3", PMI_SIZE="4")
+    assert who_am_i(environ=environ).launcher == "slurm"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        *(slurm_batch(), slurm_batch("gpu08", 1, 4), SALLOC_STEP),
+        without(slurm_batch(), "SLURM_PROCID", "SLURM_LOCALID"),
+        *({**slurm_batch(), "SLURM_STEP_ID": step} for step in ("4294967291", "batch")),
+    ],
+)
+def test_a_script_in_a_slurm_allocation_without_srun_is_a_single_process(environ):
+    assert who_am_i(environ=environ) is None
+    assert rank_in(environ) == 0
+    told = refusal(environ, launcher="slurm")
+    assert told == (
+        "the launcher is slurm, and this process was not started by srun; start the script with srun, "
+        "or leave --launcher out"
+    )
+
+
+def test_srun_in_the_shell_of_salloc_is_a_step_of_its_own():
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "8"}
+    environ = {**SALLOC_STEP, **step, "SLURM_PROCID": "7", "SLURM_LOCALID": "7"}
+    assert (who_am_i(environ=environ).rank, who_am_i(environ=environ).world_size) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    "environ", [torchrun(0, 0, 1), slurm_task(0, "gpu08", 1, 1), openmpi(0, 1, 1), {**hydra(0, 1), "MASTER_PORT": "9"}]
+)
+def test_one_process_with_a_launcher_is_a_place_of_one_rank(environ):
+    place = who_am_i(environ=environ)
+    assert (place.rank, place.world_size, place.local_rank, place.num_nodes) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environ"),
+    [("pytorch", torchrun(1, 1)), ("slurm", slurm_task(1)), ("mpi", openmpi(1)), ("auto", openmpi(1))],
+)
+def test_a_launcher_that_is_named_is_taken(launcher, environ):
+    place = who_am_i(launcher=launcher, environ=environ)
+    assert place == who_am_i(environ=environ)
+
+
+def test_an_unknown_launcher_is_answered_with_the_list():
+    with pytest.raises(UnknownNameError) as caught:
+        who_am_i(launcher="slrum", environ={})
+    told = 'launcher "slrum" is not known; known: auto, mpi, none, pytorch, slurm (did you mean slurm?)'
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("environ", "got"),
+    [
+        (torchrun(1, 1), "2 processes: got WORLD_SIZE=2; leave --launcher out"),
+        (slurm_task(1), "8 processes: got SLURM_STEP_NUM_TASKS=8"),
+        (openmpi(1), "4 processes: got OMPI_COMM_WORLD_SIZE=4"),
+    ],
+)
+def test_no_launcher_where_one_started_several_is_an_error(environ, got):
+    assert f"the launcher is none, and a launcher started {got}" in refusal(environ, launcher="none")
+
+
+def test_no_launcher_where_there_is_one_process_is_a_single_process():
+    for environ in ({}, slurm_batch(), torchrun(0, 0, 1)):
+        assert who_am_i(launcher="none", environ=environ) is None
+    assert who_am_i(0, launcher="none", environ=torchrun(0, 0, 1)) is None
+    assert "the launcher is none: got --local_rank 1; leave" in refusal({}, 1, launcher="none")
+    assert "none: got --init_method tcp://a:1" in refusal({}, launcher="none", init_method="tcp://a:1")
+
+
+@pytest.mark.parametrize(("launcher", "start"), [("mpi", "mpirun"), ("slurm", "srun")])
+def test_a_launcher_that_did_not_start_this_process_is_an_error(launcher, start):
+    told = refusal({}, launcher=launcher)
+    assert told.startswith(f"the launcher is {launcher}, and this process was not started by {start}")
+
+
+# Sources that disagree
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "environ", "told"),
+    [
+        (1, torchrun(0, 0), "the local rank: got --local_rank 1 and LOCAL_RANK=0; leave out what was set by hand"),
+        (0, slurm_task(1), "the local rank: got --local_rank 0 and SLURM_LOCALID=1"),
+        (0, openmpi(1), "the local rank: got --local_rank 0 and OMPI_COMM_WORLD_LOCAL_RANK=1"),
+        (None, slurm_task(1, WORLD_SIZE="2"), "the world size: got SLURM_STEP_NUM_TASKS=8 and WORLD_SIZE=2"),
+        (None, openmpi(1, RANK="0"), "the rank: got OMPI_COMM_WORLD_RANK=1 and RANK=0"),
+    ],
+)
+def test_sources_that_disagree_are_both_shown(local_rank, environ, told):
+    assert f"sources disagree about {told}" in refusal(environ, local_rank)
+
+
+def test_a_named_launcher_that_torchruns_variables_contradict_is_an_error():
+    environ = {**slurm_task(0, tasks_per_node=1), **torchrun(1, 1)}
+    assert "the rank: got SLURM_PROCID=0 and RANK=1" in refusal(environ, launcher="slurm")
+
+
+def test_variables_set_by_hand_may_stand_beside_a_launcher_that_agrees():
+    environ = slurm_task(5, WORLD_SIZE="8", RANK="5", MASTER_ADDR="gpu08", MASTER_PORT="1234")
+    assert who_am_i(environ=environ).launcher == "slurm"
+    assert who_am_i(1, rank=5, world_size=8, environ=slurm_task(5)).rank == 5
+
+
+@pytest.mark.parametrize(
+    ("init_method", "got"),
+    [
+        ("tcp://10.0.0.2:29500", "tcp://10.0.0.2:29500 and MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"),
+        ("tcp://10.0.0.1:29501", "tcp://10.0.0.1:29501 and MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"),
+    ],
+)
+def test_a_meeting_point_other_than_the_launchers_is_an_error(init_method, got):
+    told = refusal(torchrun(3, 1, num_nodes=2), init_method=init_method)
+    assert told == f"sources disagree about where ranks meet: got --init_method {got}; leave --init_method out"
+
+
+def test_a_meeting_point_that_the_launcher_confirms_is_fine():
+    environ = torchrun(3, 1, num_nodes=2)
+    for init_method in ("tcp://10.0.0.1:29500", "env://"):
+        assert who_am_i(init_method=init_method, environ=environ) == who_am_i(environ=environ)
+    assert who_am_i(init_method="tcp://localhost:29500", environ=torchrun(1, 1)).world_size == 2
+
+
+# Answers that are missing or out of range
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (("RANK",), "RANK is missing: got WORLD_SIZE=2 LOCAL_RANK=1; start the script with torchrun, which sets all"),
+        (("WORLD_SIZE",), "WORLD_SIZE is missing: got RANK=1 LOCAL_RANK=1; start"),
+        (("LOCAL_RANK",), "LOCAL_RANK is missing: got RANK=1 WORLD_SIZE=2; start"),
+        (("RANK", "WORLD_SIZE"), "RANK and WORLD_SIZE are missing: got LOCAL_RANK=1; start"),
+        (("RANK", "LOCAL_RANK"), "RANK and LOCAL_RANK are missing: got WORLD_SIZE=2; start"),
+    ],
+)
+def test_what_is_missing_of_the_three_is_named(missing, told):
+    assert told in refusal(without(torchrun(1, 1), *missing))
+    empty = {**torchrun(1, 1), **dict.fromkeys(missing, "")}
+    assert told in refusal(empty)
+
+
+def test_the_local_rank_is_missed_in_a_world_of_one_too():
+    assert refusal(without(torchrun(0, 0, 1), "LOCAL_RANK")).startswith(
+        "LOCAL_RANK is missing: got RANK=0 WORLD_SIZE=1"
+    )
+
+
+def test_a_local_rank_set_by_hand_without_a_launcher_is_an_error():
+    told = "RANK and WORLD_SIZE are missing: got --local_rank 0; start the script with torchrun"
+    assert told in refusal({}, 0)
+    assert told in refusal(slurm_batch(), 0)
+    assert "or leave all out to run one process" in refusal({}, 0)
+
+
+def test_a_launcher_whose_variables_are_not_all_there_is_an_error():
+    told = refusal(without(openmpi(1), "OMPI_COMM_WORLD_LOCAL_RANK"))
+    assert told.startswith("OMPI_COMM_WORLD_LOCAL_RANK is missing: got OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4;")
+    assert "SLURM_LOCALID is missing" in refusal(without(slurm_task(1), "SLURM_LOCALID"))
+    assert "RANK and WORLD_SIZE and LOCAL_RANK are missing" in refusal({}, launcher="pytorch")
+    assert "RANK and WORLD_SIZE and LOCAL_RANK are missing" in refusal({}, init_method="env://")
+
+
+def test_a_master_that_is_missing_is_named():
+    told = refusal(without(torchrun(1, 1), "MASTER_ADDR", "MASTER_PORT"))
+    assert "MASTER_ADDR and MASTER_PORT are missing: ranks do not know where to meet; start" in told
+    assert "MASTER_PORT is missing: " in refusal(without(torchrun(1, 1), "MASTER_PORT"))
+    nodes = [name for name in slurm_task(0) if name.endswith("NODELIST")]
+    assert "slurm's variables do not say on which machine" in refusal(without(slurm_task(0), *nodes))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"RANK": "2"}, "the rank is not below the world size: got rank 2 of 2"),
+        ({"RANK": "-1"}, "RANK: is not a whole number from 0: got '-1'"),
+        ({"RANK": "one"}, "RANK: is not a whole number from 0: got 'one'"),
+        ({"RANK": "1.0"}, "RANK: is not a whole number from 0: got '1.0'"),
+        ({"WORLD_SIZE": "2\n3"}, "WORLD_SIZE: is not a whole number from 0: got '2\\n3'"),
+        ({"WORLD_SIZE": "0"}, "the rank is not below the world size: got rank 1 of 0"),
+        ({"LOCAL_RANK": "2"}, "the local rank is not below the number of processes: got local rank 2 of 2"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "a machine has more processes than all have together: got 4 > 2"),
+        ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE: is not a whole number from 1: got '0'"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT: is not a whole number from 1: got 'http'"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT: is not a port: got 65536, wanted a number below 65536"),
+        ({"TORCHELASTIC_RESTART_COUNT": "x"}, "TORCHELASTIC_RESTART_COUNT: is not a whole number from 0"),
+    ],
+)
+def test_a_value_out_of_range_is_one_line(wrong, told):
+    assert told in refusal({**torchrun(1, 1), **wrong})
+
+
+def test_a_local_rank_argument_out_of_range_is_one_line():
+    assert refusal(torchrun(1, 1), -1) == "--local_rank: is not a whole number from 0: got '-1'"
+
+
+# Ranks started by hand
+
+
+def test_ranks_started_by_hand_say_all_three():
+    place = who_am_i(1, init_method="tcp://10.0.0.1:23456", rank=5, world_size=8, environ={})
+    assert place == Place(5, 8, 1, None, None, "pytorch", ("10.0.0.1", 23456))
+    environ = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert who_am_i(init_method="tcp://10.0.0.1:23456", environ=environ) == place
+
+
+def test_the_local_rank_follows_where_all_are_on_one_machine():
+    assert who_am_i(init_method="tcp://127.0.0.1:9", rank=1, world_size=2, environ={}).local_rank == 1
+    assert who_am_i(init_method="tcp://node1:9", rank=0, world_size=1, environ={}).local_rank == 0
+
+
+def test_what_is_missing_of_ranks_started_by_hand_is_named_as_an_option():
+    told = refusal({}, init_method="tcp://10.0.0.1:23456", rank=1)
+    assert "WORLD_SIZE and LOCAL_RANK are missing: got --rank 1; give --world_size and --local_rank, or start" in told
+    told = refusal({}, 0, rank=0, world_size=2)
+    assert "MASTER_ADDR and MASTER_PORT are missing" in told
+    assert "give --init_method tcp://host:port" in told
+
+
+# A master that others cannot reach
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+@pytest.mark.parametrize("environ", [torchrun(3, 1, num_nodes=2), slurm_task(5), openmpi(5, 8, 4)])
+def test_a_loopback_master_with_several_machines_is_an_error(host, environ):
+    told = refusal({**environ, "MASTER_ADDR": host, "MASTER_PORT": "29500"})
+    assert f"master {host}:29500: other machines cannot reach a loopback address: wanted an address of the" in told
+    assert "--master_addr" in told
+
+
+def test_a_loopback_meeting_point_with_several_machines_is_an_error():
+    assert "cannot reach a loopback" in refusal(slurm_task(5), init_method="tcp://127.0.0.1:9")
+    odd = without(torchrun(3, 1, MASTER_ADDR="localhost", WORLD_SIZE="5"), "GROUP_WORLD_SIZE")
+    assert "cannot reach a loopback" in refusal(odd)
+
+
+# The rest of the room
+
+
+@pytest.mark.parametrize("environ", [torchrun(3, 1, num_nodes=2), slurm_task(3), openmpi(3), hydra(3)])
+def test_the_rank_of_the_log_is_that_of_the_place(environ):
+    assert rank_in(environ) == 3
+
+
+@given(st.dictionaries(st.sampled_from(["RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]), st.text()))
+def test_the_rank_of_the_log_never_raises(environ):
+    assert rank_in(environ) >= 0
+
+
+@given(st.dictionaries(st.sampled_from(sorted({**torchrun(0, 0), **slurm_task(0), **openmpi(0)})), st.text(max_size=3)))
+def test_any_environment_gives_a_place_or_one_line(environ):
+    try:
+        place = who_am_i(environ=environ)
+    except UsageError as error:
+        told = str(error)
+    else:
+        told = "" if place is None or place.rank < place.world_size else "out of range"
+    assert "\n" not in told
+    assert told != "out of range"
+
+
+def test_a_line_that_does_not_restart_is_warned_of():
+    assert restart_warning({}) is None
+    assert restart_warning(torchrun(0, 0)) is None
+    works = torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3", TORCHELASTIC_USE_AGENT_STORE="False")
+    assert restart_warning(works) is None
+    told = restart_warning(torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3"))
+    assert told.startswith("--max-restarts=3 is not reliable")
+    line = (
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --max-restarts=3"
+    )
+    assert line in told
+
+
+def test_the_line_that_starts_all_is_quoted_for_a_shell():
+    line = launch_line(8, ["examples/asr/jasper.py", "--exp_name", "my run", "--lr=0.1"])
+    assert line == "torchrun --nproc-per-node=8 examples/asr/jasper.py --exp_name 'my run' --lr=0.1"
