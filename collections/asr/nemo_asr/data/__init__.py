@@ -1,0 +1,1 @@
+"""Manifests and the data layers over them."""
