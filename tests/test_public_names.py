@@ -28,7 +28,7 @@ PUBLIC = {
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Dag DeviceType EvaluatorCallback ModuleSaverCallback
-        NeMoCallback NeuralModule NeuralModuleFactory NmTensor Optimization Ports SimpleLogger
+        NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node Optimization Ports SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
         WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
         on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_step_end on_step_start

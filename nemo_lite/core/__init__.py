@@ -29,6 +29,7 @@ from nemo_lite.core.factory import DeviceType as DeviceType
 from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.core.factory import Optimization as Optimization
 from nemo_lite.core.graph.dag import Dag as Dag
+from nemo_lite.core.graph.dag import Node as Node
 from nemo_lite.core.graph.dag import Slice as Slice
 from nemo_lite.core.graph.dag import Step as Step
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule

@@ -508,7 +508,7 @@ def test_a_batch_that_does_not_hold_the_ports_is_refused(item: Any, message: str
 def test_torch_modules_form_dags() -> None:
     x, target = Numbers()()
     dag = Dag([Distance()(Linear()(x), target)])
-    assert [step.name for step in dag.steps] == ["linear", "distance"]
+    assert [node.name for node in dag.nodes] == ["linear", "distance"]
     assert dag.modules["linear"].num_weights == 12
 
 

@@ -21,28 +21,28 @@ def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
     ``print(lowered.code)`` reads as a script. Each intermediate is let go as soon as its last reader has run.
 
     Raises:
-        DagError: a step whose module does not run on torch, or a wire that the slice does not produce.
+        DagError: a node whose module does not run on torch, or a wire that the slice does not produce.
     """
     graph = fx.Graph()
     values: dict[NmTensor, fx.Node] = {}
     for wire in part.inputs:
         values[wire] = graph.placeholder(_identifier(wire.name))
     targets: dict[nn.Module, str] = {}
-    for step in part.steps:
-        if not isinstance(step.module, nn.Module):
+    for node in part.nodes:
+        if not isinstance(node.module, nn.Module):
             raise DagError(
-                f"{step.name} ({type(step.module).__name__}) does not run on torch", remedy="derive it from TrainableNM"
+                f"{node.name} ({type(node.module).__name__}) does not run on torch", remedy="derive it from TrainableNM"
             )
-        target = targets.setdefault(step.module, _identifier(step.name))
-        node = graph.call_module(target, kwargs={port: values[wire] for port, wire in step.inputs.items()})
-        several = len(step.outputs) > 1
-        for position, wire in enumerate(step.outputs.values()):
-            values[wire] = graph.call_function(operator.getitem, (node, position)) if several else node
+        target = targets.setdefault(node.module, _identifier(node.name))
+        called = graph.call_module(target, kwargs={port: values[wire] for port, wire in node.inputs.items()})
+        several = len(node.outputs) > 1
+        for position, wire in enumerate(node.outputs.values()):
+            values[wire] = graph.call_function(operator.getitem, (called, position)) if several else called
     missing = [wire.place for wire in part.outputs if wire not in values]
     if missing:
         raise DagError(f"{', '.join(missing)} cannot be computed from what the slice takes")
     graph.output(tuple(values[wire] for wire in part.outputs))
-    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output", "call_module"))
+    graph.eliminate_dead_code(is_impure_node=lambda fx_node: fx_node.op in ("placeholder", "output", "call_module"))
     return fx.GraphModule({target: module for module, target in targets.items()}, graph, name)
 
 

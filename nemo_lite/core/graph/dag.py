@@ -1,4 +1,4 @@
-"""Dag: the steps needed for some wires, in order, checked. No torch, no drawing, no execution in this file."""
+"""Dag: the nodes needed for some wires, in order, checked. No torch, no drawing, no execution in this file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nemo_lite.errors import DagError
 
 
 @dataclass(frozen=True)
-class Step:
+class Node:
     """One call of one module. ``name`` is unique in its DAG; ``inputs`` and ``outputs`` are wires by port."""
 
     name: str
@@ -34,25 +34,28 @@ class Step:
         return self.call.outputs
 
 
+Step = Node  # the earlier name, still importable from nemo_lite.core
+
+
 @dataclass(frozen=True)
 class Slice:
-    """Steps that lead from some wires to others: what a backend lowers to one executable module."""
+    """Nodes that lead from some wires to others: what a backend lowers to one executable module."""
 
     inputs: tuple[NmTensor, ...]
-    steps: tuple[Step, ...]
+    nodes: tuple[Node, ...]
     outputs: tuple[NmTensor, ...]
 
 
 class Dag:
-    """The steps needed for some wires, from the one data layer to them.
+    """The nodes needed for some wires, from the one data layer to them.
 
     Args:
         outputs: the wires asked for: losses, or tensors to evaluate or infer.
 
     Attributes:
         outputs: the wires asked for, in the order given.
-        data_step: the data layer's step.
-        steps: all other steps, each after those it takes wires from.
+        data_node: the data layer's node.
+        nodes: all other nodes, each after those it takes wires from.
 
     Raises:
         DagError: nothing asked for, no data layer, two data layers, or two modules of one given name.
@@ -68,27 +71,27 @@ class Dag:
         calls = _in_order(outputs)
         source = _only_source(calls, outputs)
         self._calls = set(calls)
-        named = _named_steps(calls)
-        self.data_step = named[source]
-        self.steps = tuple(step for call, step in named.items() if call is not source)
+        named = _named_nodes(calls)
+        self.data_node = named[source]
+        self.nodes = tuple(node for call, node in named.items() if call is not source)
 
     @property
     def data_layer(self) -> NeuralModule:
         """The one data layer."""
-        return self.data_step.module
+        return self.data_node.module
 
     @property
     def modules(self) -> dict[str, NeuralModule]:
-        """Every module but the data layer once, by the name of its first step."""
+        """Every module but the data layer once, by the name of its first node."""
         found: dict[int, tuple[str, NeuralModule]] = {}
-        for step in self.steps:
-            found.setdefault(id(step.module), (step.name, step.module))
+        for node in self.nodes:
+            found.setdefault(id(node.module), (node.name, node.module))
         return dict(found.values())
 
     @property
     def inputs(self) -> tuple[NmTensor, ...]:
         """The data layer's wires, in port order: what a batch holds."""
-        return tuple(self.data_step.outputs.values())
+        return tuple(self.data_node.outputs.values())
 
     def __contains__(self, wire: NmTensor) -> bool:
         return wire.call in self._calls
@@ -101,11 +104,11 @@ class Dag:
         """
         wanted = self.outputs if outputs is None else tuple(outputs)
         self._refuse_foreign(wire for wire in wanted if wire not in self)
-        needed = set(_in_order(wanted, known=lambda wire: wire.call is self.data_step.call))
-        return Slice(self.inputs, tuple(step for step in self.steps if step.call in needed), wanted)
+        needed = set(_in_order(wanted, known=lambda wire: wire.call is self.data_node.call))
+        return Slice(self.inputs, tuple(node for node in self.nodes if node.call in needed), wanted)
 
     def continuation(self, wires: Sequence[NmTensor]) -> Slice:
-        """The steps that lead from this DAG's wires to ``wires``, without those of the DAG itself.
+        """The nodes that lead from this DAG's wires to ``wires``, without those of the DAG itself.
 
         The slice's inputs are the few wires of the DAG from which ``wires`` continue.
 
@@ -122,7 +125,7 @@ class Dag:
             DagError: two wires of one name.
         """
         found: dict[str, NmTensor] = {}
-        for wire in _led_to(self.data_step.call):
+        for wire in _led_to(self.data_node.call):
             if wire.is_renamed and found.setdefault(wire.name, wire) is not wire:
                 raise DagError(
                     f'two wires are named "{wire.name}"',
@@ -134,7 +137,7 @@ class Dag:
     def _refuse_foreign(self, wires: Iterable[NmTensor]) -> None:
         for wire in wires:
             sources = [call for call in _in_order([wire]) if not call.inputs]
-            if any(call is not self.data_step.call for call in sources):
+            if any(call is not self.data_node.call for call in sources):
                 other = ", ".join(call.module.name for call in sources)
                 raise DagError(
                     f"{wire.place} belongs to another DAG",
@@ -144,20 +147,20 @@ class Dag:
 
 
 def slice_between(inputs: Iterable[NmTensor], outputs: Sequence[NmTensor]) -> Slice:
-    """The steps that lead from ``inputs`` to ``outputs``.
+    """The nodes that lead from ``inputs`` to ``outputs``.
 
     Raises:
         DagError: ``outputs`` need more than ``inputs``.
     """
     known = set(inputs)
     part = _slice_from(known.__contains__, outputs)
-    for step in part.steps:
-        if not step.inputs:
+    for node in part.nodes:
+        if not node.inputs:
             places = ", ".join(wire.place for wire in known)
             raise DagError(
                 f"{', '.join(wire.place for wire in outputs)} needs more than the wires that are there",
                 got=places or "nothing",
-                wanted=f"also what {step.name} gives",
+                wanted=f"also what {node.name} gives",
             )
     return part
 
@@ -166,7 +169,7 @@ def _slice_from(known: Callable[[NmTensor], bool], outputs: Sequence[NmTensor]) 
     calls = _in_order(outputs, known)
     taken = [wire for call in calls for wire in call.inputs.values()] + list(outputs)
     inputs = dict.fromkeys(wire for wire in taken if known(wire))
-    return Slice(tuple(inputs), tuple(_named_steps(calls).values()), tuple(outputs))
+    return Slice(tuple(inputs), tuple(_named_nodes(calls).values()), tuple(outputs))
 
 
 def _in_order(wires: Iterable[NmTensor], known: Callable[[NmTensor], bool] = lambda wire: False) -> list[ModuleCall]:
@@ -216,14 +219,14 @@ def _only_source(calls: Iterable[ModuleCall], outputs: Sequence[NmTensor]) -> Mo
     return sources[0]
 
 
-def _named_steps(calls: Iterable[ModuleCall]) -> dict[ModuleCall, Step]:
-    """A step for each call. Given names stay; others, and repeated calls of a module, are numbered from the second."""
+def _named_nodes(calls: Iterable[ModuleCall]) -> dict[ModuleCall, Node]:
+    """A node for each call. Given names stay; others, and repeated calls of a module, are numbered from the second."""
     calls = list(calls)
     owners: dict[str, NeuralModule] = {}
     for module in (call.module for call in calls if call.module.has_own_name):
         if owners.setdefault(module.name, module) is not module:
             raise DagError(f'two modules are named "{module.name}"', remedy="give each its own name=")
-    steps: dict[ModuleCall, Step] = {}
+    nodes: dict[ModuleCall, Node] = {}
     used: set[str] = set()
     numbers: Counter[str] = Counter()
     for call in calls:
@@ -232,5 +235,5 @@ def _named_steps(calls: Iterable[ModuleCall]) -> dict[ModuleCall, Step]:
             numbers[base] += 1
             name = f"{base}_{numbers[base] + 1}"
         used.add(name)
-        steps[call] = Step(name, call)
-    return steps
+        nodes[call] = Node(name, call)
+    return nodes

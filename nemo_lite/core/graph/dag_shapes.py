@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.shapes import Expr, Shape, is_unknown, symbols_of, written
 from nemo_lite.core.neural_types import AxisKind
@@ -12,20 +12,20 @@ from nemo_lite.errors import DagError, UsageError
 
 
 def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
-    """The shape of every wire of the DAG, step after step by the modules' ``output_shapes``.
+    """The shape of every wire of the DAG, node after node by the modules' ``output_shapes``.
 
     Raises:
         UsageError: a module's rule leaves out an output port, or gives a shape of another number of axes.
     """
     shapes: dict[NmTensor, Shape] = {}
-    for step in (dag.data_step, *dag.steps):
-        given = {port: shapes[wire] for port, wire in step.inputs.items()}
-        outputs = step.module.output_shapes(given)
-        for port, wire in step.outputs.items():
+    for node in (dag.data_node, *dag.nodes):
+        given = {port: shapes[wire] for port, wire in node.inputs.items()}
+        outputs = node.module.output_shapes(given)
+        for port, wire in node.outputs.items():
             if port not in outputs or len(outputs[port]) != len(wire.ntype.axes or ()):
                 raise UsageError(
                     "output_shapes does not follow the ports",
-                    place=f"{type(step.module).__name__}.{port}",
+                    place=f"{type(node.module).__name__}.{port}",
                     got=written(outputs[port]) if port in outputs else "nothing",
                     wanted=str(wire.ntype),
                 )
@@ -73,11 +73,11 @@ def _with(size: Expr, symbol: str) -> Callable[[int], int]:
 
 
 def _first_without_rule(dag: Dag, shapes: dict[NmTensor, Shape]) -> str:
-    """The first step that gives unknown sizes."""
+    """The first node that gives unknown sizes."""
 
-    def unknown(step: Step) -> bool:
+    def unknown(node: Node) -> bool:
         return any(
-            is_unknown(name) for wire in step.outputs.values() for size in shapes[wire] for name in symbols_of(size)
+            is_unknown(name) for wire in node.outputs.values() for size in shapes[wire] for name in symbols_of(size)
         )
 
-    return next((type(step.module).__name__ for step in (dag.data_step, *dag.steps) if unknown(step)), "the modules")
+    return next((type(node.module).__name__ for node in (dag.data_node, *dag.nodes) if unknown(node)), "the modules")

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.palette import COLOURS
 from nemo_lite.core.show.view import Role, View
 
 
 def as_mermaid(dag: Dag) -> str:
-    """A ``flowchart TD``: a box for each step, an arrow for each wire with its name, type and shape."""
+    """A ``flowchart TD``: a box for each node, an arrow for each wire with its name, type and shape."""
     view = View(dag)
-    ids = {step.name: f"s{number}" for number, step in enumerate(view.steps)}
+    ids = {node.name: f"s{number}" for number, node in enumerate(view.nodes)}
     lines = ["flowchart TD"]
-    for step in view.steps:
-        role = view.role(step)
+    for node in view.nodes:
+        role = view.role(node)
         open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
-        lines.append(f'    {ids[step.name]}{open_}"{_box(view, step)}"{close}:::{role.name.lower()}')
-    for step in view.steps:
-        for wire in step.outputs.values():
+        lines.append(f'    {ids[node.name]}{open_}"{_box(view, node)}"{close}:::{role.name.lower()}')
+    for node in view.nodes:
+        for wire in node.outputs.values():
             lines += [
-                f'    {ids[step.name]} -->|"{_arrow(view, wire, port)}"| {ids[reader.name]}'
+                f'    {ids[node.name]} -->|"{_arrow(view, wire, port)}"| {ids[reader.name]}'
                 for reader, port in view.readers(wire)
             ]
     for number, (wire, name) in enumerate(view.outputs.items()):
         lines.append(f'    out{number}(["{_escaped(name)}"]):::output')
         lines.append(f'    {ids[view.source(wire).name]} -->|"{_arrow(view, wire)}"| out{number}')
-    roles = dict.fromkeys(view.role(step) for step in view.steps)
+    roles = dict.fromkeys(view.role(node) for node in view.nodes)
     for role in roles:
         fill, stroke = COLOURS[role]
         lines.append(f"    classDef {role.name.lower()} fill:{fill},stroke:{stroke},color:#1f2933")
@@ -34,11 +34,11 @@ def as_mermaid(dag: Dag) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _box(view: View, step: Step) -> str:
-    weights = view.weights(step)
-    if weights and view.shared_with(step) is None:
+def _box(view: View, node: Node) -> str:
+    weights = view.weights(node)
+    if weights and view.shared_with(node) is None:
         weights += " parameters"
-    lines = [f"<b>{_escaped(step.name)}</b>", _escaped(type(step.module).__name__)]
+    lines = [f"<b>{_escaped(node.name)}</b>", _escaped(type(node.module).__name__)]
     return "<br/>".join([*lines, _escaped(weights)] if weights else lines)
 
 

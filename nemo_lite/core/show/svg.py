@@ -1,4 +1,4 @@
-"""A DAG as a self-contained SVG: boxes for steps, arrows with types and shapes for wires. No fonts, no scripts."""
+"""A DAG as a self-contained SVG: boxes for nodes, arrows with types and shapes for wires. No fonts, no scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.layout import Box, Picture, Turn, arrange
 from nemo_lite.core.show.palette import COLOURS
@@ -56,7 +56,7 @@ class _Drawing:
 
     def __init__(self, view: View, title: str) -> None:
         self._view, self._title = view, title
-        self._boxes = {step: self._box(step, layer) for step, layer in _layers(view).items()}
+        self._boxes = {node: self._box(node, layer) for node, layer in _layers(view).items()}
         last = max(box.layer for box in self._boxes.values()) + 1
         self._outputs = {wire: _output_box(name, wire, last) for wire, name in view.outputs.items()}
         self._picture: Picture = arrange([*self._boxes.values(), *self._outputs.values()], LABEL_HEIGHT, BEND_HEIGHT)
@@ -78,8 +78,8 @@ class _Drawing:
                 *header,
                 f'<g transform="translate({shift:.1f} {header_height:.1f})">',
                 *self._wires(),
-                *(line for step in self._boxes for line in self._labels(step)),
-                *(line for step, box in self._boxes.items() for line in self._step(step, box)),
+                *(line for node in self._boxes for line in self._labels(node)),
+                *(line for node, box in self._boxes.items() for line in self._node(node, box)),
                 *(line for wire, box in self._outputs.items() for line in _output(self._view.outputs[wire], box)),
                 "</g>",
                 "</svg>\n",
@@ -88,23 +88,23 @@ class _Drawing:
 
     # Sizes
 
-    def _box(self, step: Step, layer: int) -> Box:
-        wires = step.outputs.values()
-        texts = [(step.name, BOLD * 13), (type(step.module).__name__, PLAIN * 11), (self._weights(step), PLAIN * 11)]
+    def _box(self, node: Node, layer: int) -> Box:
+        wires = node.outputs.values()
+        texts = [(node.name, BOLD * 13), (type(node.module).__name__, PLAIN * 11), (self._weights(node), PLAIN * 11)]
         width = max(len(text) * size for text, size in texts) + 28
-        if step.inputs:
-            width = max(width, len(step.inputs) * (max(map(len, step.inputs)) * MONO * 10 + 14))
+        if node.inputs:
+            width = max(width, len(node.inputs) * (max(map(len, node.inputs)) * MONO * 10 + 14))
         label = max(self._label_width(wire) for wire in wires)
-        height = 46 + 16 * bool(step.inputs) + 16 + 15 * bool(self._weights(step))
-        return Box(layer, max(width, len(wires) * (label + 18)), height, [*step.inputs.values()], [*wires])
+        height = 46 + 16 * bool(node.inputs) + 16 + 15 * bool(self._weights(node))
+        return Box(layer, max(width, len(wires) * (label + 18)), height, [*node.inputs.values()], [*wires])
 
     def _label_width(self, wire: NmTensor) -> float:
         texts = (str(wire.ntype.elements_type), self._view.shape(wire))
         return max(len(wire.output_port_name) * MONO * 10, *(len(text) * MONO * 11 for text in texts))
 
-    def _weights(self, step: Step) -> str:
-        weights = self._view.weights(step)
-        return f"{weights} parameters" if weights and self._view.shared_with(step) is None else weights
+    def _weights(self, node: Node) -> str:
+        weights = self._view.weights(node)
+        return f"{weights} parameters" if weights and self._view.shared_with(node) is None else weights
 
     # Parts
 
@@ -122,7 +122,7 @@ class _Drawing:
         widths.append(len(note) * PLAIN * 12)
         y += 12
         x = MARGIN
-        for role in sorted({self._view.role(step) for step in self._boxes}, key=list(Role).index):
+        for role in sorted({self._view.role(node) for node in self._boxes}, key=list(Role).index):
             fill, border = COLOURS[role]
             swatch = f'<rect x="{x:.1f}" y="{y:.0f}" width="14" height="14" rx="3" fill="{fill}" stroke="{border}"/>'
             lines += [swatch, f'<text class="note" x="{x + 20:.1f}" y="{y + 11:.0f}">{role.value}</text>']
@@ -150,9 +150,9 @@ class _Drawing:
             if arrives:
                 yield _arrowhead(segment.lower_x, end)
 
-    def _labels(self, step: Step) -> Iterator[str]:
-        """Type and shape on each wire that leaves a step; a wire that nobody takes ends below them."""
-        box = self._boxes[step]
+    def _labels(self, node: Node) -> Iterator[str]:
+        """Type and shape on each wire that leaves a node; a wire that nobody takes ends below them."""
+        box = self._boxes[node]
         below = self._picture.tops[box.layer] + self._picture.heights[box.layer]
         for index, wire in enumerate(box.outputs):
             assert isinstance(wire, NmTensor)
@@ -167,42 +167,42 @@ class _Drawing:
             for kind, text, y in (("type", str(wire.ntype.elements_type), 18), ("shape", self._view.shape(wire), 32)):
                 yield f'<text class="{kind}" x="{x:.1f}" y="{below + y:.1f}">{_escaped(text)}</text>'
 
-    def _step(self, step: Step, box: Box) -> Iterator[str]:
-        fill, border = COLOURS[self._view.role(step)]
+    def _node(self, node: Node, box: Box) -> Iterator[str]:
+        fill, border = COLOURS[self._view.role(node)]
         frame = f'x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="7"'
         centre, y = box.left + box.width / 2, box.top
-        yield f"<g><title>{_escaped(self._told(step))}</title>"
-        dashes = "" if self._view.shared_with(step) is None else ' stroke-dasharray="5 3"'
+        yield f"<g><title>{_escaped(self._told(node))}</title>"
+        dashes = "" if self._view.shared_with(node) is None else ' stroke-dasharray="5 3"'
         yield f'<rect {frame} fill="{fill}" stroke="{border}" stroke-width="1.25"{dashes}/>'
-        if step.inputs:
-            yield from _ports(box, box.inputs, _names(step, box), y + 14)
+        if node.inputs:
+            yield from _ports(box, box.inputs, _names(node, box), y + 14)
             y += 16
         for kind, text, height in (
-            ("step", step.name, 22),
-            ("class", type(step.module).__name__, 15),
-            ("weights", self._weights(step), 15),
+            ("step", node.name, 22),
+            ("class", type(node.module).__name__, 15),
+            ("weights", self._weights(node), 15),
         ):
             if text:
                 y += height
                 yield f'<text class="{kind}" x="{centre:.1f}" y="{y:.1f}">{_escaped(text)}</text>'
-        yield from _ports(box, box.outputs, list(step.outputs), box.top + box.height - 6)
+        yield from _ports(box, box.outputs, list(node.outputs), box.top + box.height - 6)
         yield "</g>"
 
-    def _told(self, step: Step) -> str:
+    def _told(self, node: Node) -> str:
         """What a viewer shows when the pointer rests on a box."""
-        lines = [f"{step.name}: {type(step.module).__name__}"]
-        for port, wire in step.inputs.items():
+        lines = [f"{node.name}: {type(node.module).__name__}"]
+        for port, wire in node.inputs.items():
             lines.append(f"{port} <- {self._view.source(wire).name}.{wire.output_port_name}: {self._view.shape(wire)}")
         return "\n".join(lines)
 
 
-def _layers(view: View) -> dict[Step, int]:
-    """The row of each step: one below the lowest of those it takes wires from."""
+def _layers(view: View) -> dict[Node, int]:
+    """The row of each node: one below the lowest of those it takes wires from."""
     layers: dict[str, int] = {}
-    for step in view.steps:
-        sources = [layers[view.source(wire).name] for wire in step.inputs.values()]
-        layers[step.name] = 1 + max(sources, default=-1)
-    return {step: layers[step.name] for step in view.steps}
+    for node in view.nodes:
+        sources = [layers[view.source(wire).name] for wire in node.inputs.values()]
+        layers[node.name] = 1 + max(sources, default=-1)
+    return {node: layers[node.name] for node in view.nodes}
 
 
 def _escaped(text: str) -> str:
@@ -221,9 +221,9 @@ def _output(name: str, box: Box) -> Iterator[str]:
     yield f'<text class="type" x="{centre:.1f}" y="{box.top + 17:.1f}">{_escaped(name)}</text>'
 
 
-def _names(step: Step, box: Box) -> list[str]:
+def _names(node: Node, box: Box) -> list[str]:
     """The input ports in the order in which the layout has put their wires."""
-    left = list(step.inputs.items())
+    left = list(node.inputs.items())
     names = []
     for wire in box.inputs:
         found = next(item for item in left if item[1] is wire)

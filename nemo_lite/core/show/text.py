@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.view import View
 
@@ -14,9 +14,9 @@ Row = tuple[str, str, str, str]
 
 
 def as_text(dag: Dag, title: str = "") -> str:
-    """A table with a line for each step (module, shapes, parameters) and one for each of its ports.
+    """A table with a line for each node (module, shapes, parameters) and one for each of its ports.
 
-    ``<- [1] x`` is what port ``x`` of step 1 gives, ``-> [2] y`` goes to port ``y`` of step 2.
+    ``<- [1] x`` is what port ``x`` of node 1 gives, ``-> [2] y`` goes to port ``y`` of node 2.
     """
     view = View(dag)
     rows = [_HEADER, *_rows(view)]
@@ -29,28 +29,28 @@ def as_text(dag: Dag, title: str = "") -> str:
 
 
 def _rows(view: View) -> Iterator[Row]:
-    numbers = {step.name: f"[{number}]" for number, step in enumerate(view.steps)}
+    numbers = {node.name: f"[{number}]" for number, node in enumerate(view.nodes)}
     digits = max(map(len, numbers.values()))
-    for step in view.steps:
-        first = view.shared_with(step)
-        weights = f"as {numbers[first.name]}" if first else view.weights(step)
-        name = f"{numbers[step.name].ljust(digits)} {step.name}"
-        yield name, type(step.module).__name__, view.shapes(step), weights
-        yield from _ports(view, step, numbers, " " * (digits + 3))
+    for node in view.nodes:
+        first = view.shared_with(node)
+        weights = f"as {numbers[first.name]}" if first else view.weights(node)
+        name = f"{numbers[node.name].ljust(digits)} {node.name}"
+        yield name, type(node.module).__name__, view.shapes(node), weights
+        yield from _ports(view, node, numbers, " " * (digits + 3))
 
 
-def _ports(view: View, step: Step, numbers: dict[str, str], indent: str) -> Iterator[Row]:
-    for port, wire in step.inputs.items():
+def _ports(view: View, node: Node, numbers: dict[str, str], indent: str) -> Iterator[Row]:
+    for port, wire in node.inputs.items():
         source = f"<- {numbers[view.source(wire).name]} {wire.output_port_name}"
-        yield f"{indent}{port}", source, f"{view.shape(wire)}  {step.module.input_ports[port].elements_type}", ""
-    for port, wire in step.outputs.items():
+        yield f"{indent}{port}", source, f"{view.shape(wire)}  {node.module.input_ports[port].elements_type}", ""
+    for port, wire in node.outputs.items():
         name = f'{port} "{wire.name}"' if wire.is_renamed else port
         yield f"{indent}{name}", _targets(view, wire, numbers), f"{view.shape(wire)}  {wire.ntype.elements_type}", ""
 
 
 def _targets(view: View, wire: NmTensor, numbers: dict[str, str]) -> str:
     """Where a wire goes; ``->`` alone for one that nobody takes."""
-    targets = [f"{numbers[step.name]} {port}" for step, port in view.readers(wire)]
+    targets = [f"{numbers[node.name]} {port}" for node, port in view.readers(wire)]
     more = len(targets) - MOST_TARGETS
     if more > 0:
         targets[MOST_TARGETS:] = [f"{more} more"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.dag_shapes import symbolic_shapes
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
@@ -28,43 +28,43 @@ class View:
     """A DAG with everything that is shown of it.
 
     Attributes:
-        steps: all steps, the data layer's first.
+        nodes: all nodes, the data layer's first.
         legend: the named sizes and what they stand for.
         num_weights: trainable numbers, those of a shared module counted once.
-        outputs: the wires asked for, each with its name; those of one name are told apart by their steps.
+        outputs: the wires asked for, each with its name; those of one name are told apart by their nodes.
     """
 
     def __init__(self, dag: Dag) -> None:
         self.dag = dag
-        self.steps: tuple[Step, ...] = (dag.data_step, *dag.steps)
+        self.nodes: tuple[Node, ...] = (dag.data_node, *dag.nodes)
         self.num_weights = sum(module.num_weights for module in dag.modules.values())
         self._shapes = symbolic_shapes(dag)
         self.legend = definitions(self._shapes.values())
-        self._step_of = {step.call: step for step in self.steps}
-        self._first_of: dict[NeuralModule, Step] = {}
-        for step in self.steps:
-            self._first_of.setdefault(step.module, step)
+        self._node_of = {node.call: node for node in self.nodes}
+        self._first_of: dict[NeuralModule, Node] = {}
+        for node in self.nodes:
+            self._first_of.setdefault(node.module, node)
         wires = dict.fromkeys(dag.outputs)
         names = Counter(wire.name for wire in wires)
         self.outputs = {w: w.name if names[w.name] == 1 else f"{self.source(w).name}.{w.name}" for w in wires}
 
-    def source(self, wire: NmTensor) -> Step:
-        """The step that gives a wire."""
-        return self._step_of[wire.call]
+    def source(self, wire: NmTensor) -> Node:
+        """The node that gives a wire."""
+        return self._node_of[wire.call]
 
-    def readers(self, wire: NmTensor) -> list[tuple[Step, str]]:
-        """The steps of this DAG that take a wire, each with the port it takes it at."""
-        return [(self._step_of[call], port) for call, port in wire.readers if call in self._step_of]
+    def readers(self, wire: NmTensor) -> list[tuple[Node, str]]:
+        """The nodes of this DAG that take a wire, each with the port it takes it at."""
+        return [(self._node_of[call], port) for call, port in wire.readers if call in self._node_of]
 
-    def shared_with(self, step: Step) -> Step | None:
-        """The first step of the same module, where this one is not the first."""
-        first = self._first_of[step.module]
-        return None if first is step else first
+    def shared_with(self, node: Node) -> Node | None:
+        """The first node of the same module, where this one is not the first."""
+        first = self._first_of[node.module]
+        return None if first is node else first
 
-    def role(self, step: Step) -> Role:
-        """What a step's module is for."""
-        module = step.module
-        if step is self.dag.data_step:
+    def role(self, node: Node) -> Role:
+        """What a node's module is for."""
+        module = node.module
+        if node is self.dag.data_node:
             return Role.DATA
         if module.training_only:
             return Role.AUGMENTATION
@@ -78,19 +78,19 @@ class View:
         """``B 64 T``."""
         return written(self._shapes[wire])
 
-    def shapes(self, step: Step) -> str:
-        """What the step does to the first of its inputs: ``B 64 T -> B 1024 T/2``; for a data layer what it gives."""
-        ends = [next(iter(wires.values()), None) for wires in (step.inputs, step.outputs)]
+    def shapes(self, node: Node) -> str:
+        """What the node does to the first of its inputs: ``B 64 T -> B 1024 T/2``; for a data layer what it gives."""
+        ends = [next(iter(wires.values()), None) for wires in (node.inputs, node.outputs)]
         return " -> ".join(self.shape(wire) for wire in ends if wire is not None)
 
-    def weights(self, step: Step) -> str:
-        """``332,632,349``; the name of the first step for one that shares its module; nothing where there are none."""
-        first = self.shared_with(step)
+    def weights(self, node: Node) -> str:
+        """``332,632,349``; the name of the first node for one that shares its module; nothing where there are none."""
+        first = self.shared_with(node)
         if first is not None:
             return f"shared with {first.name}"
-        return f"{step.module.num_weights:,}" if step.module.num_weights else ""
+        return f"{node.module.num_weights:,}" if node.module.num_weights else ""
 
     def summary(self) -> str:
         """``7 steps, 332,632,349 parameters``."""
-        steps = len(self.steps)
-        return f"{steps} step{'s' if steps != 1 else ''}, {self.num_weights:,} parameters"
+        number = len(self.nodes)
+        return f"{number} step{'s' if number != 1 else ''}, {self.num_weights:,} parameters"

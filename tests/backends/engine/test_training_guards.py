@@ -209,7 +209,7 @@ def test_modules_beyond_the_training_dag_are_moved_to_its_device():
     dag = Dag([loss])
     device = torch.device("meta")
     values = StepValues(dag, Precision(nemo.Optimization.mxprO0, device))
-    calls = {step.call for step in dag.slice().steps}
+    calls = {node.call for node in dag.slice().nodes}
     values.set(torch.zeros((), device=device), calls, [prediction], [torch.zeros(4, 1, device=device)])
     assert values.get_tensor(beyond).device == device
 

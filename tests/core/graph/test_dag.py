@@ -1,4 +1,4 @@
-"""Dag: which steps some wires need, in which order, and what is refused."""
+"""Dag: which nodes some wires need, in which order, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from toys.dags import (
     Toy,
 )
 
-from nemo_lite.core.graph.dag import Dag, Slice, Step, slice_between
+from nemo_lite.core.graph.dag import Dag, Node, Slice, slice_between
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import DagError
 
 
-def names(steps: tuple[Step, ...]) -> list[str]:
-    return [step.name for step in steps]
+def names(nodes: tuple[Node, ...]) -> list[str]:
+    return [node.name for node in nodes]
 
 
 def in_order(part: Slice | Dag) -> bool:
-    """Whether every step takes only what inputs and earlier steps give."""
+    """Whether every node takes only what inputs and earlier nodes give."""
     known = set(part.inputs)
-    for step in part.steps:
-        if not known.issuperset(step.inputs.values()):
+    for node in part.nodes:
+        if not known.issuperset(node.inputs.values()):
             return False
-        known.update(step.outputs.values())
+        known.update(node.outputs.values())
     return known.issuperset(part.outputs)
 
 
@@ -56,12 +56,12 @@ def speech() -> dict[str, NmTensor]:
 # From the wires asked for back to the data layer
 
 
-def test_a_dag_holds_the_steps_that_its_wires_need_in_order() -> None:
+def test_a_dag_holds_the_nodes_that_its_wires_need_in_order() -> None:
     wires = speech()
     dag = Dag([wires["loss"]])
-    assert dag.data_step.name == "sound_layer"
+    assert dag.data_node.name == "sound_layer"
     assert isinstance(dag.data_layer, SoundLayer)
-    assert names(dag.steps) == ["mel_features", "cutout", "encoder", "decoder", "sequence_loss"]
+    assert names(dag.nodes) == ["mel_features", "cutout", "encoder", "decoder", "sequence_loss"]
     assert dag.outputs == (wires["loss"],)
     assert [wire.name for wire in dag.inputs] == ["audio", "audio_length", "labels", "labels_length"]
     assert in_order(dag)
@@ -70,16 +70,16 @@ def test_a_dag_holds_the_steps_that_its_wires_need_in_order() -> None:
 def test_what_is_not_asked_for_is_not_in_the_dag() -> None:
     wires = speech()
     dag = Dag([wires["frames"]])
-    assert names(dag.steps) == ["mel_features"]
+    assert names(dag.nodes) == ["mel_features"]
     assert wires["frames"] in dag
     assert wires["encoded"] not in dag
 
 
-def test_several_outputs_share_their_steps() -> None:
+def test_several_outputs_share_their_nodes() -> None:
     wires = speech()
     dag = Dag([wires["log_probs"], wires["loss"], wires["audio"], wires["loss"]])
     assert dag.outputs == (wires["log_probs"], wires["loss"], wires["audio"], wires["loss"])
-    assert names(dag.steps).count("decoder") == 1
+    assert names(dag.nodes).count("decoder") == 1
     assert in_order(dag)
 
 
@@ -87,31 +87,31 @@ def test_a_wire_may_be_read_by_many() -> None:
     x = Source()()
     y = Layer()(x)
     dag = Dag([Loss()(Add()(Add()(x, y), Add()(y, y)))])
-    assert names(dag.steps) == ["layer", "add", "add_2", "add_3", "loss"]
+    assert names(dag.nodes) == ["layer", "add", "add_2", "add_3", "loss"]
     assert in_order(dag)
 
 
-def test_a_module_that_is_called_twice_is_two_steps_and_one_module() -> None:
+def test_a_module_that_is_called_twice_is_two_nodes_and_one_module() -> None:
     layer, x = Layer(), Source()()
     dag = Dag([layer(layer(x))])
-    assert names(dag.steps) == ["layer", "layer_2"]
+    assert names(dag.nodes) == ["layer", "layer_2"]
     assert dag.modules == {"layer": layer}
 
 
-def test_a_wire_of_the_data_layer_alone_is_a_dag_without_steps() -> None:
+def test_a_wire_of_the_data_layer_alone_is_a_dag_without_nodes() -> None:
     dag = Dag([Source()()])
-    assert dag.steps == ()
+    assert dag.nodes == ()
     assert in_order(dag)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=20))
-def test_steps_always_stand_behind_those_they_take_wires_from(inputs: list[tuple[int, int]]) -> None:
+def test_nodes_always_stand_behind_those_they_take_wires_from(inputs: list[tuple[int, int]]) -> None:
     wires = [Source()()]
     for first, second in inputs:
         wires.append(Add()(wires[first % len(wires)], wires[second % len(wires)]))
     dag = Dag([wires[-1]])
     assert in_order(dag)
-    assert len({step.name for step in dag.steps}) == len(dag.steps)
+    assert len({node.name for node in dag.nodes}) == len(dag.nodes)
 
 
 # What is refused
@@ -173,23 +173,23 @@ def test_two_modules_of_one_given_name_are_refused() -> None:
         Dag([Layer(name="twin")(Layer(name="twin")(x))])
 
 
-# Names of steps
+# Names of nodes
 
 
 def test_modules_without_a_name_are_numbered_from_the_second() -> None:
     x = Source()()
-    assert names(Dag([Layer()(Layer()(Layer()(x)))]).steps) == ["layer", "layer_2", "layer_3"]
+    assert names(Dag([Layer()(Layer()(Layer()(x)))]).nodes) == ["layer", "layer_2", "layer_3"]
 
 
 def test_given_names_stay_and_others_give_way() -> None:
     x = Source()()
     own, second = Layer(name="layer"), Layer(name="layer_2")
-    assert names(Dag([second(own(Layer()(x)))]).steps) == ["layer_3", "layer", "layer_2"]
+    assert names(Dag([second(own(Layer()(x)))]).nodes) == ["layer_3", "layer", "layer_2"]
 
 
 def test_the_data_layer_keeps_its_name_too() -> None:
     dag = Dag([Layer(name="source")(Source()())])
-    assert (dag.data_step.name, names(dag.steps)) == ("source_2", ["source"])
+    assert (dag.data_node.name, names(dag.nodes)) == ("source_2", ["source"])
 
 
 # Parts of a DAG
@@ -199,10 +199,10 @@ def test_a_slice_holds_what_leads_to_its_outputs() -> None:
     wires = speech()
     dag = Dag([wires["loss"]])
     part = dag.slice([wires["encoded"]])
-    assert names(part.steps) == ["mel_features", "cutout", "encoder"]
+    assert names(part.nodes) == ["mel_features", "cutout", "encoder"]
     assert part.inputs == dag.inputs
     assert in_order(part)
-    assert dag.slice() == Slice(dag.inputs, dag.steps, dag.outputs)
+    assert dag.slice() == Slice(dag.inputs, dag.nodes, dag.outputs)
 
 
 def test_a_continuation_holds_only_what_the_dag_lacks() -> None:
@@ -213,7 +213,7 @@ def test_a_continuation_holds_only_what_the_dag_lacks() -> None:
     wire = predicted(wires["log_probs"])
     part = dag.continuation([wire, wires["audio"]])
     assert part.inputs == (wires["log_probs"], wires["audio"])
-    assert names(part.steps) == ["argmax"]
+    assert names(part.nodes) == ["argmax"]
     assert in_order(part)
 
 
@@ -237,7 +237,7 @@ def test_another_call_of_the_same_data_layer_is_another_dag() -> None:
 def test_a_slice_between_wires_starts_where_it_is_told() -> None:
     wires = speech()
     part = slice_between([wires["encoded"]], [wires["log_probs"], wires["encoded"]])
-    assert (names(part.steps), part.inputs) == (["decoder"], (wires["encoded"],))
+    assert (names(part.nodes), part.inputs) == (["decoder"], (wires["encoded"],))
     assert in_order(part)
 
 
@@ -282,8 +282,8 @@ def test_two_thousand_chained_modules_build_in_under_two_seconds(shared: bool) -
     dag = Dag([Loss()(wire)])
     part = dag.slice()
     assert time.perf_counter() - start < 2
-    assert len(part.steps) == 2001
-    assert dag.steps[-2].name == "add_2000"
+    assert len(part.nodes) == 2001
+    assert dag.nodes[-2].name == "add_2000"
 
 
 def test_a_wire_read_two_thousand_times_builds_in_under_two_seconds() -> None:
@@ -291,5 +291,5 @@ def test_a_wire_read_two_thousand_times_builds_in_under_two_seconds() -> None:
     left, right = Split()(Source()())
     for _ in range(2000):
         left, right = Add()(left, right), Add()(right, left)
-    assert len(Dag([left]).steps) == 4000
+    assert len(Dag([left]).nodes) == 4000
     assert time.perf_counter() - start < 2

@@ -34,7 +34,7 @@ def recogniser() -> tuple[Dag, dict[str, NmTensor]]:
     return Dag([loss]), wires
 
 
-def test_shapes_follow_the_rules_of_the_modules_step_by_step() -> None:
+def test_shapes_follow_the_rules_of_the_modules_node_by_node() -> None:
     dag, wires = recogniser()
     shapes = symbolic_shapes(dag)
     assert {name: written(shapes[wire]) for name, wire in wires.items()} == {

@@ -52,17 +52,17 @@ def chain(length: int) -> Dag:
 
 def test_every_role_is_told_from_the_module() -> None:
     view = View(recogniser())
-    assert [view.role(step) for step in view.steps] == [
+    assert [view.role(node) for node in view.nodes] == [
         *(Role.DATA, Role.PREPROCESSOR, Role.AUGMENTATION, Role.TRAINABLE, Role.TRAINABLE, Role.LOSS),
     ]
     plain = View(chain(1))
-    assert plain.role(plain.steps[1]) is Role.OTHER
+    assert plain.role(plain.nodes[1]) is Role.OTHER
 
 
 def test_a_shared_module_is_counted_once() -> None:
     view = View(twice())
     assert view.num_weights == 7 + 2 * 29
-    assert [view.weights(step) for step in view.steps] == ["", "", "7", "29", "shared with encoder", "29"]
+    assert [view.weights(node) for node in view.nodes] == ["", "", "7", "29", "shared with encoder", "29"]
 
 
 # Text
@@ -128,7 +128,7 @@ def test_the_table_shows_new_names_and_cuts_long_lists() -> None:
 # Mermaid
 
 
-def test_mermaid_has_a_box_for_each_step_and_an_arrow_for_each_connection() -> None:
+def test_mermaid_has_a_box_for_each_node_and_an_arrow_for_each_connection() -> None:
     lines = as_mermaid(twice()).splitlines()
     assert lines[0] == "flowchart TD"
     assert len([line for line in lines if re.fullmatch(r'    s\d+\[\(?".*"\)?\]:::\w+', line)]) == 6
@@ -160,7 +160,7 @@ def texts(svg: ElementTree.Element, kind: str) -> list[str]:
     return [element.text or "" for element in svg.iter(f"{SVG}text") if element.get("class") == kind]
 
 
-def test_the_picture_names_every_step_port_type_shape_and_size() -> None:
+def test_the_picture_names_every_node_port_type_shape_and_size() -> None:
     svg = parsed(recogniser(), "train")
     assert texts(svg, "title") == ["train"]
     assert texts(svg, "step") == ["sound_layer", "mel_features", "cutout", "encoder", "decoder", "sequence_loss"]
@@ -178,7 +178,7 @@ def test_there_is_an_arrowhead_for_each_connection() -> None:
     dag = twice()
     svg = parsed(dag)
     heads = [path for path in svg.iter(f"{SVG}path") if path.get("class") == "end"]
-    assert len(heads) == sum(len(step.inputs) for step in dag.steps) + len(dag.outputs)
+    assert len(heads) == sum(len(node.inputs) for node in dag.nodes) + len(dag.outputs)
 
 
 def test_wires_that_nobody_takes_end_in_a_dot() -> None:
@@ -224,7 +224,7 @@ def test_a_high_chain_is_folded_into_columns() -> None:
     assert len(texts(svg, "step")) == 31
 
 
-def test_two_thousand_steps_are_shown_in_seconds() -> None:
+def test_two_thousand_nodes_are_shown_in_seconds() -> None:
     x = Source()()
     wire: NmTensor = x
     for _ in range(1000):
@@ -279,7 +279,7 @@ def bezier(corners: list[tuple[float, float]], share: float) -> tuple[float, flo
 def check_geometry(dag: Dag) -> None:
     svg = parsed(dag)
     boxes, labels = frames(svg)
-    assert len(boxes) == len(dag.steps) + 1 + len(set(dag.outputs))
+    assert len(boxes) == len(dag.nodes) + 1 + len(set(dag.outputs))
     everything = [*boxes, *labels]
     for index, one in enumerate(everything):
         assert not [two for two in everything[index + 1 :] if overlap(one, two)]

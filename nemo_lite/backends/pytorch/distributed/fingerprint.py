@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.core.graph.dag import Dag, Step
+from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.digests import digest_of, digest_of_files, digest_of_package, unused_name
@@ -97,7 +97,7 @@ def fingerprint_of(
     Raises:
         UsageError: a file that cannot be read.
     """
-    used = [step.module for dag in dags.values() for step in _steps(dag)]
+    used = [node.module for dag in dags.values() for node in _nodes(dag)]
     all_modules = list({id(module): module for module in [*used, *modules]}.values())
     prints = dict(_codes(all_modules))
     prints |= digest_of_files([*_script(), *files])
@@ -175,8 +175,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _steps(dag: Dag) -> tuple[Step, ...]:
-    return (dag.data_step, *dag.steps)
+def _nodes(dag: Dag) -> tuple[Node, ...]:
+    return (dag.data_node, *dag.nodes)
 
 
 def _codes(modules: Iterable[NeuralModule]) -> Iterator[tuple[str, str]]:
@@ -199,13 +199,13 @@ def _script() -> list[str]:
 
 
 def _wiring(dag: Dag) -> list[str]:
-    """The DAG in words: a line for each step, with its class, what it takes and what it gives."""
-    names = {step.call: step.name for step in _steps(dag)}
+    """The DAG in words: a line for each node, with its class, what it takes and what it gives."""
+    names = {node.call: node.name for node in _nodes(dag)}
     lines = []
-    for step in _steps(dag):
-        taken = ", ".join(f"{port}={names[wire.call]}.{wire.output_port_name}" for port, wire in step.inputs.items())
-        given = ", ".join(f"{port}: {wire.ntype}" for port, wire in step.outputs.items())
-        lines.append(f"{step.name} = {type(step.module).__qualname__}({taken}) -> {given}")
+    for node in _nodes(dag):
+        taken = ", ".join(f"{port}={names[wire.call]}.{wire.output_port_name}" for port, wire in node.inputs.items())
+        given = ", ".join(f"{port}: {wire.ntype}" for port, wire in node.outputs.items())
+        lines.append(f"{node.name} = {type(node.module).__qualname__}({taken}) -> {given}")
     return [*lines, *(f"{names[wire.call]}.{wire.output_port_name}" for wire in dag.outputs)]
 
 

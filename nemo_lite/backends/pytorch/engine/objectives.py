@@ -64,7 +64,7 @@ class Objectives:
                 remedy=self._remedy(),
             )
         rates = [group["lr"] for group in chosen.param_groups]
-        calls = {step.call for step in part.steps}
+        calls = {node.call for node in part.nodes}
         return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def shard(self, dag: Dag) -> None:

@@ -93,13 +93,13 @@ class StepValues:
         key = (wire, id(self._calls))
         if key not in self._continuations:
             part = slice_between(self._fresh[0], [wire])
-            if needs_all_ranks(m for m in (step.module for step in part.steps) if isinstance(m, nn.Module)):
+            if needs_all_ranks(m for m in (node.module for node in part.nodes) if isinstance(m, nn.Module)):
                 raise DagError(
                     f"{wire.place} cannot be computed by one process alone",
                     got="a module on the way to it that exchanges statistics or weights with other processes",
                     remedy="make it part of what is trained, or evaluate it",
                 )
-            again = [step.name for step in part.steps if step.call in self._calls]
+            again = [node.name for node in part.nodes if node.call in self._calls]
             if again:
                 raise DagError(
                     f"{wire.place} was not kept in this step",
