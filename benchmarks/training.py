@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, padding_share, training_plan
+from nemo_lite.backends.pytorch.data import Batching, Shard, padding_share, training_plan
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples/asr/configs/digits.yaml"
 WAYS = {"plain shuffling": False, "bucketing": True}
@@ -36,7 +36,7 @@ def padding(durations: npt.NDArray[np.float32], batch_size: int, bucketing: bool
     """Share of the computed seconds that is padding, mean of three epochs and all ranks."""
     batching = Batching(batch_size, shuffle=True, bucketing=bucketing)
     plans = [
-        training_plan(durations, batching, seed=0, epoch=epoch, rank=rank, world_size=world_size)
+        training_plan(len(durations), batching, Shard(rank, world_size), epoch, durations)
         for epoch in range(3)
         for rank in range(world_size)
     ]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
-from nemo_lite.backends.pytorch.data import BatchLoader, DatasetLoader, EpochOrder, IteratorLoader, Shard
+from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
 from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
@@ -277,22 +277,27 @@ class DataLayerNM(_TorchModule):
             if training and shard.world_size > 1:
                 remedy = "give it a dataset, or its own loader()"
                 raise UsageError("a data_iterator is not divided among ranks", place=self.name, remedy=remedy)
-            return IteratorLoader(self._batches, ports, None, shard, numbered=not training)
+            return IteratorLoader(self._batches, ports, shard, numbered=not training)
         if isinstance(dataset, IterableDataset):
             remedy = "give batches of it as data_iterator"
             raise UsageError("dataset is read by position", place=self.name, got="an IterableDataset", remedy=remedy)
-        shuffle = training and self.setting("shuffle", True)
-        drop_last = training and self.setting("drop_last", False)
         batch_size = self.setting("batch_size", 1)
+        batching = Batching(
+            batch_size if batch_size > 0 else -1,
+            shuffle=self.setting("shuffle", True),
+            drop_last=self.setting("drop_last", False),
+        )
         # The data set's own length: a layer's that differs would leave items out, or ask for some that are not there.
         num_items = len(dataset) if isinstance(dataset, Sized) else len(self)
-        order = EpochOrder(num_items, batch_size, shard, even=training, shuffle=shuffle, drop_last=drop_last)
-        settings = {
-            "num_workers": self.setting("num_workers", 0),
-            "pin_memory": self.setting("pin_memory", False),
-            "collate_fn": self.setting("collate_fn", None),
-        }
-        return DatasetLoader(dataset, order, ports, settings)
+        return DatasetLoader(
+            dataset,
+            plans(num_items, batching, shard, training=training),
+            ports,
+            shard,
+            collate_fn=self.setting("collate_fn", None),
+            num_workers=self.setting("num_workers", 0),
+            pin_memory=self.setting("pin_memory", False),
+        )
 
     def _batches(self) -> Iterable[Any]:
         iterator = self.data_iterator

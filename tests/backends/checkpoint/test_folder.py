@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, unique_names
+from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.errors import CheckpointError, UsageError
 
 

@@ -1,12 +1,11 @@
-"""Orders of data: who gets what, in every epoch, on any number of ranks."""
+"""Batches of items that differ in cost: which rank gets what, in every epoch, on any number of ranks."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, padding_share, training_plan
-from nemo_lite.backends.pytorch.data import Leftover
+from nemo_lite.backends.pytorch.data import Batching, CostWords, Leftover, Shard, padding_share, training_plan
 from nemo_lite.errors import UsageError
 
 SIZES = st.integers(1, 200)
@@ -27,8 +26,12 @@ def librispeech_like(num_items, seed=0):
 
 
 def plans(durations, batching, world_size, epoch=0, seed=0, uneven="pad"):
-    shared = {"seed": seed, "epoch": epoch, "world_size": world_size, "uneven": uneven}
-    return [training_plan(durations, batching, rank=rank, **shared) for rank in range(world_size)]
+    shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
+    return [training_plan(len(durations), batching, shard, epoch, durations) for shard in shards]
+
+
+def plan_alone(durations, batching, epoch=0):
+    return plans(durations, batching, 1, epoch)[0]
 
 
 def rows_of(plans_of_ranks):
@@ -38,14 +41,12 @@ def rows_of(plans_of_ranks):
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES, BATCHES, WORLDS, st.booleans(), st.booleans(), st.integers(0, 3))
-def test_every_utterance_comes_once_over_the_ranks_but_for_the_counted_repeats(
-    n, size, world, shuffle, bucketing, epoch
-):
+def test_every_item_comes_once_over_the_ranks_but_for_the_counted_repeats(n, size, world, shuffle, bucketing, epoch):
     ranks = plans(durations_of(n), Batching(size, shuffle, bucketing), world, epoch)
     rows = rows_of(ranks)
     assert set(rows.tolist()) == set(range(n))
-    assert len(rows) == n + ranks[0].num_repeated
-    assert ranks[0].num_repeated < world
+    assert len(rows) == n + ranks[0].leftover.num_repeated
+    assert ranks[0].leftover.num_repeated < world
     assert all(len(batch) <= size for plan in ranks for batch in plan.batches)
 
 
@@ -64,9 +65,9 @@ def test_all_ranks_have_equally_many_batches_none_of_them_empty(n, size, world, 
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, WORLDS, st.booleans(), st.integers(20, 100), st.sampled_from([-1, 1, 4, 100]))
-def test_batches_by_seconds_hold_the_limit_and_every_utterance(n, world, shuffle, limit, size):
+def test_batches_by_cost_hold_the_limit_and_every_item(n, world, shuffle, limit, size):
     durations = durations_of(n)
-    batching = Batching(size, shuffle, bucketing=True, max_batch_seconds=float(limit))
+    batching = Batching(size, shuffle, bucketing=True, max_batch_cost=float(limit))
     ranks = plans(durations, batching, world)
     assert set(rows_of(ranks).tolist()) == set(range(n))
     for plan in ranks:
@@ -75,8 +76,8 @@ def test_batches_by_seconds_hold_the_limit_and_every_utterance(n, world, shuffle
             assert size == -1 or len(batch) <= size
 
 
-def test_batches_by_seconds_are_filled_on_every_rank():
-    batching = Batching(-1, bucketing=True, max_batch_seconds=50.0)
+def test_batches_by_cost_are_filled_on_every_rank():
+    batching = Batching(-1, bucketing=True, max_batch_cost=50.0)
     ranks = plans(np.full(120, 5.0, np.float32), batching, 3)
     assert [[len(rows) for rows in plan.batches] for plan in ranks] == [[10] * 4] * 3
 
@@ -91,44 +92,44 @@ def test_the_plan_is_a_function_of_seed_and_epoch_alone(bucketing):
     assert (first != rows_of(plans(durations, batching, 2, epoch=3, seed=2))).any()
 
 
-def test_without_shuffle_the_order_is_that_of_the_manifest():
-    plan = training_plan(durations_of(10), Batching(4, shuffle=False))
+def test_without_shuffle_the_order_is_that_of_the_data():
+    plan = plan_alone(durations_of(10), Batching(4, shuffle=False))
     assert [batch.tolist() for batch in plan.batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     two = plans(durations_of(10), Batching(2, shuffle=False), 2)
     steps = [np.concatenate(batches) for batches in zip(*(plan.batches for plan in two), strict=True)]
     assert [sorted(step.tolist()) for step in steps] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_a_last_step_with_fewer_utterances_than_ranks_repeats_some_and_counts_them():
+def test_a_last_step_with_fewer_items_than_ranks_repeats_some_and_counts_them():
     ranks = plans(durations_of(9), Batching(2, shuffle=False), 4)
     assert [plan.batches[-1].tolist() for plan in ranks] == [[8], [8], [8], [8]]
-    assert ranks[0].num_repeated == 3
+    assert ranks[0].leftover.num_repeated == 3
 
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES, BATCHES, WORLDS, st.booleans(), st.sampled_from([None, 40.0]))
-def test_leftover_utterances_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, size, world, shuffle, seconds):
+def test_leftover_items_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, size, world, shuffle, seconds):
     durations = durations_of(n)
-    batching = Batching(size, shuffle, bucketing=True, max_batch_seconds=seconds)
+    batching = Batching(size, shuffle, bucketing=True, max_batch_cost=seconds)
     dropping, joining = (plans(durations, batching, world, uneven=uneven) for uneven in ("drop", "join"))
     rows = rows_of(dropping).tolist()
-    assert len(set(rows)) == len(rows) == n - dropping[0].num_dropped
+    assert len(set(rows)) == len(rows) == n - dropping[0].leftover.num_dropped
     assert {len(plan) for plan in dropping} == {dropping[0].num_steps}
     assert sorted(rows_of(joining).tolist()) == list(range(n))
     counts = [len(plan) for plan in joining]
     assert counts == sorted(counts, reverse=True)
     assert {plan.num_steps for plan in joining} == {counts[0]}
-    if dropping[0].num_dropped:
+    if dropping[0].leftover.num_dropped:
         with pytest.raises(UsageError, match=f"left over at the end of an epoch, for {world} ranks; choose uneven="):
-            training_plan(durations, batching, world_size=world, uneven="error")
+            plans(durations, batching, world, uneven="error")
     else:
-        assert training_plan(durations, batching, world_size=world, uneven="error").num_steps == dropping[0].num_steps
+        assert plans(durations, batching, world, uneven="error")[0].num_steps == dropping[0].num_steps
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(n=SIZES, size=BATCHES, seed=st.integers(0, 9))
-def test_an_optimizer_step_takes_the_same_utterances_on_one_two_and_four_ranks(shuffle, n, size, seed):
+def test_an_optimizer_step_takes_the_same_items_by_cost_on_one_two_and_four_ranks(shuffle, n, size, seed):
     def steps(world, batches_per_step):
         ranks = plans(durations_of(n), Batching(size, shuffle), world, epoch=2, seed=seed)
         starts = range(0, ranks[0].num_steps, batches_per_step)
@@ -144,7 +145,7 @@ def test_an_optimizer_step_takes_the_same_utterances_on_one_two_and_four_ranks(s
     ("num_items", "size", "bucketing", "most"),
     [(28000, 16, False, 1e-4), (28000, 16, True, 1e-5), (2700, 8, False, 0.01), (2700, 1, True, 0.001)],
 )
-def test_all_ranks_get_almost_the_same_seconds_in_an_epoch(num_items, size, bucketing, most):
+def test_all_ranks_get_almost_the_same_cost_in_an_epoch(num_items, size, bucketing, most):
     durations = librispeech_like(num_items)
     for epoch in range(2):
         ranks = plans(durations, Batching(size, bucketing=bucketing), 8, epoch)
@@ -166,7 +167,7 @@ def test_bucketing_computes_at_most_three_percent_of_padding(num_items, size, wo
     durations = librispeech_like(num_items)
     for plan in plans(durations, Batching(size, bucketing=True), world):
         assert padding_share(durations, plan.batches) <= 0.03
-    random = training_plan(durations, Batching(size))
+    random = plan_alone(durations, Batching(size))
     assert padding_share(durations, random.batches) > 0.2
 
 
@@ -182,12 +183,12 @@ def test_bucketing_mixes_neighbours_and_the_order_of_lengths_between_epochs():
     durations, batching = librispeech_like(2700), Batching(32, bucketing=True)
 
     def pairs(epoch):
-        batches = training_plan(durations, batching, epoch=epoch).batches
+        batches = plan_alone(durations, batching, epoch).batches
         return {(a, b) for rows in batches for a in rows.tolist() for b in rows.tolist() if a < b}
 
     first, second = pairs(0), pairs(1)
     assert len(first & second) < 0.5 * len(first)
-    means = [float(durations[rows].mean()) for rows in training_plan(durations, batching).batches]
+    means = [float(durations[rows].mean()) for rows in plan_alone(durations, batching).batches]
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3
 
 
@@ -199,8 +200,8 @@ def test_padding_share_is_one_minus_used_over_computed():
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size is a number above 0, or -1 for the whole set: got 0"),
-        ({"batch_size": 4, "max_batch_seconds": 30.0}, "max_batch_seconds needs bucketing; set bucketing to true"),
-        ({"batch_size": 4, "max_batch_seconds": 9.0, "bucketing": True, "drop_last": True}, "exclude each other"),
+        ({"batch_size": 4, "max_batch_cost": 30.0}, "max_batch_cost needs bucketing; set bucketing to true"),
+        ({"batch_size": 4, "max_batch_cost": 9.0, "bucketing": True, "drop_last": True}, "exclude each other"),
     ],
 )
 def test_contradictory_wishes_are_refused(arguments, message):
@@ -208,6 +209,11 @@ def test_contradictory_wishes_are_refused(arguments, message):
         Batching(**arguments)
 
 
-def test_a_batch_too_short_for_the_longest_utterance_is_refused():
-    with pytest.raises(UsageError, match=r"max_batch_seconds 5 s cannot hold the longest utterance \(9 s\); raise it"):
-        training_plan(np.array([1.0, 9.0]), Batching(8, bucketing=True, max_batch_seconds=5.0))
+def test_a_limit_below_the_largest_cost_is_refused_in_the_words_of_the_data_layer():
+    costs, words = np.array([1.0, 9.0]), CostWords("max_batch_seconds", "utterance", " s", "raise it, or wait")
+    with pytest.raises(UsageError, match=r"^max_batch_cost 5 cannot hold the longest item \(9\); raise it$"):
+        plan_alone(costs, Batching(8, bucketing=True, max_batch_cost=5.0))
+    with pytest.raises(UsageError, match=r"^max_batch_seconds 5 s .* utterance \(9 s\); raise it, or wait"):
+        plan_alone(costs, Batching(8, bucketing=True, max_batch_cost=5.0, words=words))
+    with pytest.raises(UsageError, match="max_batch_seconds needs bucketing; set bucketing to true"):
+        Batching(8, max_batch_cost=5.0, words=words)

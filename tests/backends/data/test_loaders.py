@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,18 +11,25 @@ from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.data import (
     Batch,
+    Batching,
+    Counts,
     DatasetLoader,
-    EpochOrder,
+    ItemDataset,
     IteratorLoader,
     Leftover,
+    Plan,
+    PlannedLoader,
+    Request,
     Shard,
+    UnusableItems,
     as_values,
     leftover_of,
     length_of,
+    plans,
     settle,
 )
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
 
 
 class Positions(Dataset[Any]):
@@ -37,24 +44,27 @@ class Positions(Dataset[Any]):
 
 
 def loader_of(shard: Shard | None = None, batch_size: int = 3, workers: int = 0, **settings: Any) -> DatasetLoader:
-    settings = {"even": True, "shuffle": True, "drop_last": False, **settings}
-    order = EpochOrder(10, batch_size, shard or Shard(), **settings)
-    return DatasetLoader(Positions(), order, ["index"], {"num_workers": workers})
+    plan_of = plans_of(shard or Shard(), batch_size, **settings)
+    return DatasetLoader(Positions(), plan_of, ["index"], shard or Shard(), num_workers=workers)
+
+
+def plans_of(shard: Shard, batch_size: int, training: bool = True, **batching: Any) -> Callable[[int], Plan]:
+    return plans(10, Batching(batch_size, **batching), shard, training=training)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_gives_the_items_of_the_order_with_their_positions(workers: int) -> None:
-    order, loader = EpochOrder(10, 3, Shard(), even=True, shuffle=True, drop_last=False), loader_of(workers=workers)
+    plan_of, loader = plans_of(Shard(), 3), loader_of(workers=workers)
     for epoch in (0, 1):
         batches = list(loader.epoch(epoch))
-        for batch, rows in zip(batches, order.plan(epoch).batches, strict=True):
+        for batch, rows in zip(batches, plan_of(epoch).batches, strict=True):
             assert batch.ids == rows.tolist() == batch.values[0].tolist()
             assert batch.amount == batch.num_items == len(rows)
             assert batch.number is None
 
 
 def test_in_evaluation_batches_tell_their_place_in_data_order_over_all_ranks() -> None:
-    loaders = [loader_of(Shard(rank, 3), 2, even=False) for rank in range(3)]
+    loaders = [loader_of(Shard(rank, 3), 2, training=False) for rank in range(3)]
     batches = [batch for loader in loaders for batch in loader.epoch(0)]
     in_order = sorted(batches, key=lambda batch: -1 if batch.number is None else batch.number)
     assert [batch.number for batch in in_order] == list(range(5))
@@ -77,6 +87,86 @@ def test_items_left_over_end_a_run_that_does_not_allow_them() -> None:
         list(loader_of(Shard(0, 3, uneven="error")).epoch(0))
 
 
+# Items that cannot be used
+
+
+class Numbers(ItemDataset[str, int]):
+    """Items 100, 101, ... that are found by their numbers as texts; those in ``bad`` cannot be read."""
+
+    def __init__(self, *bad: int) -> None:
+        self.bad = bad
+
+    def read(self, position: int, ref: str, request: Request[str], counts: Counts) -> int:
+        if position in self.bad:
+            raise DataError("it is bad")
+        return int(ref)
+
+    def collate(self, items: Sequence[int]) -> tuple[Any, ...]:
+        return (torch.tensor(items),)
+
+
+def lenient_loader(*bad: int, training: bool, budget: int = 9, workers: int = 0) -> PlannedLoader:
+    plan_of = plans(6, Batching(2, shuffle=False), Shard(), training=training)
+    return PlannedLoader(
+        Numbers(*bad),
+        plan_of,
+        ["number"],
+        Shard(),
+        refs_of=lambda rows: [str(100 + row) for row in rows.tolist()],
+        training=training,
+        account=UnusableItems("set", budget, lambda item: f"set:{item}"),
+        num_workers=workers,
+    )
+
+
+def numbers_of(loader: PlannedLoader) -> list[list[int]]:
+    return [batch.values[0].tolist() for batch in loader.epoch(0)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_cannot_be_used_is_left_out_of_its_batch(workers: int) -> None:
+    loader = lenient_loader(1, training=False, workers=workers)
+    assert numbers_of(loader) == [[100], [102, 103], [104, 105]]
+    assert [batch.ids for batch in loader.epoch(0)] == [[0], [2, 3], [4, 5]]
+
+
+def test_in_evaluation_a_batch_of_which_nothing_can_be_used_does_not_come() -> None:
+    batches = list(lenient_loader(2, 3, training=False).epoch(0))
+    assert [(batch.number, batch.ids) for batch in batches] == [(0, [0, 1]), (2, [4, 5])]
+
+
+def test_in_training_an_item_of_a_neighbouring_batch_stands_in_for_an_empty_one() -> None:
+    assert numbers_of(lenient_loader(2, 3, training=True)) == [[100, 101], [100], [104, 105]]
+    assert numbers_of(lenient_loader(0, 1, 4, training=True)) == [[105], [102, 103], [105]]
+
+
+def test_in_training_nothing_usable_around_a_batch_ends_the_run() -> None:
+    with pytest.raises(DataError, match=r"^nothing of a batch can be used:\nit is bad"):
+        numbers_of(lenient_loader(*range(6), training=True))
+
+
+def test_settling_reports_what_was_left_out_and_an_error_does_so_too(capsys: pytest.CaptureFixture[str]) -> None:
+    loader = lenient_loader(1, training=False)
+    numbers_of(loader)
+    assert capsys.readouterr().err == ""
+    settle(loader, SingleProcess())
+    assert "set: 1 item skipped so far (max_corrupt 9):\n  set:1: it is bad" in capsys.readouterr().err
+    loader = lenient_loader(1, training=False)
+    with pytest.raises(RuntimeError, match="the step failed"):
+        fail_within(loader.epoch(0))
+    assert "1 item skipped so far" in capsys.readouterr().err
+
+
+def fail_within(batches: Any) -> None:
+    next(batches)
+    batches.throw(RuntimeError("the step failed"))
+
+
+def test_more_than_the_account_allows_ends_the_run() -> None:
+    with pytest.raises(DataError, match="set: 2 items cannot be used and max_corrupt allows 1"):
+        numbers_of(lenient_loader(1, 4, training=False, budget=1))
+
+
 # Iterators
 
 
@@ -86,14 +176,13 @@ def three() -> Iterator[Any]:
 
 
 def test_in_evaluation_the_batches_of_an_iterator_go_to_the_ranks_in_turn() -> None:
-    ranks = [list(IteratorLoader(three, ["x"], 3, Shard(rank, 2), numbered=True).epoch(0)) for rank in range(2)]
+    ranks = [list(IteratorLoader(three, ["x"], Shard(rank, 2), numbered=True).epoch(0)) for rank in range(2)]
     assert [[batch.number for batch in rank] for rank in ranks] == [[0, 2], [1]]
     assert [[batch.values[0].tolist() for batch in rank] for rank in ranks] == [[[0, 0], [2, 2]], [[1, 1]]]
-    assert len(IteratorLoader(three, ["x"], 3, Shard(1, 2))) == 2
 
 
 def test_what_is_left_over_is_nothing_where_a_loader_does_not_say() -> None:
-    loader = IteratorLoader(three, ["x"], None)
+    loader = IteratorLoader(three, ["x"], Shard())
     assert leftover_of(loader, 0) == Leftover()
     assert length_of(loader) is None
     assert [batch.number for batch in loader.epoch(0)] == [None, None, None]
@@ -106,8 +195,8 @@ def test_loaders_that_offer_it_settle_what_they_noticed_and_others_need_not() ->
 
     settled: list[Comm] = []
     comm = SingleProcess()
-    settle(IteratorLoader(three, ["x"], None), comm)
-    settle(Noticing(three, ["x"], None), comm)
+    settle(IteratorLoader(three, ["x"], Shard()), comm)
+    settle(Noticing(three, ["x"], Shard()), comm)
     assert settled == [comm]
 
 
@@ -118,11 +207,10 @@ def test_a_batch_of_an_iterator_counts_its_items() -> None:
         yield ["a", "b"]
         yield torch.tensor(1.0)
 
-    loader = IteratorLoader(batches, ["x"], 4)
+    loader = IteratorLoader(batches, ["x"], Shard())
     found = list(loader.epoch(0))
     assert [batch.amount for batch in found] == [4.0, 3.0, 2.0, 1.0]
     assert [batch.num_items for batch in found] == [4, 3, 2, 1]
-    assert len(loader) == 4
 
 
 def test_positions_count_the_items_of_a_batch_where_they_are_known() -> None:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data.order import EpochOrder, Leftover, Plan, Shard, dealt, evaluation_plan
+from nemo_lite.backends.pytorch.data import Batching, Leftover, Plan, Shard, evaluation_plan, training_plan
+from nemo_lite.backends.pytorch.data import plans as plans_of
+from nemo_lite.backends.pytorch.data.order import dealt
 from nemo_lite.errors import UnknownNameError, UsageError
 
 SIZES = st.integers(0, 200)
@@ -22,10 +24,10 @@ WORLDS = st.integers(1, 9)
 
 def plans(num_items: int, batch_size: int, world_size: int, **settings: Any) -> list[Plan]:
     """The plan of every rank in training."""
-    settings = {"even": True, "shuffle": True, "drop_last": False, "epoch": 0, "seed": 0, "uneven": "pad", **settings}
+    settings = {"epoch": 0, "seed": 0, "uneven": "pad", **settings}
     epoch, seed, uneven = (settings.pop(name) for name in ("epoch", "seed", "uneven"))
     shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
-    return [EpochOrder(num_items, batch_size, shard, **settings).plan(epoch) for shard in shards]
+    return [training_plan(num_items, Batching(batch_size, **settings), shard, epoch) for shard in shards]
 
 
 def orders(num_items: int, batch_size: int, world_size: int, **settings: Any) -> list[list[list[int]]]:
@@ -51,7 +53,7 @@ def round_by_round(ranks: Sequence[Plan]) -> list[list[int]]:
 
 
 def evaluation_plans(num_items: int, batch_size: int, world_size: int) -> list[Plan]:
-    return [evaluation_plan(num_items, batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [evaluation_plan(num_items, batch_size, Shard(rank, world_size)) for rank in range(world_size)]
 
 
 @given(SIZES, st.integers(-1, 17), WORLDS)
@@ -86,14 +88,14 @@ def test_few_items_are_shared_by_all_ranks_and_not_one_full_batch_on_the_first()
 
 
 def test_a_rank_alone_evaluates_batches_of_the_size_it_was_given() -> None:
-    assert listed(evaluation_plan(10, 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert listed(evaluation_plan(3, -1)) == [[0, 1, 2]]
-    assert listed(evaluation_plan(0, 4)) == listed(evaluation_plan(0, -1)) == []
+    assert listed(evaluation_plan(10, 4, Shard())) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert listed(evaluation_plan(3, -1, Shard())) == [[0, 1, 2]]
+    assert listed(evaluation_plan(0, 4, Shard())) == listed(evaluation_plan(0, -1, Shard())) == []
 
 
-def test_an_order_for_evaluation_is_that_plan_in_every_epoch() -> None:
-    order = EpochOrder(10, 2, Shard(1, 3), even=False, shuffle=False, drop_last=False)
-    assert listed(order.plan(0)) == listed(order.plan(7)) == listed(evaluation_plan(10, 2, rank=1, world_size=3))
+def test_in_evaluation_the_plan_is_the_same_in_every_epoch_whatever_is_set_for_training() -> None:
+    plan_of = plans_of(10, Batching(2, shuffle=True, drop_last=True), Shard(1, 3), training=False)
+    assert listed(plan_of(0)) == listed(plan_of(7)) == listed(evaluation_plan(10, 2, Shard(1, 3)))
 
 
 # Training
@@ -107,7 +109,7 @@ def test_in_training_every_item_comes_and_the_few_that_come_twice_are_counted(
     counts = Counter(flat(list(map(listed, ranks))))
     assert set(counts) == set(range(num_items))
     assert {plan.leftover for plan in ranks} == {Leftover(counts.total() - num_items, 0)}
-    assert ranks[0].num_repeated < world
+    assert ranks[0].leftover.num_repeated < world
 
 
 @given(SIZES, BATCHES, WORLDS, st.booleans(), st.sampled_from(["pad", "drop"]))
@@ -128,7 +130,7 @@ def test_with_drop_last_no_item_comes_twice_and_all_batches_are_full(num_items: 
     assert len(set(items)) == len(items)
     assert {len(rows) for plan in ranks for rows in plan.batches} <= {batch}
     # Nothing is left out that another full batch on every rank could hold.
-    assert num_items - len(items) == ranks[0].num_dropped < batch * world
+    assert num_items - len(items) == ranks[0].leftover.num_dropped < batch * world
 
 
 @given(SIZES, BATCHES, WORLDS)
@@ -136,7 +138,7 @@ def test_with_drop_only_a_step_with_fewer_items_than_ranks_is_left_out(num_items
     ranks = plans(num_items, batch, world, uneven="drop")
     items = flat(list(map(listed, ranks)))
     rest = num_items % (batch * world)
-    assert len(set(items)) == len(items) == num_items - ranks[0].num_dropped
+    assert len(set(items)) == len(items) == num_items - ranks[0].leftover.num_dropped
     assert {plan.leftover for plan in ranks} == {Leftover(0, rest if rest < world else 0)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from nemo_lite.backends.pytorch.data import Batch, DatasetLoader, EpochOrder, Shard
+from nemo_lite.backends.pytorch.data import Batch, Batching, DatasetLoader, Shard, plans
 from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 
 
@@ -50,8 +50,8 @@ class Draws(Dataset[Any]):
 
 
 def loader_of(seed: int = 3, rank: int = 0, workers: int = 2) -> DatasetLoader:
-    order = EpochOrder(8, 1, Shard(rank, 1 + rank, seed), even=True, shuffle=True, drop_last=False)
-    return DatasetLoader(Draws(), order, ["item"], {"num_workers": workers})
+    shard = Shard(rank, 1 + rank, seed)
+    return DatasetLoader(Draws(), plans(8, Batching(1), shard, training=True), ["item"], shard, num_workers=workers)
 
 
 def by_worker(batches: list[Batch]) -> dict[int, list[list[float]]]:
@@ -111,11 +111,11 @@ def test_the_global_generator_is_left_where_the_user_put_it(workers: int) -> Non
         def __getitem__(self, index: int) -> int:
             return index
 
-    order = EpochOrder(3, 1, Shard(), even=True, shuffle=True, drop_last=False)
+    plan_of = plans(3, Batching(1), Shard(), training=True)
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    list(DatasetLoader(Plain(), order, ["x"], {"num_workers": workers}).epoch(0))
+    list(DatasetLoader(Plain(), plan_of, ["x"], Shard(), num_workers=workers).epoch(0))
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -124,6 +124,6 @@ def test_a_data_set_that_fetches_a_batch_at_once_is_asked_for_it() -> None:
         def __getitems__(self, positions: list[int]) -> list[int]:
             return [100 + position for position in positions]
 
-    order = EpochOrder(5, 3, Shard(), even=False, shuffle=False, drop_last=False)
-    batches = DatasetLoader(AtOnce(), order, ["x"], {}).epoch(0)
+    plan_of = plans(5, Batching(3), Shard(), training=False)
+    batches = DatasetLoader(AtOnce(), plan_of, ["x"], Shard()).epoch(0)
     assert [batch.values[0].tolist() for batch in batches] == [[100, 101, 102], [103, 104]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,15 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.audio.perturbation import AudioAugmentor
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import AudioTextDataset, Reading
 from nemo_asr.data.loading import Account, AudioTextLoader
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.audio.perturbation import AudioAugmentor
 from nemo_asr.data.preflight import Infeasible
-from nemo_lite.backends.pytorch.data.cost_sampling import Batching, training_plan
 from nemo_asr.text.parser import make_parser
-from nemo_lite.backends.pytorch.data import Plan, Shard, evaluation_plan
+from nemo_lite.backends.pytorch.data import Batching, CostWords, Shard, plans
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
@@ -31,6 +29,7 @@ from nemo_lite.utils.digests import digest_of, digest_of_files
 
 # A night's run survives one unusable utterance in a thousand; a small set ten, but no more than a tenth of it.
 _CORRUPT_SHARE, _CORRUPT_COUNT, _CORRUPT_MOST = 0.001, 10, 0.1
+_WORDS = CostWords("max_batch_seconds", "utterance", " s", "raise it, or lower max_duration")
 
 
 class AudioToTextDataLayer(DataLayerNM):
@@ -104,7 +103,7 @@ class AudioToTextDataLayer(DataLayerNM):
         super().__init__(name)
         _check_least(sample_rate=(sample_rate, 1), num_workers=(num_workers, 0))
         self.batch_size, self.num_workers, self.pin_memory = batch_size, num_workers, pin_memory
-        self._batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds)
+        self._batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)
         self._reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id)
         self._make_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts)
         self._augmentor = _augmentor_of(augmentor)
@@ -201,7 +200,7 @@ class AudioToTextDataLayer(DataLayerNM):
             UsageError: no step is left by ``drop_last`` or by the shard's ``uneven``, or utterances are left over that
                 it does not allow, or ``max_batch_seconds`` is less than an utterance.
         """
-        plan_of = self._training_plans(shard) if training else self._evaluation_plans(shard)
+        plan_of = plans(len(self), self._batching, shard, training=training, costs=self.durations)
         if training and not plan_of(0).num_steps:
             self._refuse_nothing_left(shard)
         return AudioTextLoader(
@@ -238,16 +237,6 @@ class AudioToTextDataLayer(DataLayerNM):
         """One for all loaders of a kind: what an epoch has told, the next need not tell again."""
         budget = self.corrupt_budget(training)
         return self._accounts.setdefault(training, Account(self.manifest, self._reading.sample_rate, budget))
-
-    def _training_plans(self, shard: Shard) -> Callable[[int], Plan]:
-        def plan_of(epoch: int) -> Plan:
-            return training_plan(self.durations, self._batching, epoch=epoch, **asdict(shard))
-
-        return plan_of
-
-    def _evaluation_plans(self, shard: Shard) -> Callable[[int], Plan]:
-        plan = evaluation_plan(len(self), self.batch_size, rank=shard.rank, world_size=shard.world_size)
-        return lambda epoch: plan
 
     def _dataset(self, seed: int = 0) -> AudioTextDataset:
         return AudioTextDataset(self.manifest.reader, self._make_parser(), self._reading, self._augmentor, seed)

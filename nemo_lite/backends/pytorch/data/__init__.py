@@ -1,23 +1,34 @@
-"""What a data layer hands to the engine, and which items make which batch. Re-exports, nothing else."""
+"""What a data layer gives to the engine, and the parts that data layers are made of. Re-exports, nothing else."""
 
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching as Batching
+from nemo_lite.backends.pytorch.data.cost_sampling import Costs as Costs
+from nemo_lite.backends.pytorch.data.cost_sampling import CostWords as CostWords
+from nemo_lite.backends.pytorch.data.cost_sampling import padding_share as padding_share
+from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans
+from nemo_lite.backends.pytorch.data.cost_sampling import training_plan as training_plan
+from nemo_lite.backends.pytorch.data.items import Counts as Counts
+from nemo_lite.backends.pytorch.data.items import DataChangedError as DataChangedError
+from nemo_lite.backends.pytorch.data.items import ItemDataset as ItemDataset
+from nemo_lite.backends.pytorch.data.items import Loaded as Loaded
+from nemo_lite.backends.pytorch.data.items import Request as Request
 from nemo_lite.backends.pytorch.data.loaders import Batch as Batch
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader as BatchLoader
 from nemo_lite.backends.pytorch.data.loaders import DatasetLoader as DatasetLoader
 from nemo_lite.backends.pytorch.data.loaders import IteratorLoader as IteratorLoader
+from nemo_lite.backends.pytorch.data.loaders import PlannedLoader as PlannedLoader
 from nemo_lite.backends.pytorch.data.loaders import as_values as as_values
 from nemo_lite.backends.pytorch.data.loaders import leftover_of as leftover_of
 from nemo_lite.backends.pytorch.data.loaders import length_of as length_of
 from nemo_lite.backends.pytorch.data.loaders import settle as settle
-from nemo_lite.backends.pytorch.data.order import EpochOrder as EpochOrder
 from nemo_lite.backends.pytorch.data.order import Leftover as Leftover
 from nemo_lite.backends.pytorch.data.order import Plan as Plan
 from nemo_lite.backends.pytorch.data.order import Rows as Rows
 from nemo_lite.backends.pytorch.data.order import Shard as Shard
 from nemo_lite.backends.pytorch.data.order import Uneven as Uneven
-from nemo_lite.backends.pytorch.data.order import dealt as dealt
 from nemo_lite.backends.pytorch.data.order import evaluation_plan as evaluation_plan
-from nemo_lite.backends.pytorch.data.order import in_steps as in_steps
-from nemo_lite.backends.pytorch.data.order import items_of_a_step as items_of_a_step
 from nemo_lite.backends.pytorch.data.seeds import Asking as Asking
 from nemo_lite.backends.pytorch.data.seeds import Seeded as Seeded
+from nemo_lite.backends.pytorch.data.unusable import UnusableItems as UnusableItems
+from nemo_lite.backends.pytorch.data.unusable import budget_of as budget_of
+from nemo_lite.backends.pytorch.data.unusable import listed as listed
 from nemo_lite.backends.pytorch.distributed import Comm as Comm

@@ -1,39 +1,66 @@
-"""Which utterances make which training batch: pure functions of (durations, seed, epoch, rank, world size). No files.
+"""Which items make which batch when items differ in cost: by shuffling, buckets and a limit of cost. No data in here.
 
-A *step* is one batch on every rank. Its utterances are chosen together and dealt to the ranks in turn, so that all
-ranks have batches of equal cost at the same step: a step lasts as long as its slowest rank.
+Pure functions of (costs, seed, epoch, rank, world size). A *step* is one batch on every rank. Its items are chosen
+together and dealt to the ranks in turn, so that all ranks have batches of equal cost at the same step: a step lasts as
+long as its slowest rank. A cost is a number that grows with the work for an item, such as its seconds of audio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from nemo_lite.backends.pytorch.data.order import Plan, Rows, Shard, dealt, in_steps, items_of_a_step
+from nemo_lite.backends.pytorch.data.order import (
+    Plan,
+    Rows,
+    Shard,
+    dealt,
+    evaluation_plan,
+    in_steps,
+    items_of_a_step,
+)
 from nemo_lite.errors import UsageError
 
-Durations: TypeAlias = "npt.NDArray[np.floating[Any]]"
+Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
-# Utterances are sorted within pools of steps. More steps in a pool: less padding, but the same neighbours more often.
+# Items are sorted within pools of steps. More steps in a pool: less padding, but the same neighbours more often.
 # With n steps in a pool the padding is roughly 60 % / n on durations as in LibriSpeech.
 _MIN_POOL_STEPS, _MAX_POOL_STEPS, _POOLS_PER_EPOCH = 32, 512, 4
 
 
 @dataclass(frozen=True)
-class Batching:
-    """How utterances are gathered into batches.
+class CostWords:
+    """What a data layer's users call costs, for messages.
 
     Attributes:
-        batch_size: utterances in a batch on one rank; -1 for all of them.
-        shuffle: another order in each epoch.
-        bucketing: utterances of similar duration together.
-        drop_last: leave out the utterances that do not fill a step.
-        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included; then ``batch_size`` is
-            only an upper limit.
+        max_batch_cost: the argument that limits the cost of a batch.
+        item: one item.
+        unit: of a cost, with a space before it.
+        remedy: what to do when the limit is less than the largest cost.
+    """
+
+    max_batch_cost: str = "max_batch_cost"
+    item: str = "item"
+    unit: str = ""
+    remedy: str = "raise it"
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How items are gathered into batches.
+
+    Attributes:
+        batch_size: items in a batch on one rank; -1 for all of them.
+        shuffle: in training, another order in each epoch.
+        bucketing: in training, items of similar cost together.
+        drop_last: in training, leave out the items that do not fill a step.
+        max_batch_cost: with bucketing, no batch costs more, padding included (items x the largest cost); then
+            ``batch_size`` is only an upper limit.
+        words: for messages.
 
     Raises:
         UsageError: values that contradict each other.
@@ -43,95 +70,94 @@ class Batching:
     shuffle: bool = True
     bucketing: bool = False
     drop_last: bool = False
-    max_batch_seconds: float | None = None
+    max_batch_cost: float | None = None
+    words: CostWords = CostWords()
 
     def __post_init__(self) -> None:
+        limit = self.words.max_batch_cost
         if self.batch_size < 1 and self.batch_size != -1:
             raise UsageError("batch_size is a number above 0, or -1 for the whole set", got=str(self.batch_size))
-        if self.max_batch_seconds is not None and not self.bucketing:
-            raise UsageError("max_batch_seconds needs bucketing", remedy="set bucketing to true")
-        if self.max_batch_seconds is not None and self.drop_last:
-            raise UsageError("max_batch_seconds and drop_last exclude each other: such batches have no nominal size")
+        if self.max_batch_cost is not None and not self.bucketing:
+            raise UsageError(f"{limit} needs bucketing", remedy="set bucketing to true")
+        if self.max_batch_cost is not None and self.drop_last:
+            raise UsageError(f"{limit} and drop_last exclude each other: such batches have no nominal size")
 
 
-def training_plan(
-    durations: Durations,
-    batching: Batching,
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    uneven: str = "pad",
-) -> Plan:
-    """The batches of ``rank`` in ``epoch``.
+def plans(
+    num_items: int, batching: Batching, shard: Shard, *, training: bool, costs: Costs | None = None
+) -> Callable[[int], Plan]:
+    """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`."""
+    if training:
+        return lambda epoch: training_plan(num_items, batching, shard, epoch, costs)
+    plan = evaluation_plan(num_items, batching.batch_size, shard)
+    return lambda epoch: plan
 
-    Every utterance comes once over the ranks, but for the counted ones that do not fill a step: those that
-    ``drop_last`` leaves out, and steps with fewer utterances than ranks, for which ``uneven`` says what happens.
 
-    The ranks' totals of seconds are nearly equal: for 28,000 durations as in LibriSpeech, 8 ranks and batches of 16 the
-    largest and the smallest differ by 0.005 % of their mean, for 2,700 and batches of 8 by 0.4 %.
+def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None) -> Plan:
+    """The batches of one rank in one epoch of training.
+
+    Every item comes once over the ranks, except the counted ones that do not fill a step: those that ``drop_last``
+    leaves out, and steps with fewer items than ranks, for which ``shard.uneven`` says what happens.
+
+    With costs the ranks' totals of them are nearly equal: for 28,000 durations as in LibriSpeech, 8 ranks and batches
+    of 16 the largest and the smallest differ by 0.005 % of their mean, for 2,700 and batches of 8 by 0.4 %.
 
     Args:
-        durations: (N,) seconds of each utterance.
-        uneven: ``pad``, ``drop``, ``join`` or ``error``, see `Shard`.
+        costs: (N,) cost of each item; needed for bucketing.
 
     Raises:
-        UsageError: utterances are left over and ``uneven`` is ``error``, or ``max_batch_seconds`` is less than one.
+        UsageError: items are left over and ``shard.uneven`` is ``error``, or ``max_batch_cost`` is less than one cost.
     """
-    rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(durations)) if batching.shuffle else np.arange(len(durations))
-    step_items = _usual_step_items(durations, batching, world_size)
-    num_dropped = len(order) % step_items if batching.drop_last else 0
-    order = order[: len(order) - num_dropped]
-    steps = list(_steps(order, durations, batching, step_items, world_size))
-    if batching.shuffle and batching.bucketing:
-        steps = [steps[index] for index in rng.permutation(len(steps))]
-    balanced = steps if world_size == 1 else _balanced(steps, durations, world_size)
-    return dealt(balanced, Shard(rank, world_size, seed, uneven), num_dropped)
+    rng, world_size = np.random.default_rng([shard.seed, epoch]), shard.world_size
+    order = rng.permutation(num_items) if batching.shuffle else np.arange(num_items)
+    step_items = items_of_a_step(num_items, batching.batch_size, world_size, batching.drop_last)
+    if costs is not None and batching.max_batch_cost is not None and num_items:
+        step_items = min(step_items, _items_of_average_cost(costs, batching) * world_size)
+    num_dropped = num_items % step_items if batching.drop_last else 0
+    order = order[: num_items - num_dropped]
+    if costs is None:
+        assert not batching.bucketing, "bucketing needs costs"
+        return dealt(in_steps(order, step_items), shard, num_dropped)
+    if not batching.bucketing:
+        steps = list(in_steps(order, step_items))
+    else:
+        steps = list(_bucketed(order, costs, batching, step_items, world_size))
+        if batching.shuffle:
+            steps = [steps[index] for index in rng.permutation(len(steps))]
+    return dealt(steps if world_size == 1 else _balanced(steps, costs, world_size), shard, num_dropped)
 
 
-def padding_share(durations: Durations, batches: Sequence[Rows]) -> float:
-    """Share of what is computed that is padding: 1 - sum of durations / sum of (longest in the batch * batch size)."""
-    used = sum(float(durations[rows].sum(dtype=np.float64)) for rows in batches)
-    computed = sum(float(durations[rows].max()) * len(rows) for rows in batches)
+def padding_share(costs: Costs, batches: Sequence[Rows]) -> float:
+    """Share of what is computed that is padding: 1 - sum of costs / sum of (largest in the batch * batch size)."""
+    used = sum(float(costs[rows].sum(dtype=np.float64)) for rows in batches)
+    computed = sum(float(costs[rows].max()) * len(rows) for rows in batches)
     return 1.0 - used / computed
 
 
-def _usual_step_items(durations: Durations, batching: Batching, world_size: int) -> int:
-    """Utterances in a step; with ``max_batch_seconds`` in a step of average utterances."""
-    step_items = items_of_a_step(len(durations), batching.batch_size, world_size, batching.drop_last)
-    if batching.max_batch_seconds is not None and len(durations):
-        longest = float(durations.max())
-        if longest > batching.max_batch_seconds:
-            raise UsageError(
-                f"max_batch_seconds {batching.max_batch_seconds:g} s cannot hold the longest utterance ({longest:g} s)",
-                remedy="raise it, or lower max_duration",
-            )
-        step_items = min(step_items, int(batching.max_batch_seconds / float(durations.mean())) * world_size)
-    return step_items
+def _items_of_average_cost(costs: Costs, batching: Batching) -> int:
+    """How many items of average cost a batch holds."""
+    assert batching.max_batch_cost is not None
+    limit, largest, words = batching.max_batch_cost, float(costs.max()), batching.words
+    if largest > limit:
+        raise UsageError(
+            f"{words.max_batch_cost} {limit:g}{words.unit} cannot hold the longest {words.item} "
+            f"({largest:g}{words.unit})",
+            remedy=words.remedy,
+        )
+    return int(limit / float(costs.mean()))
 
 
-def _steps(order: Rows, durations: Durations, batching: Batching, step_items: int, world_size: int) -> Iterator[Rows]:
-    if not batching.bucketing:
-        yield from in_steps(order, step_items)
-        return
+def _bucketed(order: Rows, costs: Costs, batching: Batching, step_items: int, world_size: int) -> Iterator[Rows]:
     for pool in _pools(order, step_items):
-        by_duration = pool[np.argsort(-durations[pool], kind="stable")]
+        by_cost = pool[np.argsort(-costs[pool], kind="stable")]
         start = 0
-        while start < len(by_duration):
+        while start < len(by_cost):
             num_items = step_items
-            if batching.max_batch_seconds is not None:
-                num_items = _fitting(float(durations[by_duration[start]]), batching) * world_size
-            yield by_duration[start : start + num_items]
+            if batching.max_batch_cost is not None:
+                fitting = int(batching.max_batch_cost / float(costs[by_cost[start]]))
+                num_items = world_size * (fitting if batching.batch_size == -1 else min(fitting, batching.batch_size))
+            yield by_cost[start : start + num_items]
             start += num_items
-
-
-def _fitting(longest: float, batching: Batching) -> int:
-    """How many utterances of this duration fit a batch."""
-    assert batching.max_batch_seconds is not None
-    fitting = int(batching.max_batch_seconds / longest)
-    return fitting if batching.batch_size == -1 else min(fitting, batching.batch_size)
 
 
 def _pools(order: Rows, step_items: int) -> list[Rows]:
@@ -143,24 +169,24 @@ def _pools(order: Rows, step_items: int) -> list[Rows]:
     return np.split(order, edges)
 
 
-def _balanced(steps: Sequence[Rows], durations: Durations, world_size: int) -> Iterator[Rows]:
-    """Each step's utterances in an order that, dealt in turn, gives all ranks nearly equal seconds.
+def _balanced(steps: Sequence[Rows], costs: Costs, world_size: int) -> Iterator[Rows]:
+    """Each step's items in an order that, dealt in turn, gives all ranks nearly equal cost.
 
-    Within a step the longest come first and every other round runs backwards; of the parts that result, the rank with
-    least seconds so far gets the one with most. Utterances that do not fill a round stay at the end, so the first ranks
-    get them.
+    Within a step the largest costs come first and every other round runs backwards; of the parts that result, the rank
+    with the least cost so far gets the one with most. Items that do not fill a round stay at the end, so the first
+    ranks get them.
     """
-    # Whole milliseconds: sums of them are the same on every machine, whatever order it adds in.
-    milliseconds = np.rint(durations.astype(np.float64) * 1000.0).astype(np.int64)
+    # Whole thousandths: sums of them are the same on every machine, whatever order it adds in.
+    thousandths = np.rint(costs.astype(np.float64) * 1000.0).astype(np.int64)
     totals = np.zeros(world_size, np.int64)
     for step in steps:
-        by_duration = step[np.argsort(-milliseconds[step], kind="stable")]
-        rest = by_duration[len(step) // world_size * world_size :]
-        rounds = by_duration[: len(step) - len(rest)].reshape(-1, world_size)
+        by_cost = step[np.argsort(-thousandths[step], kind="stable")]
+        rest = by_cost[len(step) // world_size * world_size :]
+        rounds = by_cost[: len(step) - len(rest)].reshape(-1, world_size)
         rounds[1::2] = rounds[1::2, ::-1].copy()
-        parts = milliseconds[rounds].sum(axis=0)
+        parts = thousandths[rounds].sum(axis=0)
         columns = np.empty(world_size, np.int64)
         columns[np.argsort(totals, kind="stable")] = np.argsort(-parts, kind="stable")
         totals += parts[columns]
-        totals[: len(rest)] += milliseconds[rest]
+        totals[: len(rest)] += thousandths[rest]
         yield np.concatenate([rounds[:, columns].ravel(), rest])

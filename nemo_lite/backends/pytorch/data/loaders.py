@@ -1,23 +1,24 @@
-"""Batches: what a data layer hands to the engine, and the loaders of a map-style data set and of an iterator.
-
-Which items make which batch is decided in ``order.py``, seeds in ``seeds.py``. No devices here.
-"""
+"""Batches: what a data layer gives to the engine, and the loaders that make them. No order of items, no devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
-from nemo_lite.backends.pytorch.data.order import EpochOrder, Leftover, Shard
-from nemo_lite.backends.pytorch.data.seeds import Asking
-from nemo_lite.backends.pytorch.data.seeds import Seeded
+from nemo_lite.backends.pytorch.data.items import Loaded, Request
+from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
+from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
+from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
 from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.errors import NeuralPortNameMismatchError
+from nemo_lite.errors import DataError, NeuralPortNameMismatchError
+
+_NUM_SPARES = 4
 
 
 @dataclass(slots=True)
@@ -50,60 +51,190 @@ class Batch:
 class BatchLoader(Protocol):
     """Gives the batches of an epoch on one rank: a pure function of (data, seed, epoch, rank, world size).
 
-    It may also say what becomes of the items that do not fill the steps of an epoch: ``leftover(epoch)``, see
-    :func:`leftover_of`; and bring together what each rank noticed on the way: ``settle(comm)``, see :func:`settle`.
+    It may have more methods:
+
+    - ``__len__()``: how many steps an epoch has, the same on all ranks. A rank may have fewer batches: in evaluation,
+      and in training with ``uneven="join"``. See :func:`length_of`.
+    - ``leftover(epoch)``: what becomes of the items that do not fill the steps, see :func:`leftover_of`.
+    - ``settle(comm)``: bring together what each rank noticed on the way, see :func:`settle`.
     """
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches of that epoch."""
 
-    def __len__(self) -> int:
-        """How many steps an epoch has: the same on all ranks.
 
-        A rank may have fewer batches: in evaluation, and in training with ``uneven="join"``.
-        """
-
-
-class DatasetLoader:
-    """Batches of a map-style data set through torch's DataLoader.
+class PlannedLoader:
+    """Batches of one rank through torch's DataLoader: one request a batch. Its workers live as long as the loader.
 
     Args:
-        dataset: gives an item for a position.
-        order: which positions make which batch.
-        port_names: names of the output ports; a collated dictionary is read in this order.
-        settings: further arguments of :class:`torch.utils.data.DataLoader` (num_workers, pin_memory, collate_fn).
+        dataset: gives the batch that a request describes, such as an `ItemDataset`; goes to the workers.
+        plan_of: the batches of this rank in an epoch.
+        port_names: names of the output ports; a dictionary of values is read in this order.
+        shard: this rank and the base of the workers' seeds.
+        refs_of: what a worker needs to find the items at some positions; by default the positions.
+        training: requests name spare items, and a batch of which no item can be used is an error (other ranks wait at
+            the same step). Otherwise such a batch does not come: its number is missing among those of the others.
+        account: notes what every batch noticed.
+        num_workers: processes that read batches; with 0 they are read when asked for.
+        pin_memory: page-locked tensors, which go to a GPU faster.
     """
 
     def __init__(
-        self, dataset: Dataset[Any], order: EpochOrder, port_names: Sequence[str], settings: Mapping[str, Any]
+        self,
+        dataset: Dataset[Loaded],
+        plan_of: Callable[[int], Plan],
+        port_names: Sequence[str],
+        shard: Shard,
+        *,
+        refs_of: Callable[[Rows], Sequence[Any]] = np.ndarray.tolist,
+        training: bool = False,
+        account: UnusableItems | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
     ) -> None:
-        self._plan, self._port_names = lru_cache(maxsize=1)(order.plan), tuple(port_names)
-        self._asking = Asking()
-        self._loader: DataLoader[Any] = DataLoader(
-            Seeded(dataset, order.shard.seed, order.shard.rank),
-            batch_sampler=self._asking,
+        self._plan_of, self._port_names = lru_cache(maxsize=1)(plan_of), tuple(port_names)
+        self._training, self._account = training, account
+        self._requests = _Requests(refs_of, training)
+        self._epoch = 0
+        self._loader: DataLoader[Loaded] = DataLoader(
+            _Seeded(dataset, shard.seed, shard.rank),
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            pin_memory=pin_memory,
             generator=torch.Generator(),  # its own: the global one stays where the user left it
-            persistent_workers=settings.get("num_workers", 0) > 0,
-            **settings,
         )
 
     def __len__(self) -> int:
-        return self._plan(self._asking.epoch).num_steps
+        return self._plan_of(self._epoch).num_steps
 
     def leftover(self, epoch: int) -> Leftover:
         """What becomes of the items that do not fill the steps of that epoch."""
-        return self._plan(epoch).leftover
+        return self._plan_of(epoch).leftover
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of that epoch. The workers live through all epochs; each epoch's draws start from its seed.
+        """The batches of that epoch. The draws of each worker start from a seed of the epoch.
 
         Raises:
+            DataError: more items are unusable than the account allows, a batch ends the run, or no item of a training
+                batch can be used.
             UsageError: items are left over, and the shard's ``uneven`` is ``error``.
         """
-        plan = self._plan(epoch)
-        self._asking.choose(epoch, plan.batches)
-        for index, (rows, values) in enumerate(zip(plan.batches, self._loader, strict=True)):
-            yield Batch(as_values(values, self._port_names), rows.tolist(), float(len(rows)), plan.number(index))
+        plan = self._plan_of(epoch)
+        self._epoch = epoch
+        self._requests.choose(epoch, plan.batches)
+        try:
+            for index, loaded in enumerate(self._loader):
+                if self._account is not None:
+                    self._account.note(loaded)
+                if loaded.ids:
+                    values = as_values(loaded.values, self._port_names)
+                    yield Batch(values, loaded.ids, loaded.amount, plan.number(index))
+                elif self._training:
+                    problems = [text for _, text in loaded.faults]
+                    raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")
+        except BaseException:
+            if self._account is not None:
+                self._account.report()  # after an error the ranks do not settle
+            raise
+
+    def settle(self, comm: Comm) -> None:
+        """Bring together what could not be used on any rank, and log it. All ranks call it, at the end of an epoch.
+
+        Raises:
+            DataError: on all ranks together it is more than the account allows; the same error on all.
+        """
+        if self._account is not None:
+            self._account.settle(comm)
+            self._account.report()
+
+
+class DatasetLoader(PlannedLoader):
+    """Batches of a map-style data set.
+
+    Args:
+        dataset: gives an item for a position.
+        plan_of, port_names, shard: see `PlannedLoader`.
+        collate_fn: makes a batch of a list of items; by default torch's.
+        settings: further arguments of `PlannedLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        plan_of: Callable[[int], Plan],
+        port_names: Sequence[str],
+        shard: Shard,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        batches = _Collated(dataset, default_collate if collate_fn is None else collate_fn)
+        super().__init__(batches, plan_of, port_names, shard, **settings)
+
+
+class _Requests:
+    """The sampler of torch's DataLoader: a request for each batch of the epoch chosen last. Stays in this process."""
+
+    def __init__(self, refs_of: Callable[[Rows], Sequence[Any]], training: bool) -> None:
+        self._refs_of, self._training = refs_of, training
+        self._epoch = self._number = 0
+        self._batches: Sequence[Rows] = ()
+
+    def choose(self, epoch: int, batches: Sequence[Rows]) -> None:
+        self._epoch, self._batches = epoch, batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Request[Any]]:
+        self._number += 1
+        pass_number, epoch, batches = self._number, self._epoch, self._batches
+        for index, rows in enumerate(batches):
+            # From a neighbouring batch, so of similar cost where there is bucketing.
+            spares = self._items(batches[index - 1][:_NUM_SPARES]) if self._training else ()
+            yield Request(pass_number, epoch, self._items(rows), spares, self._training)
+
+    def _items(self, rows: Rows) -> list[tuple[int, Any]]:
+        return list(zip(rows.tolist(), self._refs_of(rows), strict=True))
+
+
+class _Seeded(Dataset[Loaded]):
+    """In a worker process each pass over ``dataset`` starts from its seed.
+
+    torch seeds a worker once, when it starts; as workers live through all epochs, the draws of an epoch would depend on
+    the epochs before it, and a resumed run would see others. So requests carry their epoch. In the process of the run
+    nothing is seeded: its generators are the run's.
+    """
+
+    def __init__(self, dataset: Dataset[Loaded], base: int, rank: int) -> None:
+        self._dataset, self._base, self._rank = dataset, base, rank
+        self._seeded = 0
+
+    def __getitem__(self, request: Request[Any]) -> Loaded:
+        worker = get_worker_info()
+        if worker is not None and self._seeded != request.number:
+            self._seeded = request.number
+            seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=request.epoch))
+        return self._dataset[request]
+
+
+class _Collated(Dataset[Loaded]):
+    """A map-style data set, asked for whole batches. What it raises ends the run."""
+
+    def __init__(self, dataset: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
+        self._dataset, self._collate_fn = dataset, collate_fn
+
+    def __getitem__(self, request: Request[int]) -> Loaded:
+        positions = [position for position, _ in request.items]
+        at_once = getattr(self._dataset, "__getitems__", None)
+        items = at_once(positions) if at_once else [self._dataset[position] for position in positions]
+        return Loaded(self._collate_fn(items), positions, float(len(positions)))
+
+
+def _as_it_is(loaded: Any) -> Any:  # torch's type for it foresees lists of items only
+    return loaded
 
 
 class IteratorLoader:
@@ -114,26 +245,19 @@ class IteratorLoader:
     Args:
         batches: gives the batches of an epoch.
         port_names: names of the output ports.
-        num_batches: how many there are over all ranks, where that is known.
-        shard: which part is ours.
-        numbered: for evaluation: batches tell their number.
+        shard: this rank.
+        numbered: for evaluation: batches have their number.
     """
 
     def __init__(
         self,
         batches: Callable[[], Iterable[Any]],
         port_names: Sequence[str],
-        num_batches: int | None,
-        shard: Shard | None = None,
+        shard: Shard,
         numbered: bool = False,
     ) -> None:
-        self._batches, self._port_names, self._num_batches = batches, tuple(port_names), num_batches
-        self._shard, self._numbered = shard or Shard(), numbered
-
-    def __len__(self) -> int:
-        if self._num_batches is None:
-            raise TypeError("the number of batches is not known")
-        return -(-self._num_batches // self._shard.world_size)
+        self._batches, self._port_names = batches, tuple(port_names)
+        self._shard, self._numbered = shard, numbered
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches; each must be a tuple in port order or a dictionary by port."""
@@ -146,9 +270,9 @@ class IteratorLoader:
 
 
 def length_of(loader: BatchLoader) -> int | None:
-    """How many steps the epoch has, where the loader knows it."""
+    """How many steps an epoch has, where the loader knows it."""
     try:
-        return len(loader)
+        return len(cast(Sized, loader))
     except TypeError:
         return None
 

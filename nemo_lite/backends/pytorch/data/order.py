@@ -1,7 +1,7 @@
-"""Which items make which batch on which rank: pure functions of (size, seed, epoch, rank, world size). No data in here.
+"""How the items of a step are dealt to the ranks, in training and in evaluation. Pure functions, no data in here.
 
 A *step* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so the
-items of the batches that several steps bring together do not depend on how many ranks share them.
+items that several steps take together do not depend on how many ranks share them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Uneven = Literal["pad", "drop", "join", "error"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of the data is ours, and the base of every random draw on it.
+    """Which part of the data this rank gets, and the base of every random draw on it.
 
     Attributes:
-        rank: ours, from 0.
+        rank: this process, from 0.
         world_size: number of ranks.
         seed: base of the draws.
         uneven: what becomes of a training step with fewer items than ranks: ``pad``: some of its items come twice;
-            ``drop``: they are left out; ``join``: the first ranks get one each, at the end of the epoch, the others
+            ``drop``: they are left out; ``join``: the lowest ranks get one each, at the end of the epoch, the others
             nothing; ``error``: the run does not start.
 
     Raises:
@@ -76,31 +76,22 @@ class Plan:
     def __len__(self) -> int:
         return len(self.batches)
 
-    @property
-    def num_repeated(self) -> int:
-        """How many items come twice over all ranks."""
-        return self.leftover.num_repeated
-
-    @property
-    def num_dropped(self) -> int:
-        """How many items do not come."""
-        return self.leftover.num_dropped
-
     def number(self, index: int) -> int | None:
         """The number of this rank's batch ``index``, see ``numbers``."""
         return None if self.numbers is None else self.numbers[index]
 
 
-def evaluation_plan(num_items: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> Plan:
-    """The batches of ``rank`` in evaluation: over the ranks every item once, nothing repeated or left out.
+def evaluation_plan(num_items: int, batch_size: int, shard: Shard) -> Plan:
+    """The batches of one rank in evaluation: over the ranks every item once, nothing repeated or left out.
 
     Batches are blocks of the data, numbered in data order; number ``b`` is batch ``b // world_size`` of rank
     ``b % world_size``, so that one batch of each rank, in order of the ranks, is a stretch of the data. On several
-    ranks they are as equal as blocks can be: few items do not all go to the first rank.
+    ranks they are as equal as blocks can be: few items do not all go to rank 0.
 
     Args:
         batch_size: most items of a batch; below 1, a rank's items are one batch.
     """
+    rank, world_size = shard.rank, shard.world_size
     if world_size == 1:
         size = batch_size if batch_size > 0 else num_items
     else:
@@ -135,7 +126,7 @@ def dealt(steps: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Plan:
 
     Args:
         steps: positions of the items of each step, none of them empty.
-        shard: which part is ours, and what becomes of steps with fewer items than ranks.
+        shard: this rank, and what becomes of steps with fewer items than ranks.
         num_dropped: items that were left out before.
 
     Raises:
@@ -167,39 +158,3 @@ def _left_over(num_items: int, world_size: int) -> UsageError:
         place="uneven=error",
         remedy="choose uneven=pad, drop or join, another batch_size, or drop_last",
     )
-
-
-class EpochOrder:
-    """The batches of one rank, epoch by epoch.
-
-    Args:
-        num_items: items of the data set.
-        batch_size: items of a batch; below 1, a rank's items are one batch.
-        shard: which part is ours.
-        even: for training: all ranks make the same steps, see :func:`dealt`. Without it every item comes exactly once,
-            in data order, see :func:`evaluation_plan`.
-        shuffle: in training, draw another order for each epoch, from the seed.
-        drop_last: in training, leave out the items that do not fill a step.
-    """
-
-    def __init__(
-        self, num_items: int, batch_size: int, shard: Shard, *, even: bool, shuffle: bool, drop_last: bool
-    ) -> None:
-        self.num_items, self.batch_size, self.shard = num_items, batch_size, shard
-        self.even, self.shuffle, self.drop_last = even, shuffle, drop_last
-
-    def plan(self, epoch: int) -> Plan:
-        """The batches of that epoch.
-
-        Raises:
-            UsageError: items are left over, and the shard's ``uneven`` is ``error``.
-        """
-        shard, num_items = self.shard, self.num_items
-        if not self.even:
-            return evaluation_plan(num_items, self.batch_size, rank=shard.rank, world_size=shard.world_size)
-        order = np.arange(num_items)
-        if self.shuffle:
-            order = np.random.default_rng([shard.seed, epoch]).permutation(order)
-        step_items = items_of_a_step(num_items, self.batch_size, shard.world_size, self.drop_last)
-        num_dropped = num_items % step_items if self.drop_last else 0
-        return dealt(in_steps(order[: num_items - num_dropped], step_items), shard, num_dropped)

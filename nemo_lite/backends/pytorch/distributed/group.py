@@ -14,17 +14,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without __all__
 
-from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
-from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal
+from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
+from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal, start_table
 from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
-from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import ProcessInfo
+from nemo_lite.utils.launch.identity import Place
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class ProcessGroup:
     Gradients travel by nccl on GPUs, by gloo on CPUs; all else by a second group, gloo, beside it.
 
     Args:
-        info: who this process is.
+        place: who this process is.
         choose_device: gives this rank's device; called when the ranks know each other, so that an error stops all.
         backend: ``nccl`` or ``gloo``; by default what suits the device.
         patience: how long to wait.
@@ -71,7 +71,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        info: ProcessInfo,
+        place: Place,
         choose_device: Callable[[], torch.device],
         backend: str | None = None,
         patience: Patience | None = None,
@@ -79,11 +79,11 @@ class ProcessGroup:
         if ProcessGroup._has_joined:
             raise UsageError("a process joins its group once", remedy="make one NeuralModuleFactory in a script")
         ProcessGroup._has_joined = True
-        self.rank, self.world_size = info.rank, info.world_size
-        self.local_rank: int | None = info.local_rank
+        self.rank, self.world_size = place.rank, place.world_size
+        self.local_rank: int | None = place.local_rank
         patience = patience or Patience()
-        meeting = meet(info, patience.start_seconds)
-        self._watch = Watch(meeting, info, patience.timeout_seconds)
+        meeting = meet(place, patience.start_seconds)
+        self._watch = Watch(meeting, place, patience.timeout_seconds)
         self._is_closed = False
         self._links: _Links | None = None
         self._sharding: Any = None
@@ -94,7 +94,7 @@ class ProcessGroup:
             self._join(meeting.store, backend, timedelta(seconds=patience.timeout_seconds))
             devices = self.gather(_described(self.device))
             if devices is not None:
-                logging.info("%s", rank_table(self.backend, meeting.members, devices))
+                logging.info("%s", start_table(self.backend, meeting.members, devices))
 
     def _join(self, store: Store, backend: str | None, timeout: timedelta) -> None:
         on_gpu = self.device.type == "cuda"

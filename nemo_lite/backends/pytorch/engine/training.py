@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven
-from nemo_lite.backends.pytorch.distributed import Replica, adding_nothing
+from nemo_lite.backends.pytorch.distributed import Replica
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.engine.reach import refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues
 from nemo_lite.backends.pytorch.engine.statistics import RunningStatistics
