@@ -12,7 +12,7 @@ from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 N = TypeVar("N", int, float)
 
-OPTIMIZERS = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
+OPTIMIZERS: list[str] = []  # a backend adds the names of its optimizers when it is imported
 
 _LARGEST_FLOAT32 = 3.4e38
 _WEEK_SECONDS = 604_800
@@ -140,7 +140,7 @@ class NemoArgParser(LaunchedParser):
         self.add_argument("--eval_freq", type=positive_int, default=1000, help="optimizer steps between evaluations")
 
     def _add_optimization_options(self) -> None:
-        self.add_argument("--optimizer", choices=OPTIMIZERS, help="optimizer")
+        self.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help="optimizer")
         self.add_argument("--weight_decay", type=not_negative_float, default=0.0, help="weight decay")
         self.add_argument("--num_epochs", type=positive_int, help="epochs to train")
         self.add_argument("--max_steps", type=positive_int, help="optimizer steps to train")

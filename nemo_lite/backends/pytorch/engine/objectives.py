@@ -11,7 +11,7 @@ from torch import nn
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.training import Objective
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError

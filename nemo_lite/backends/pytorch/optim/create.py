@@ -1,23 +1,36 @@
-"""Optimizers by NeMo's names. Learning-rate policies, clipping and loss scaling are the training loop's."""
+"""Optimizers by NeMo's names. No learning-rate policies, clipping or loss scaling: they are in the training loop.
+
+To add an optimizer: write it in a file beside this one, and add one line to ``_OPTIMIZERS``.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from nemo_lite.backends.pytorch.optim.list_optimizers import AdamW, Lamb, Novograd, check_ranges
+from nemo_lite.backends.pytorch.optim.adam_w import AdamW
+from nemo_lite.backends.pytorch.optim.foreach import check_ranges
+from nemo_lite.backends.pytorch.optim.from_torch import fused, sgd
+from nemo_lite.backends.pytorch.optim.lamb import Lamb
+from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
+from nemo_lite.utils.argparse import OPTIMIZERS
+
+# What makes an optimizer, and the options it takes beside ``lr`` with their defaults. Any: options are numbers, pairs
+# of numbers and flags.
+_Entry: TypeAlias = "tuple[Callable[..., Optimizer], dict[str, Any]]"
 
 # What train() reads from the same dictionary.
 _OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale")
 _LARC = ("larc", "larc_eta")
-# Devices for which torch has one kernel for all of a step.
-_FUSED_DEVICES = ("cpu", "cuda")
+# Arguments of our own optimizers that are no options by name.
+_NOT_BY_NAME = ("params", "lr", "luc_eps")
 _ALIASES = {"luc_eta": "luc_trust"}
 
 
@@ -33,15 +46,15 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
     lamb, fused_lamb          :class:`Lamb`
     ========================= ==============================================================================
 
-    torch's own run in their fused form on CPU and CUDA: for a 3-layer perceptron of width 32 on one CPU core a step of
-    Adam takes 134 us so, 265 us over lists of tensors and 327 us tensor by tensor; of SGD 91, 136 and 146 us.
+    torch's optimizers run in their fused form on CPU and CUDA: for a 3-layer perceptron of width 32 on one CPU core a
+    step of Adam takes 134 us so, 265 us over lists of tensors and 327 us tensor by tensor; of SGD 91, 136 and 146 us.
 
     Args:
         name: one of the above.
         params: parameters, or groups (dicts with ``params`` and options of their own).
         optimization_params: ``lr``, and what the optimizer takes: ``momentum``, ``weight_decay``, ``betas``, ``eps``,
             ``amsgrad``, ``grad_averaging``, ``luc``, ``luc_eta``; None stands for the default. What only ``train``
-            reads (``num_epochs``, ``max_steps``, ``grad_norm_clip``, ``amp_min_loss_scale``) is passed over. An
+            reads (``num_epochs``, ``max_steps``, ``grad_norm_clip``, ``amp_min_loss_scale``) is ignored. An
             option that only other optimizers take is left out with a warning.
 
     Raises:
@@ -109,53 +122,22 @@ def _no_larc(key: str) -> UsageError:
     )
 
 
-def _of_torch(optimizer: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
-    def make(groups: list[dict[str, Any]], **options: Any) -> Optimizer:
-        params = [param for group in groups for param in group["params"]]
-        fused = all(param.is_floating_point() and param.device.type in _FUSED_DEVICES for param in params)
-        # Weights that are divided among ranks are of a class of their own, for which torch has no fused SGD.
-        if optimizer is torch.optim.SGD and any(type(param) not in (Tensor, nn.Parameter) for param in params):
-            return optimizer(groups, **options, foreach=True)
-        return optimizer(groups, **options, fused=True if fused else None)
-
-    return make
-
-
-def _sgd(groups: list[dict[str, Any]], **options: Any) -> Optimizer:
-    optimizer = _of_torch(torch.optim.SGD)(groups, **options)
-    optimizer.register_step_pre_hook(_start_momentum)
-    return optimizer
-
-
-def _start_momentum(optimizer: Optimizer, *unused: object) -> None:
-    """Zero momentum for a parameter that has its first gradient, which gives the same first step.
-
-    Without it torch's fused SGD ends in a TypeError if other parameters had theirs earlier (unfreezing does that).
-    """
-    for group in optimizer.param_groups:
-        for param in group["params"] if group["momentum"] else ():
-            if param.grad is not None and "momentum_buffer" not in optimizer.state[param]:
-                optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
+def _own(optimizer: Callable[..., Optimizer], **defaults: object) -> _Entry:
+    """One of our optimizers with the options of its constructor, ``defaults`` where NeMo's differ from those."""
+    parameters = inspect.signature(optimizer).parameters.values()
+    options = {each.name: each.default for each in parameters if each.name not in _NOT_BY_NAME}
+    return optimizer, options | defaults
 
 
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
-_NOVOGRAD = {
-    "betas": (0.95, 0.25),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "grad_averaging": False,
-    "amsgrad": False,
-    "luc": False,
-    "luc_trust": 1e-3,
+_OPTIMIZERS: dict[str, _Entry] = {
+    "sgd": (sgd, {"momentum": 0.9, "weight_decay": 0.0}),
+    "adam": (fused(torch.optim.Adam), _ADAM),
+    "fused_adam": (fused(torch.optim.AdamW), _ADAM),
+    "adam_w": _own(AdamW),
+    "novograd": _own(Novograd, betas=(0.95, 0.25)),
+    "fused_novograd": _own(Novograd, betas=(0.95, 0.25)),
+    "lamb": _own(Lamb),
+    "fused_lamb": _own(Lamb),
 }
-_LAMB = {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0}
-_OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, Any]]] = {
-    "sgd": (_sgd, {"momentum": 0.9, "weight_decay": 0.0}),
-    "adam": (_of_torch(torch.optim.Adam), _ADAM),
-    "fused_adam": (_of_torch(torch.optim.AdamW), _ADAM),
-    "adam_w": (AdamW, _ADAM),
-    "novograd": (Novograd, _NOVOGRAD),
-    "fused_novograd": (Novograd, _NOVOGRAD),
-    "lamb": (Lamb, _LAMB),
-    "fused_lamb": (Lamb, _LAMB),
-}
+OPTIMIZERS.extend(_OPTIMIZERS)

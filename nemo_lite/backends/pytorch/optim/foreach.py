@@ -1,0 +1,130 @@
+"""Base of the optimizers over lists of tensors (``torch._foreach_*``), and what they share. No formulas in here."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from nemo_lite.errors import UsageError
+
+# Any: torch keeps options and states of all types in such dictionaries.
+Options: TypeAlias = "dict[str, Any]"
+
+_FLAGS = ("amsgrad", "grad_averaging", "luc")
+
+
+class ForeachOptimizer(Optimizer):
+    """Base of optimizers that update many tensors at once: a subclass gives ``_start`` and ``_update``.
+
+    A step must not read a value back from the device: the host would wait for it.
+    """
+
+    def __init__(self, params: ParamsT, defaults: Options) -> None:
+        check_ranges(type(self).__name__, defaults)
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: Options) -> None:
+        super().__setstate__(state)
+        # States written by NeMo lack the options that it keeps outside the groups.
+        for group in self.param_groups:
+            for option, value in self.defaults.items():
+                group.setdefault(option, value)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient; gradients are left as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for params in _alike(group["params"]):
+                for param in params:
+                    state = self.state[param]
+                    if not state:
+                        self._start(param, group, state)
+                    state["step"] += 1
+                self._update(params, [grad_of(param) for param in params], group)
+        return loss
+
+    def states_of(self, params: list[Tensor], key: str) -> list[Any]:
+        """One entry of each parameter's state."""
+        return [self.state[param][key] for param in params]
+
+    @abstractmethod
+    def _start(self, param: Tensor, group: Options, state: Options) -> None:
+        """Fill the state of a parameter that has its first gradient."""
+
+    @abstractmethod
+    def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
+        """One step for parameters of one device and dtype."""
+
+
+def start_adam(param: Tensor, state: Options) -> None:
+    """Fill the state of a parameter with Adam's two moving averages."""
+    state.update(step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
+
+
+def adam_moments(
+    optimizer: ForeachOptimizer, params: list[Tensor], grads: list[Tensor], group: Options
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Both moving averages after this step, without bias correction."""
+    beta1, beta2 = group["betas"]
+    first, second = optimizer.states_of(params, "exp_avg"), optimizer.states_of(params, "exp_avg_sq")
+    torch._foreach_lerp_(first, grads, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)
+    return first, second
+
+
+def norms(tensors: tuple[Tensor, ...] | list[Tensor]) -> list[Tensor]:
+    """The 2-norm of each."""
+    return list(torch._foreach_norm(tensors, 2, dtype=norm_dtype(tensors[0])))
+
+
+def norm_dtype(tensor: Tensor) -> torch.dtype:
+    """Float32 for half types, whose range a sum of squares leaves."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def grad_of(param: Tensor) -> Tensor:
+    """The gradient, which must be there and dense."""
+    if param.grad is None or param.grad.is_sparse:
+        raise UsageError("this optimizer cannot use sparse gradients", remedy="make the layer with sparse=False")
+    return param.grad
+
+
+def _alike(params: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """The parameters that have a gradient, by device and dtype: what one list operation can take."""
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for param in params:
+        if param.grad is not None:
+            alike.setdefault((param.device, param.dtype), []).append(param)
+    return alike.values()
+
+
+def check_ranges(name: str, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for a value that no optimizer can use."""
+    for key, value in options.items():
+        if key in _FLAGS:
+            if not isinstance(value, bool):
+                raise UsageError(f"{key} of {name} is not a truth value", got=repr(value), wanted="True or False")
+        elif key == "betas":
+            if not (
+                isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_from_0(v) and v < 1 for v in value)
+            ):
+                raise UsageError(
+                    f"betas of {name} are out of range", got=repr(value), wanted="two numbers from 0, below 1"
+                )
+        elif not _is_from_0(value):
+            raise UsageError(f"{key} of {name} is out of range", got=repr(value), wanted="a number from 0")
+
+
+def _is_from_0(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
