@@ -1,0 +1,232 @@
+"""Sizes of functions, files and folders, and where tests stand: each limit as data, each guard tested itself."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toys.sources import PACKAGES, ROOT, files, is_door, parsed
+
+MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 350
+MAX_ROOMS = 12  # files, without doors (re-exports) and ``__init__``; packages likewise
+# Over a limit today; an entry goes when its room is done.
+PENDING = (
+    "nemo_lite/backends/pytorch/actions.py",
+    "nemo_lite/backends/pytorch/actions.py:train",
+    "nemo_lite/backends/pytorch/checkpoint/storage.py",
+    "nemo_lite/backends/pytorch/distributed/exchange.py",
+    "nemo_lite/core/factory.py",
+    "nemo_lite/core/factory.py:__init__",
+    "nemo_lite/utils/launch/identity.py",
+    "collections/asr/nemo_asr/audio/perturbation.py",
+)
+# Source files whose tests stand in a file of another name; for a folder, all of its files.
+TESTED_WITH = {
+    "nemo_lite/config": "tests/config/test_config.py",
+    "nemo_lite/core/neural_types": "tests/core/neural_types/test_neural_types.py",
+    "nemo_lite/core/show": "tests/core/show/test_show.py",
+    "nemo_lite/utils/argparse.py": "tests/utils/test_nemo_argparse.py",
+    "nemo_lite/utils/misc.py": "tests/utils/test_utils_helpers.py",
+}
+PENDING_TESTS = (
+    "nemo_lite/backends/pytorch/adapter.py",
+    "nemo_lite/backends/pytorch/distributed/exchanging.py",
+    "nemo_lite/backends/pytorch/distributed/group.py",
+    "nemo_lite/backends/pytorch/distributed/health/heartbeat.py",
+    "nemo_lite/backends/pytorch/distributed/network_interface.py",
+    "nemo_lite/backends/pytorch/engine/arguments.py",
+    "nemo_lite/backends/pytorch/engine/evaluation.py",
+    "nemo_lite/backends/pytorch/engine/inference.py",
+    "nemo_lite/backends/pytorch/engine/modes.py",
+    "nemo_lite/backends/pytorch/engine/objectives.py",
+    "nemo_lite/backends/pytorch/engine/reach.py",
+    "nemo_lite/backends/pytorch/engine/run_state.py",
+    "nemo_lite/backends/pytorch/engine/statistics.py",
+    "nemo_lite/backends/pytorch/engine/step_batches.py",
+    "nemo_lite/backends/pytorch/module_wrapper.py",
+    "nemo_lite/backends/pytorch/optim/create.py",
+    "nemo_lite/backends/pytorch/optim/list_optimizers.py",
+    "nemo_lite/backends/pytorch/placement.py",
+    "nemo_lite/backends/pytorch/precision.py",
+    "nemo_lite/backends/pytorch/tutorials.py",
+    "nemo_lite/core/action_state.py",
+    "nemo_lite/core/backend.py",
+    "nemo_lite/core/callbacks/action_callback.py",
+    "nemo_lite/core/callbacks/base.py",
+    "nemo_lite/core/callbacks/checkpoint.py",
+    "nemo_lite/core/callbacks/evaluator.py",
+    "nemo_lite/core/callbacks/loggers.py",
+    "nemo_lite/core/callbacks/value_setter.py",
+    "nemo_lite/core/callbacks/wandb_run.py",
+    "nemo_lite/core/factory.py",
+    "nemo_lite/core/graph/weight_sharing.py",
+    "nemo_lite/errors.py",
+    "collections/asr/nemo_asr/audio/header.py",
+    "collections/asr/nemo_asr/audio/time_stretch.py",
+    "collections/asr/nemo_asr/corpora/espeak.py",
+    "collections/asr/nemo_asr/corpora/sentences.py",
+    "collections/asr/nemo_asr/corpora/writing.py",
+    "collections/asr/nemo_asr/data/loading.py",
+    "collections/asr/nemo_asr/data/manifest_lines.py",
+    "collections/asr/nemo_asr/data/preflight.py",
+    "collections/asr/nemo_asr/features/base.py",
+    "collections/asr/nemo_asr/models/jasper_spec.py",
+    "collections/asr/nemo_asr/models/squeeze_excite.py",
+    "collections/asr/nemo_asr/recipe/sections.py",
+    "collections/asr/nemo_asr/text/english.py",
+    "examples/asr/demo.py",
+    "examples/asr/jasper.py",
+    "examples/asr/jasper_eval.py",
+    "examples/asr/jasper_infer.py",
+)
+SOURCES = [*PACKAGES, *files("examples")]
+TESTS = files("tests")
+TEST_FILES = [path for path in TESTS if path.name.startswith("test_")]
+# Folders of source and of the tests that mirror them.
+MIRRORS = {
+    "nemo_lite/backends/pytorch": "tests/backends",
+    "nemo_lite": "tests",
+    "collections/asr/nemo_asr": "tests/asr",
+    "examples/asr": "tests/examples",
+}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# Sizes
+
+
+def long_functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names and lines of the functions above the limit, docstrings included."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                yield node.name, lines
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    found = {f"{relative(path)}:{name}": lines for path in SOURCES for name, lines in long_functions(parsed(path))}
+    assert {name: lines for name, lines in found.items() if name not in PENDING} == {}
+
+
+def test_no_file_of_source_is_longer_than_a_reader_takes_in() -> None:
+    found = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    long = {name: lines for name, lines in found.items() if lines > MAX_FILE_LINES}
+    assert {name: lines for name, lines in long.items() if name not in PENDING} == {}
+
+
+def rooms_of(folder: Path) -> tuple[list[str], list[str]]:
+    """The files of a folder that hold code of their own, and its packages."""
+    code = [path.stem for path in folder.glob("*.py") if path.stem != "__init__" and not is_door(path)]
+    return sorted(code), sorted(path.parent.name for path in folder.glob("*/__init__.py"))
+
+
+def test_no_folder_is_wider_than_a_glance() -> None:
+    folders = sorted({path.parent for path in PACKAGES})
+    assert len(folders) > 10
+    wide = {relative(f): rooms for f in folders for rooms in rooms_of(f) if len(rooms) > MAX_ROOMS}
+    assert wide == {}
+
+
+# Where tests stand
+
+
+def imported_tests(path: Path) -> Iterator[str]:
+    """What a file imports from files of tests, which hold nothing to share: toys do."""
+    for node in ast.walk(parsed(path)):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names += [alias.name for alias in node.names]
+        for name in names:
+            if any(part.startswith("test_") or part == "conftest" for part in name.split(".")):
+                yield name
+
+
+def mirror_of(path: Path) -> Path:
+    """The folder of tests that mirrors a source file's folder."""
+    source = next(source for source in MIRRORS if relative(path).startswith(f"{source}/"))
+    return ROOT / MIRRORS[source] / path.parent.relative_to(ROOT / source)
+
+
+def places_of_tests(path: Path) -> list[Path]:
+    """Where the tests of a source file may stand: under its name, or its package's and its name, to be unique."""
+    folder, package = mirror_of(path), path.parent.name.removeprefix("nemo_")
+    own = [folder / f"test_{path.stem}.py", folder / f"test_{package}_{path.stem}.py"]
+    subjects = [TESTED_WITH.get(relative(place)) for place in (path, path.parent)]
+    return [*own, *(ROOT / subject for subject in subjects if subject is not None)]
+
+
+def test_every_source_file_has_tests_of_its_name() -> None:
+    sources = [path for path in SOURCES if path.stem != "__init__" and not is_door(path)]
+    untested = [relative(path) for path in sources if not any(test.exists() for test in places_of_tests(path))]
+    assert sorted(set(untested) - set(PENDING_TESTS)) == []
+    assert sorted(set(PENDING_TESTS) - set(untested)) == [], "these have tests now: take them off the list"
+
+
+def test_files_of_one_subject_have_their_tests_in_one_file() -> None:
+    assert [name for pair in TESTED_WITH.items() for name in pair if not (ROOT / name).exists()] == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    names = Counter(path.name for path in TEST_FILES)
+    assert len(names) > 50
+    assert [name for name, number in names.items() if number > 1] == []
+
+
+def test_no_file_imports_from_a_file_of_tests() -> None:
+    found = {relative(path): list(imported_tests(path)) for path in TESTS}
+    assert {name: imported for name, imported in found.items() if imported} == {}
+
+
+# The guards themselves
+
+
+@pytest.mark.parametrize(("lines", "found"), [(MAX_FUNCTION_LINES, []), (MAX_FUNCTION_LINES + 1, ["f"])])
+def test_the_guard_of_sizes_sees_what_it_is_for(lines: int, found: list[str]) -> None:
+    body = "    pass\n" * (lines - 1)
+    assert [name for name, _ in long_functions(ast.parse(f"class A:\n  def f():\n{body}"))] == found
+
+
+def test_the_guard_of_folders_counts_code_and_not_doors(tmp_path: Path) -> None:
+    for name, text in {"a": "x = 1", "door": '"""Door."""\nfrom a import x as x', "__init__": ""}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/__init__.py").touch()
+    (tmp_path / "data").mkdir()
+    assert rooms_of(tmp_path) == (["a"], ["inner"])
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from toys.nets import Net", []),
+        ("from test_dag import make", ["test_dag"]),
+        ("from core.test_dag import make", ["core.test_dag"]),
+        ("import examples.conftest", ["examples.conftest"]),
+        ("from core import test_dag", ["test_dag"]),
+        ("from nemo_lite.testing import x", []),
+    ],
+)
+def test_the_guard_of_imports_between_tests_sees_what_it_is_for(source: str, found: list[str], tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(source)
+    assert list(imported_tests(tmp_path / "test_a.py")) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "test"),
+    [
+        ("nemo_lite/core/graph/dag.py", "tests/core/graph/test_dag.py"),
+        ("nemo_lite/backends/pytorch/engine/training.py", "tests/backends/engine/test_training.py"),
+        ("collections/asr/nemo_asr/argparse.py", "tests/asr/test_asr_argparse.py"),
+        ("nemo_lite/errors.py", "tests/test_errors.py"),
+    ],
+)
+def test_tests_are_looked_for_in_the_mirrored_folder(source: str, test: str) -> None:
+    assert ROOT / test in places_of_tests(ROOT / source)
