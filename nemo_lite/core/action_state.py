@@ -1,4 +1,4 @@
-"""What a backend's actions object offers, and what callbacks see of an action while it runs. No torch, no loop here."""
+"""What callbacks see of an action while it runs, as protocols that a backend fulfils. No torch, no loop here."""
 
 from __future__ import annotations
 
@@ -59,28 +59,50 @@ class StepTensors(Protocol):
         """
 
 
-class Evaluated(Protocol):
-    """An evaluation while and after it runs. Iterate it once, on every rank and to its end."""
+class TbWriter(Protocol):
+    """What callbacks use of a TensorBoard ``SummaryWriter``. One without ``flush`` is accepted too."""
 
-    def __iter__(self) -> Iterator[list[list[Any]]]:
-        """For each round of the ranks: for each wire a list with one value for each process that had a batch.
+    def add_scalar(self, tag: str, value: float, step: int, /) -> object:
+        """Write a number."""
 
-        Lists and rounds are in data order. Only the first rank gets them: on the others nothing comes out, and their
-        batches are computed all the same.
-        """
+    def add_text(self, tag: str, text: str, step: int, /) -> object:
+        """Write a text."""
+
+
+class ItemsSeen(Protocol):
+    """Which items of a data layer an evaluation or inference computed. Known on rank 0."""
 
     @property
     def num_items(self) -> int | None:
-        """After the iteration, on the first rank: how many items; ``None`` where the data layer does not number them.
+        """How many items; ``None`` where the data layer does not number them.
 
         Each item of the data layer counts once, whatever the number of ranks.
         """
 
     @property
     def digest(self) -> str:
-        """After the iteration, on the first rank: a hash of the items' ids in data order; "" where there are none.
+        """A hash of the items' ids in data order; "" where there are none.
 
         Equal sets have equal hashes, whatever the number of ranks or the batch size.
+        """
+
+
+class Inferred(ItemsSeen, Protocol):
+    """Which items an inference computed."""
+
+    @property
+    def items(self) -> list[int] | None:
+        """Their positions in data order; ``None`` where the data layer does not number them."""
+
+
+class Evaluated(ItemsSeen, Protocol):
+    """An evaluation. Iterate it once, on every rank and to its end; ``num_items`` and ``digest`` are known then."""
+
+    def __iter__(self) -> Iterator[list[list[Any]]]:
+        """For each round of the ranks: for each wire a list with one value for each rank that had a batch.
+
+        Lists and rounds are in data order. Only rank 0 gets them: on the others nothing comes out, but their batches
+        are computed as well.
         """
 
 
@@ -125,7 +147,7 @@ class ActionState(Protocol):
     @property
     def modules(self) -> Mapping[str, Any]: ...
     @property
-    def tb_writer(self) -> Any: ...
+    def tb_writer(self) -> TbWriter | None: ...
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""

@@ -1,14 +1,25 @@
-"""What can be asked of a backend: where to run, in what precision, with how many processes. Nothing runs here."""
+"""What the core asks of a backend, as protocols: its actions, its ranks, its devices. No torch, nothing runs here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from nemo_lite.core.action_state import Inferred, TbWriter
+from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.errors import UnknownNameError
+
+T = TypeVar("T")
+D = TypeVar("D", bound="Device")
+C = TypeVar("C", bound="Comm")
+Losses = Sequence[NmTensor] | Sequence[tuple[Any, Sequence[NmTensor]]]
+"""Losses that one optimizer minimises, or ``(optimizer, losses)`` for each of several."""
 
 
 class Backend(Enum):
@@ -55,15 +66,15 @@ class Optimization(Enum):
 
 
 @dataclass(frozen=True)
-class Launch:
-    """How processes find each other, where the launcher's environment does not say it all.
+class LaunchOptions:
+    """How the ranks find each other, where the launcher's environment does not say it all.
 
     Attributes:
         launcher: ``auto``, ``pytorch``, ``slurm``, ``mpi`` or ``none``.
-        init_method: ``tcp://host:port`` of the first process.
+        init_method: ``tcp://host:port`` of rank 0.
         rank, world_size: with ``init_method``, where no launcher sets them.
         backend: ``nccl`` or ``gloo``.
-        timeout_seconds: how long processes wait for the slowest in an exchange.
+        timeout_seconds: how long ranks wait for the slowest one in an exchange.
         start_seconds: how long they wait for each other at the start.
     """
 
@@ -76,17 +87,121 @@ class Launch:
     start_seconds: float = 60.0
 
 
-class BackendAdapter(Protocol):
-    """What the factory asks of a backend."""
+class Device(Protocol):
+    """Where modules run, as the backend names it; ``torch.device`` is one."""
 
-    def join(self, placement: DeviceType | None, local_rank: int | None, launch: Launch) -> tuple[Any, Any, str]:
-        """The group of processes this one belongs to, its device, and in words what that is.
+    @property
+    def type(self) -> str:
+        """``cpu`` or ``cuda``."""
 
-        Raises DeviceError when the placement cannot be had, UsageError when it is not clear who this process is, and
-        DistributedError when the others do not come.
+    @property
+    def index(self) -> int | None:
+        """Which one of the machine."""
+
+
+class Comm(Protocol):
+    """What the core asks of the group of ranks. All ranks call each method, in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """Index of this process among all of the run."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def local_rank(self) -> int | None:
+        """Index of this process on its machine; ``None`` for a single process."""
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on all ranks."""
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives, called on rank 0 only; ``None`` on the others."""
+
+    def all_agree(self, ok: bool) -> bool:
+        """Whether ``ok`` holds on every rank; the same answer everywhere."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Around an action: an error that leaves it is told to the other ranks, so that none waits for this one."""
+
+    def close(self) -> None:
+        """Leave the group. Closing twice does nothing."""
+
+
+class Actions(Protocol):
+    """Trains, evaluates and infers. ``NeuralModuleFactory`` explains the arguments.
+
+    Any: optimizers, lowered modules and the values of wires are the backend's own.
+    """
+
+    @property
+    def step(self) -> int:
+        """Index of the step made last."""
+
+    @property
+    def epoch(self) -> int:
+        """Index of the epoch."""
+
+    @property
+    def optimizers(self) -> Sequence[Any]:
+        """The optimizers of the run."""
+
+    @property
+    def inferred(self) -> Inferred | None:
+        """Which items the last :meth:`infer` computed; without any on ranks above 0."""
+
+    def train(
+        self,
+        tensors_to_optimize: Losses | None = None,
+        optimizer: Any = None,
+        optimization_params: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        lr_policy: LrPolicy | None = None,
+        *,
+        options: RunOptions | None = None,
+    ) -> None:
+        """Train. Without losses nothing is trained: only ``on_action_end`` of the callbacks runs."""
+
+    def eval(self, callbacks: Sequence[Callback]) -> None:
+        """Run each EvaluatorCallback once."""
+
+    def infer(self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None) -> list[list[Any]] | None:
+        """The values of wires over their whole data layer."""
+
+    def lower(self, tensors: Sequence[NmTensor]) -> Any:
+        """The module that computes these wires from a batch of their data layer."""
+
+    def create_optimizer(
+        self, optimizer: Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+    ) -> Any:
+        """An optimizer over modules, or over the modules behind wires."""
+
+    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
+        """Optimizer steps that an epoch of training over this data layer takes."""
+
+    def save_state_to(self, path: str | Path) -> None:
+        """Write step, epoch and optimizers to one file."""
+
+    def restore_state_from(self, path: str | Path) -> None:
+        """Read what :meth:`save_state_to` wrote."""
+
+    def clear_cache(self) -> None:
+        """Forget what ``infer`` kept."""
+
+
+class BackendAdapter(Protocol[D, C]):
+    """What the factory asks of a backend, whose devices are ``D`` and whose groups of ranks are ``C``."""
+
+    def join(self, placement: DeviceType | None, local_rank: int | None, launch: LaunchOptions) -> tuple[C, D, str]:
+        """The group of ranks that this process belongs to, its device, and a text that names the device.
+
+        Raises DeviceError when the placement cannot be had, UsageError when it is not clear which rank this process is,
+        and DistributedError when the other ranks do not come.
         """
 
-    def check_precision(self, device: Any, level: Optimization, amp_dtype: str | None) -> None:
+    def check_precision(self, device: D, level: Optimization, amp_dtype: str | None) -> None:
         """Raise UsageError when the device does not compute in this precision."""
 
     def seed(self, seed: int) -> None:
@@ -98,13 +213,13 @@ class BackendAdapter(Protocol):
     def make_actions(
         self,
         *,
-        device: Any,
-        comm: Any,
+        device: D,
+        comm: C,
         level: Optimization,
         amp_dtype: str | None,
         seed: int | None,
-        tb_writer: Any,
+        tb_writer: TbWriter | None,
         files: Sequence[str | Path],
         shard_weights: bool,
-    ) -> Any:
+    ) -> Actions:
         """A new actions object."""

@@ -177,6 +177,18 @@ def test_eval_takes_evaluators_only(factory):
         factory.eval([Record()])
 
 
+def test_the_trainer_takes_the_arguments_of_factory_train_and_infer_as_they_are(factory):
+    net, loss = build()
+    record, params = Record(), {"lr": 0.1, "num_epochs": 1}
+    trainer = factory.get_trainer()
+    trainer.train([loss], optimizer="sgd", optimization_params=params, callbacks=[record], batches_per_step=2)
+    assert [event for event in record.events if event.startswith("step_start")] == ["step_start 0", "step_start 1"]
+    (out,) = trainer.infer([net(x=Points(n=4, batch_size=2)()[0])], verbose=False, offload_to_cpu=True)
+    assert len(out) == 2
+    with pytest.raises(UnknownNameError, match=r'argument "batch_per_step" is not known.*mean batches_per_step'):
+        trainer.train([loss], optimizer="sgd", optimization_params=params, batch_per_step=2)
+
+
 def test_an_optimizer_is_over_every_parameter_once(factory):
     net, tied = Net(name="net"), Net(name="tied")
     tied.tie_weights_with(net, ["fc.weight"])

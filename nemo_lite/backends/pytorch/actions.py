@@ -21,9 +21,7 @@ from nemo_lite.backends.pytorch.engine.arguments import (
     check_callbacks,
     check_policy,
     check_sharding,
-    limits_of,
     optimizers_and_losses,
-    refuse_unsupported,
 )
 from nemo_lite.backends.pytorch.engine.evaluation import Certificate, Evaluation, in_data_order, torch_data_layer
 from nemo_lite.backends.pytorch.engine.inference import InferenceCache
@@ -31,16 +29,18 @@ from nemo_lite.backends.pytorch.engine.modes import set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives, modules_of
 from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.engine.statistics import make_statistics_equal
-from nemo_lite.backends.pytorch.engine.training import Limits, LrPolicy, Objective, Training
+from nemo_lite.backends.pytorch.engine.training import Objective, Training
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.action_state import TbWriter
+from nemo_lite.core.backend import Losses, Optimization
+from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.progress import ProgressBar
-from nemo_lite.core.factory import Optimization
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils import logging
 
@@ -65,7 +65,7 @@ class PtActions:
         self,
         local_rank: int | None = None,
         global_rank: int | None = None,
-        tb_writer: Any = None,
+        tb_writer: TbWriter | None = None,
         optimization_level: Optimization | str = Optimization.mxprO0,
         *,
         device: torch.device | None = None,
@@ -118,11 +118,7 @@ class PtActions:
         return lower(Dag(tensors).slice())
 
     def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
-        """Optimizer steps that an epoch of training over this data layer takes.
-
-        Raises:
-            UsageError: the data layer does not know how many batches it has.
-        """
+        """See :meth:`NeuralModuleFactory.steps_per_epoch`."""
         count = length_of(self._loader(data_layer, uneven))
         if count is None:
             raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps")
@@ -134,75 +130,39 @@ class PtActions:
         things_to_optimize: Sequence[Any],
         optimizer_params: Mapping[str, Any],
     ) -> torch.optim.Optimizer:
-        """An optimizer over modules, or over the modules behind wires. An instance is given back as it is.
-
-        Raises:
-            UnknownNameError: an optimizer of that name is not known.
-            UsageError: nothing to optimize, or an option that the optimizer does not have.
-        """
+        """See :meth:`NeuralModuleFactory.create_optimizer`."""
         return self._objectives.create_optimizer(optimizer, things_to_optimize, optimizer_params)
 
     def train(
         self,
-        tensors_to_optimize: Sequence[Any] | None = None,
+        tensors_to_optimize: Losses | None = None,
         optimizer: str | torch.optim.Optimizer | None = None,
         optimization_params: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Any] | None = None,
+        callbacks: Sequence[Callback] | None = None,
         lr_policy: LrPolicy | None = None,
-        batches_per_step: int | None = None,
-        stop_on_nan_loss: bool = False,
-        synced_batchnorm: bool = False,
-        synced_batchnorm_groupsize: int = 0,
-        gradient_predivide: bool = False,
-        amp_max_loss_scale: float = 2.0**24,
-        max_nonfinite_steps: int = 25,
-        uneven: Uneven = "pad",
+        *,
+        options: RunOptions | None = None,
+        **flat: Any,
     ) -> None:
-        """Train.
-
-        Args:
-            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
-                With ``None`` nothing is trained: only ``on_action_end`` of the callbacks runs.
-            optimizer: a name, or an instance (not with tuples).
-            optimization_params: ``lr`` and the optimizer's options, ``num_epochs`` or ``max_steps``,
-                ``grad_norm_clip``, ``amp_min_loss_scale``.
-            callbacks: NeMoCallbacks and ActionCallbacks, in any mix.
-            lr_policy: learning rate from (initial rate, step, epoch).
-            batches_per_step: batches whose gradients make one step; the last step of an epoch takes what is left.
-            stop_on_nan_loss: stop at the first loss that is not finite; otherwise its step is skipped.
-            synced_batchnorm: share batch statistics between processes; with one process there is nothing to share.
-            synced_batchnorm_groupsize: how many processes share; must divide their number.
-            gradient_predivide: refused: it was an option of apex' data parallelism.
-            amp_max_loss_scale: upper bound of the loss scale (float16).
-            max_nonfinite_steps: stop after so many steps in a row whose loss was not finite.
-            uneven: what happens with the items of an epoch that do not fill a batch on every process: ``pad`` (some
-                come twice), ``drop`` (they are left out), ``join`` (processes without data take part with weight zero)
-                or ``error``. How many there were is logged after each epoch.
-
-        Raises:
-            UsageError: both or neither of ``num_epochs`` and ``max_steps``, or arguments that contradict each other.
-            DagError: wires that do not form one DAG with one data layer.
-            NonFiniteLossError: with ``stop_on_nan_loss``, or ``max_nonfinite_steps`` in a row.
-            DistributedError: another process failed, died or hangs.
-        """
+        """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``options``, or taken as they are."""
         params = dict(optimization_params or {})
         called = CallbackList(_with_bar(check_callbacks(callbacks)))
         with self._comm.guarded():
             if tensors_to_optimize is None:
                 self._only_end(called)
                 return
-            limits = limits_of(params, batches_per_step, stop_on_nan_loss, max_nonfinite_steps, uneven)
+            options = options or RunOptions.of(params, **flat)
+            options.check_world_size(self._comm.world_size)
             check_policy(lr_policy)
-            refuse_unsupported(self._comm, synced_batchnorm, synced_batchnorm_groupsize, gradient_predivide)
-            precision = self._precision(params.get("amp_min_loss_scale"), amp_max_loss_scale)
+            precision = self._precision(options.amp_min_loss_scale, options.amp_max_loss_scale)
             check_sharding(self._shard_weights, self._comm, precision)
-            pairs = optimizers_and_losses(tensors_to_optimize, optimizer, limits)
+            pairs = optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
             dag = Dag([loss for _, losses in pairs for loss in losses])
-            # Before any exchange of weights: modules of other sizes shall be named, not run into each other.
+            # Check before weights are exchanged, so that modules of different sizes are reported by name.
             self._check_equal_start("training DAG", dag, called)
-            statistics = self._comm.synced_batchnorm if synced_batchnorm else SingleProcess().synced_batchnorm
-            with statistics(modules_of(dag), synced_batchnorm_groupsize), closing(called):
-                training = self._prepare(dag, pairs, params, called, limits, lr_policy, precision)
+            statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
+            with statistics(modules_of(dag), options.synced_batchnorm_groupsize), closing(called):
+                training = self._prepare(dag, pairs, params, called, options, lr_policy, precision)
                 training.run()
                 make_statistics_equal(modules_of(dag), self._comm)
             self._comm.at_step(None)
@@ -213,7 +173,7 @@ class PtActions:
         pairs: Sequence[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]],
         params: Mapping[str, Any],
         called: CallbackList,
-        limits: Limits,
+        options: RunOptions,
         lr_policy: LrPolicy | None,
         precision: Precision,
     ) -> Training:
@@ -224,8 +184,8 @@ class PtActions:
         objectives = [self._objectives.make(dag, chosen, losses, kept, params) for chosen, losses in pairs]
         self._state = state = self._new_state(precision, objectives, dag.modules, values)
         data_layer = torch_data_layer(dag)
-        loader = self._loader(data_layer, limits.uneven)
-        state.total_steps = _total_steps(loader, limits)
+        loader = self._loader(data_layer, options.uneven)
+        state.total_steps = _total_steps(loader, options)
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
         for wires in called.eval_wires:
@@ -233,17 +193,13 @@ class PtActions:
         batch_size = data_layer.setting("batch_size", 1)
         if self._comm.world_size > 1 and batch_size > 0:
             most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
-            batch = effective_batch(batch_size, self._comm.world_size, limits.batches_per_step, "items")
+            batch = effective_batch(batch_size, self._comm.world_size, options.batches_per_step, "items")
             logging.info("%s%s", most, batch)
         reseed = _reseeding(self._seed, self._comm)
-        return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, limits, reseed)
+        return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, options, reseed)
 
-    def eval(self, callbacks: Sequence[Any]) -> None:
-        """Run each EvaluatorCallback once.
-
-        Raises:
-            UsageError: no callback, or one that does not evaluate.
-        """
+    def eval(self, callbacks: Sequence[Callback]) -> None:
+        """Evaluate: see :meth:`NeuralModuleFactory.eval`."""
         if not check_callbacks(callbacks):
             raise UsageError("eval needs at least one EvaluatorCallback")
         called = CallbackList(callbacks)
@@ -253,55 +209,29 @@ class PtActions:
             self._only_end(called)
 
     def infer(
-        self,
-        tensors: Sequence[NmTensor],
-        checkpoint_dir: str | Path | None = None,
-        ckpt_pattern: str = "",
-        verbose: bool = True,
-        cache: bool = False,
-        use_cache: bool = False,
-        offload_to_cpu: bool = True,
-        modules_to_restore: Sequence[Any] | None = None,
+        self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None, **flat: Any
     ) -> list[list[Any]] | None:
-        """The values of wires over their whole data layer: for each wire a list with one entry a batch, in data order.
-
-        With several processes each computes its part; the first gets all values, in host memory, the others ``None``.
-
-        Args:
-            tensors: the wires.
-            checkpoint_dir: restore the modules' weights from here first.
-            ckpt_pattern: take the newest set whose name contains this.
-            verbose: show progress on a terminal.
-            cache: keep the values for later calls.
-            use_cache: continue from values that were kept, instead of running the DAG from its data layer.
-            offload_to_cpu: move each batch's values to host memory as soon as they are there.
-            modules_to_restore: restore only these; by default all of the DAG that have weights.
-
-        Raises:
-            UsageError: both ``cache`` and ``use_cache``.
-            CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
-            DagError: wires that do not form one DAG, or need more than what was kept.
-        """
-        if cache and use_cache:
-            raise UsageError("cache and use_cache exclude each other")
+        """Infer: see :meth:`NeuralModuleFactory.infer`, whose other arguments are ``options``, or taken as they are."""
+        options = options or InferOptions.of(**flat)
         with self._comm.guarded():
             dag = Dag(tensors)
             self._check_equal_start("inference DAG", dag)
             self._objectives.shard(dag)
-            modules = modules_to_restore or list(dag.modules.values())
-            if checkpoint_dir is not None:
-                self._restore(modules, checkpoint_dir, ckpt_pattern)
+            modules = options.modules_to_restore or list(dag.modules.values())
+            if options.checkpoint_dir is not None:
+                self._restore(modules, options.checkpoint_dir, options.ckpt_pattern)
             precision = self._precision()
             rows = (
                 self._cache.rows(tensors, self._device, precision)
-                if use_cache
+                if options.use_cache
                 else Evaluation(tensors, self._device, precision).rows(self._comm)
             )
-            if offload_to_cpu:
+            if options.offload_to_cpu:
                 rows = (row._replace(values=to_cpu(row.values)) for row in rows)
-            if cache:
+            if options.cache:
                 rows = self._cache.keeping(tensors, rows)
-            with ProgressBar.over(rows, verbose and self._comm.on_first(lambda: True) is True, "infer") as shown:
+            verbose = options.verbose and self._comm.on_first(lambda: True) is True
+            with ProgressBar.over(rows, verbose, "infer") as shown:
                 in_order = in_data_order(self._comm.rounds(map(tuple, shown)))
             self._inferred = Certificate(torch_data_layer(dag))
             for row in in_order:
@@ -372,9 +302,9 @@ def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
     return lambda epoch: seed_all(seed_of(base, rank=comm.rank, epoch=epoch))
 
 
-def _total_steps(loader: BatchLoader, limits: Limits) -> int | None:
-    if limits.max_steps is not None:
-        return limits.max_steps
+def _total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
+    if options.max_steps is not None:
+        return options.max_steps
     count = length_of(loader)
-    assert limits.num_epochs is not None
-    return None if count is None else math.ceil(count / limits.batches_per_step) * limits.num_epochs
+    assert options.num_epochs is not None
+    return None if count is None else math.ceil(count / options.batches_per_step) * options.num_epochs

@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed import Comm, Patience, ProcessGroup, SingleProcess
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.factory import DeviceType, Launch, Optimization
+from nemo_lite.core.action_state import TbWriter
+from nemo_lite.core.backend import DeviceType, LaunchOptions, Optimization
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch.identity import launch_line, restart_warning, who_am_i
 
@@ -24,7 +24,7 @@ class PyTorchAdapter:
     """The PyTorch backend as the factory sees it."""
 
     def join(
-        self, placement: DeviceType | None, local_rank: int | None, launch: Launch
+        self, placement: DeviceType | None, local_rank: int | None, launch: LaunchOptions
     ) -> tuple[Comm, torch.device, str]:
         """The group of processes that a launcher started, or this one alone; the device, and in words what it is."""
         place = who_am_i(
@@ -69,7 +69,7 @@ class PyTorchAdapter:
         level: Optimization,
         amp_dtype: str | None,
         seed: int | None,
-        tb_writer: Any,
+        tb_writer: TbWriter | None,
         files: Sequence[str | Path],
         shard_weights: bool,
     ) -> PtActions:

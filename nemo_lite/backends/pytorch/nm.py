@@ -29,7 +29,8 @@ class _TorchModule(NeuralModule, nn.Module):
         NeuralModule.__init__(self, name)
         # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
         factory = NeuralModuleFactory.get_default_factory()
-        self._device: torch.device = torch.device("cpu") if factory is None else factory.device
+        device = None if factory is None else factory.device
+        self._device = device if isinstance(device, torch.device) else torch.device("cpu")
 
     def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
         # NeMo's force_pt asked for running; what the arguments are says so already.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nemo_lite.core.factory import DeviceType
+from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import DeviceError
 
 

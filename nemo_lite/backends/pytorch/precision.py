@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from nemo_lite.core.factory import Optimization
+from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

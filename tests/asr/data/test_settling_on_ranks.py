@@ -8,13 +8,13 @@ from toys.manifests import damage, layer_of, make_set
 from nemo_lite import DeviceType
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
 from nemo_lite.backends.pytorch.data import Shard, settle
-from nemo_lite.core.factory import Launch
+from nemo_lite.core.backend import LaunchOptions
 
 
 def evaluate(folder, num_times, max_corrupt):
     """On each rank: what was unusable in the end."""
     os.chdir(folder)
-    comm, _, _ = PyTorchAdapter().join(DeviceType.CPU, None, Launch())
+    comm, _, _ = PyTorchAdapter().join(DeviceType.CPU, None, LaunchOptions())
     with comm.guarded():
         layer = layer_of(batch_size=1, sample_rate=8000, max_corrupt=max_corrupt)
         for _ in range(num_times):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from nemo_lite.core.run_options import Uneven as Uneven
 from nemo_lite.errors import UnknownNameError, UsageError
 
 Rows: TypeAlias = "npt.NDArray[np.int64]"
-Uneven = Literal["pad", "drop", "join", "error"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
+from nemo_lite.core.backend import Comm as CoreComm
+
 T = TypeVar("T")
 
 
@@ -32,16 +34,12 @@ class Replica(Protocol):
         """Around forward and backward of a micro-batch: gradients are exchanged on the last one only."""
 
 
-class Comm(Protocol):
-    """What the engine asks of the group of processes. Every method is called by all ranks, in the same order.
+class Comm(CoreComm, Protocol):
+    """What the engine asks of the group of ranks, beside what the core does. All ranks call each method, in order.
 
     Values that travel (``gather``, ``rounds``, ``share``) are tensors, numbers, texts, ``None``, and lists, tuples and
     dictionaries of them.
     """
-
-    rank: int
-    world_size: int
-    local_rank: int | None
 
     def replicate(self, module: nn.Module) -> Replica:
         """The module, with the first rank's weights on all, as it trains."""
@@ -68,9 +66,6 @@ class Comm(Protocol):
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one exchange."""
 
-    def all_agree(self, ok: bool) -> bool:
-        """Whether ``ok`` holds on every rank; the same answer everywhere."""
-
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each floating-point tensor its mean over the ranks, in place."""
 
@@ -83,23 +78,11 @@ class Comm(Protocol):
         On the others nothing comes out, and their rows are consumed. Memory holds one round.
         """
 
-    def share(self, value: T) -> T:
-        """The first rank's value, on all."""
-
     def barrier(self) -> None:
         """Wait for all ranks."""
 
-    def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives, called on the first rank only; ``None`` on the others."""
-
     def at_step(self, step: int | None) -> None:
         """Note which step is being made, or none, for reports about a rank that fails or hangs."""
-
-    def guarded(self) -> AbstractContextManager[None]:
-        """Around an action: an error that leaves it is told to the other ranks, so that none waits for this one."""
-
-    def close(self) -> None:
-        """Leave the group. Closing twice does nothing."""
 
 
 class Alone:

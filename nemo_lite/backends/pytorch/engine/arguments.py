@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from nemo_lite.backends.pytorch.data import Uneven
 from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.backends.pytorch.engine.step_batches import check_uneven
-from nemo_lite.backends.pytorch.engine.training import Limits
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-
-
-def limits_of(
-    params: Mapping[str, Any],
-    batches_per_step: int | None,
-    stop_on_nan_loss: bool,
-    max_nonfinite_steps: int = Limits.max_nonfinite_steps,
-    uneven: Uneven = Limits.uneven,
-) -> Limits:
-    """When the run ends, from ``optimization_params`` and the arguments beside it.
-
-    Raises:
-        UsageError: both or neither of ``num_epochs`` and ``max_steps``, or a number that cannot be one of its kind.
-        UnknownNameError: an ``uneven`` that is no policy.
-    """
-    num_epochs, max_steps = params.get("num_epochs"), params.get("max_steps")
-    if (num_epochs is None) == (max_steps is None):
-        got = "neither" if num_epochs is None else f"num_epochs={num_epochs} and max_steps={max_steps}"
-        raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
-    check_uneven(uneven)
-    counts = {
-        "num_epochs": num_epochs,
-        "max_steps": max_steps,
-        "batches_per_step": batches_per_step,
-        "max_nonfinite_steps": max_nonfinite_steps,
-    }
-    for name, value in counts.items():
-        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
-            raise UsageError(f"{name} must be a whole number, at least 1", got=repr(value))
-    clip = params.get("grad_norm_clip")
-    if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
-        raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
-    max_grad_norm = None if clip is None else float(clip)
-    return Limits(
-        num_epochs,
-        max_steps,
-        batches_per_step or 1,
-        max_grad_norm,
-        stop_on_nan_loss,
-        max_nonfinite_steps,
-        uneven,
-    )
 
 
 def check_policy(lr_policy: Any) -> None:
@@ -81,16 +35,6 @@ def check_callbacks(callbacks: Any) -> Sequence[Any]:
     return callbacks or ()
 
 
-def refuse_unsupported(comm: Comm, synced_batchnorm: bool, group_size: int, gradient_predivide: bool) -> None:
-    """Raise UsageError for options that cannot act."""
-    if gradient_predivide:
-        raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
-    if synced_batchnorm and group_size and comm.world_size % group_size:
-        raise UsageError(
-            "synced_batchnorm_groupsize must divide the number of processes", got=f"{group_size} and {comm.world_size}"
-        )
-
-
 def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> None:
     """Say that one process has nothing to divide.
 
@@ -104,7 +48,7 @@ def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> Non
 
 
 def optimizers_and_losses(
-    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, limits: Limits
+    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, batches_per_step: int
 ) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
     """``(optimizer, losses)`` for each objective.
 
@@ -124,6 +68,6 @@ def optimizers_and_losses(
         if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
             got = ", ".join(type(item).__name__ for item in tensors)
             raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
-    if optimizer is not None or limits.batches_per_step > 1:
+    if optimizer is not None or batches_per_step > 1:
         raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
     return list(tensors)

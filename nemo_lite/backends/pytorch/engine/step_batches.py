@@ -10,18 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import get_args
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-
-
-def check_uneven(uneven: str) -> None:
-    """Raise UnknownNameError for what is no policy."""
-    if uneven not in get_args(Uneven):
-        raise UnknownNameError("uneven", uneven, get_args(Uneven))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader
 from nemo_lite.backends.pytorch.distributed import Replica
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.engine.reach import refuse_unreached
@@ -21,12 +21,11 @@ from nemo_lite.backends.pytorch.engine.step_batches import Turn, Turns
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.run_options import LrPolicy, RunOptions
 from nemo_lite.errors import NonFiniteLossError, UsageError
 from nemo_lite.utils import logging
 
 _NOTHING = nullcontext()
-
-LrPolicy = Callable[[float, int, int], float]
 
 
 @dataclass
@@ -53,28 +52,6 @@ class Objective:
 
 
 @dataclass
-class Limits:
-    """When a run ends, and what it does on the way.
-
-    Attributes:
-        num_epochs, max_steps: one of them is given.
-        batches_per_step: batches on each rank whose gradients make one step.
-        max_grad_norm: gradients are clipped to it.
-        stop_on_nan_loss: stop at the first loss that is not finite.
-        max_nonfinite_steps: stop after so many steps in a row whose loss is not finite.
-        uneven: what happens when some ranks have no more batches in an epoch and others do.
-    """
-
-    num_epochs: int | None
-    max_steps: int | None
-    batches_per_step: int = 1
-    max_grad_norm: float | None = None
-    stop_on_nan_loss: bool = False
-    max_nonfinite_steps: int = 25
-    uneven: Uneven = "pad"
-
-
-@dataclass
 class _Skipped:
     """Steps whose loss was not finite."""
 
@@ -93,7 +70,7 @@ class Training:
         values: the step's tensors, part of ``state``.
         callbacks: told what happens.
         lr_policy: learning rate from (initial rate, step, epoch).
-        limits: when to end.
+        options: when to end, and what to do on the way.
         reseed: called with the index of each epoch before it starts.
     """
 
@@ -106,17 +83,17 @@ class Training:
         values: StepValues,
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
-        limits: Limits,
+        options: RunOptions,
         reseed: Callable[[int], None],
     ) -> None:
         self._objectives, self._place_of = objectives, place_of
         self._state, self._values, self._callbacks = state, values, callbacks
-        self._lr_policy, self._limits, self._reseed = lr_policy, limits, reseed
+        self._lr_policy, self._options, self._reseed = lr_policy, options, reseed
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._statistics = RunningStatistics(self._modules)
         # Batches that only keep the ranks together leave no trace in them; kept apart from what a skipped step needs.
         self._idle = RunningStatistics(self._modules, own_only=True)
-        self._turns = Turns(loader, state.comm, limits.batches_per_step, limits.uneven)
+        self._turns = Turns(loader, state.comm, options.batches_per_step, options.uneven)
         self._skipped = _Skipped()
 
     def run(self) -> None:
@@ -157,10 +134,10 @@ class Training:
             self._callbacks.on_epoch_end(state)
 
     def _is_done(self) -> bool:
-        state, limits = self._state, self._limits
-        if limits.max_steps is not None and state.steps_done >= limits.max_steps:
+        state, options = self._state, self._options
+        if options.max_steps is not None and state.steps_done >= options.max_steps:
             return True
-        return state.is_stopping or (limits.num_epochs is not None and state.epochs_done >= limits.num_epochs)
+        return state.is_stopping or (options.num_epochs is not None and state.epochs_done >= options.num_epochs)
 
     def _step(self, turn: Turn) -> Turn:
         """Make one optimizer step; what the next one takes."""
@@ -180,7 +157,7 @@ class Training:
         following = self._turns.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
         if following.was_finite:
             self._skipped.in_a_row = 0
-            state.precision.update(objective.optimizer, objective.parameters, self._limits.max_grad_norm)
+            state.precision.update(objective.optimizer, objective.parameters, self._options.grad_norm_clip)
         else:
             self._skip(turn.batches, losses)
         state.steps_done += 1
@@ -238,14 +215,14 @@ class Training:
         Raises:
             NonFiniteLossError: the run was told to stop then, or it was so too often in a row.
         """
-        skipped, limits, comm = self._skipped, self._limits, self._state.comm
+        skipped, options, comm = self._skipped, self._options, self._state.comm
         skipped.total += 1
         skipped.in_a_row += 1
         self._statistics.put_back()
         problem = comm.share(_told(self._state.step, comm.gather(self._suspects(batches, losses))))
-        if limits.stop_on_nan_loss:
+        if options.stop_on_nan_loss:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
-        if skipped.in_a_row >= limits.max_nonfinite_steps:
+        if skipped.in_a_row >= options.max_nonfinite_steps:
             raise NonFiniteLossError(
                 f"{problem}; it was step {skipped.in_a_row} in a row",
                 remedy="the weights are those before them; lower the learning rate, or look at the items",

@@ -1,0 +1,119 @@
+"""The options of a training run and of an inference, each as one frozen dataclass that checks itself. No execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.errors import UnknownNameError, UsageError
+
+Uneven = Literal["pad", "drop", "join", "error"]
+LrPolicy = Callable[[float, int, int], float]
+"""Learning rate from (initial rate, step, epoch)."""
+
+# Options that NeMo's scripts give in ``optimization_params``.
+_IN_PARAMS = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a training run computes its steps, and when it ends. ``NeuralModuleFactory.train`` explains each option.
+
+    Raises:
+        UsageError: both or neither of ``num_epochs`` and ``max_steps``, or a number out of range.
+        UnknownNameError: ``uneven`` is not one of the known policies.
+    """
+
+    num_epochs: int | None = None
+    max_steps: int | None = None
+    grad_norm_clip: float | None = None
+    amp_min_loss_scale: float | None = None
+    batches_per_step: int = 1
+    stop_on_nan_loss: bool = False
+    synced_batchnorm: bool = False
+    synced_batchnorm_groupsize: int = 0
+    gradient_predivide: bool = False
+    amp_max_loss_scale: float | None = 2.0**24
+    max_nonfinite_steps: int = 25
+    uneven: Uneven = "pad"
+
+    def __post_init__(self) -> None:
+        if (self.num_epochs is None) == (self.max_steps is None):
+            both = f"num_epochs={self.num_epochs} and max_steps={self.max_steps}"
+            got = "neither" if self.num_epochs is None else both
+            raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
+        if self.uneven not in get_args(Uneven):
+            raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
+        for name in ("num_epochs", "max_steps", "batches_per_step", "max_nonfinite_steps"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+                raise UsageError(f"{name} must be a whole number, at least 1", got=repr(value))
+        clip = self.grad_norm_clip
+        if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
+            raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
+        if self.gradient_predivide:
+            raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
+
+    @classmethod
+    def of(cls, optimization_params: Mapping[str, Any] | None, **flat: Any) -> RunOptions:
+        """The options from the arguments of NeMo's ``train``.
+
+        Args:
+            optimization_params: may hold ``num_epochs``, ``max_steps``, ``grad_norm_clip``, ``amp_min_loss_scale``.
+            flat: the others.
+
+        Raises:
+            UnknownNameError: an argument that ``train`` does not have.
+        """
+        _refuse_unknown("train", flat, [field.name for field in fields(cls) if field.name not in _IN_PARAMS])
+        if flat.get("batches_per_step") is None:
+            flat["batches_per_step"] = 1
+        params = optimization_params or {}
+        return cls(**{name: params[name] for name in _IN_PARAMS if name in params}, **flat)
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise UsageError when the ranks cannot be divided into groups that share batch statistics."""
+        if self.synced_batchnorm and self.synced_batchnorm_groupsize and world_size % self.synced_batchnorm_groupsize:
+            got = f"{self.synced_batchnorm_groupsize} and {world_size}"
+            raise UsageError("synced_batchnorm_groupsize must divide the number of processes", got=got)
+
+
+@dataclass(frozen=True)
+class InferOptions:
+    """How an inference runs. ``NeuralModuleFactory.infer`` explains each option.
+
+    Raises:
+        UsageError: both ``cache`` and ``use_cache``.
+    """
+
+    checkpoint_dir: str | Path | None = None
+    ckpt_pattern: str = ""
+    verbose: bool = True
+    cache: bool = False
+    use_cache: bool = False
+    offload_to_cpu: bool = True
+    modules_to_restore: Sequence[NeuralModule] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cache and self.use_cache:
+            raise UsageError("cache and use_cache exclude each other")
+
+    @classmethod
+    def of(cls, **flat: Any) -> InferOptions:
+        """The options from the arguments of NeMo's ``infer``.
+
+        Raises:
+            UnknownNameError: an argument that ``infer`` does not have.
+        """
+        _refuse_unknown("infer", flat, [field.name for field in fields(cls)])
+        return cls(**flat)
+
+
+def _refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("argument", name, known, place=function)
