@@ -122,7 +122,10 @@ def _full_spec(cls: type) -> str:
 
 
 def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
-    known = {_full_spec(cls): cls for cls in classes}
+    known: dict[str, type[M]] = {}
+    for cls in classes:
+        # The first is the class itself: torch.export leaves subclasses behind that copy its module and name.
+        known.setdefault(_full_spec(cls), cls)
     if full_spec in known:
         return known[full_spec]
     # A full_spec written by NeMo names the same class at another place.

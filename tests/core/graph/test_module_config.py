@@ -105,6 +105,13 @@ def test_a_class_is_found_among_the_subclasses_of_the_one_that_is_asked() -> Non
         Unrelated.deserialize(configuration)
 
 
+def test_a_subclass_that_copies_the_name_of_its_class_does_not_hide_it() -> None:
+    names = {"__module__": Narrow.__module__, "__qualname__": Narrow.__qualname__}
+    copy = type("Narrow", (Narrow,), {**names, "__init__": lambda self, base, path: None})
+    assert type(Narrow.deserialize(Narrow(3).serialize())) is Narrow
+    assert issubclass(copy, Narrow)
+
+
 def test_a_full_spec_of_nemo_names_our_class_of_that_name() -> None:
     header = {"full_spec": "nemo.collections.asr.stack.Narrow", "nemo_core_version": "0.11.0"}
     assert type(NeuralModule.deserialize({"header": header, "init_params": {"width": 1}})) is Narrow
