@@ -26,7 +26,7 @@ ORDERS = {
         launch, lr_policies, misc, helpers, files, digests < nemo_logging < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.launch": "addresses < identity",
-    "nemo_lite.core": "neural_types < graph < action_state, backend < show, callbacks, factory",
+    "nemo_lite.core": "neural_types < graph < action_state, run_options, show < callbacks < backend < factory",
     "nemo_lite.core.neural_types": "axes, comparison < elements < neural_type",
     "nemo_lite.core.graph": """
         nm_tensor, shapes, ports, module_config < neural_module < weight_sharing, dag < dag_shapes
@@ -46,7 +46,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.distributed.health": "activity, diagnosis < heartbeat < monitor",
     "nemo_lite.backends.pytorch.checkpoint": "storage < folder",
-    "nemo_lite.backends.pytorch.optim": "list_optimizers < create",
+    "nemo_lite.backends.pytorch.optim": "foreach < adam_w, from_torch, lamb, novograd < create",
     "nemo_lite.backends.pytorch.engine": """
         modes, statistics, step_batches, reach < evaluation < inference, run_state < training < arguments, objectives
     """,

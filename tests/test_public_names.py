@@ -86,6 +86,105 @@ def test_doors_hold_re_exports_only() -> None:
             assert not isinstance(node, (ast.FunctionDef, ast.ClassDef)), f"{file}:{node.lineno}"
 
 
+# Every file from which scripts and collections could import before the rooms were folded, with its names.
+# Where a file became a package, or moved, the old place re-exports.
+PLACES = {
+    "nemo_lite.backends.pytorch.actions": "PtActions",
+    "nemo_lite.backends.pytorch.adapter": "PyTorchAdapter",
+    "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents unique_names",
+    "nemo_lite.backends.pytorch.data": """
+        Asking Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Seeded Shard Uneven as_values
+        evaluation_plan leftover_of length_of settle
+    """,
+    "nemo_lite.backends.pytorch.distributed": "Comm Patience ProcessGroup Replica SingleProcess needs_all_ranks",
+    "nemo_lite.backends.pytorch.module_wrapper": "TrainableNeuralModuleWrapper",
+    "nemo_lite.backends.pytorch.nm": "DataLayerNM LossNM NonTrainableNM TrainableNM WeightShareTransform",
+    "nemo_lite.backends.pytorch.optimizers": "create_optimizer",
+    "nemo_lite.backends.pytorch.tutorials": "L1Loss MSELoss RealFunctionDataLayer TaylorNet",
+    "nemo_lite.config.values": "Config Key Keys Source dotted shown",
+    "nemo_lite.core.callbacks": """
+        ActionCallback CallbackList CheckpointCallback EvaluatorCallback ModuleSaverCallback NeMoCallback SimpleLogger
+        SimpleLossLoggerCallback TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback
+        on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_step_end
+        on_step_start
+    """,
+    "nemo_lite.core.deprecated_callbacks": """
+        ActionCallback EvaluatorCallback ModuleSaverCallback SimpleLossLoggerCallback UnfreezeCallback
+        ValueSetterCallback WandbCallback
+    """,
+    "nemo_lite.core.factory": "Backend DeviceType NeuralModuleFactory Optimization",
+    "nemo_lite.core.neural_factory": "Backend DeviceType NeuralModuleFactory Optimization",
+    "nemo_lite.core.neural_module": "NeuralModule subclasses",
+    "nemo_lite.core.neural_modules": "NeuralModule WeightShareTransform",
+    "nemo_lite.core.ports": "Ports",
+    "nemo_lite.core.shapes": "Expr Shape Size ceil_div floor_div named shape_of symbol",
+    "nemo_lite.errors": """
+        CheckpointError ConfigError DagError DataError DeviceError DistributedError NemoLiteError
+        NeuralPortNameMismatchError NeuralPortNmTensorMismatchError NeuralTypeError NonFiniteLossError
+        UnknownNameError UsageError did_you_mean reported_to_user
+    """,
+    "nemo_lite.utils.argparse": """
+        LaunchedParser NemoArgParser OneLineParser launch_arguments not_negative_float not_negative_int positive_int
+        seconds
+    """,
+    "nemo_lite.utils.decorators": "add_port_docs deprecated",
+    "nemo_lite.utils.digests": "digest_of digest_of_files digest_of_package unused_name",
+    "nemo_lite.utils.exp_logging": "ExpManager",
+    "nemo_lite.utils.files": "make_writable_folder temporary_name write_atomically",
+    "nemo_lite.utils.helpers": """
+        CheckpointName find_checkpoint_files get_checkpoint_from_dir parse_checkpoint_name rgetattr rsetattr
+    """,
+    "nemo_lite.utils.launch": "LAUNCHERS launch_line rank_in restart_warning who_am_i",
+    "nemo_lite.utils.lr_policies": """
+        CosineAnnealing InverseSquareRootAnnealing LRPolicy PolynomialDecayAnnealing PolynomialHoldDecayAnnealing
+        SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupPolicy get_all_lr_classes
+        get_lr_policy
+    """,
+    "nemo_lite.utils.misc": "pad_to",
+    "nemo_lite.utils.nemo_logging": "LogMode Logger logging",
+    "nemo_asr.argparse": "AsrArgParser EvalArgParser unique_tags",
+    "nemo_asr.audio": "Audio read_audio trimmed",
+    "nemo_asr.audio_preprocessing": """
+        AudioPreprocessor AudioToMFCCPreprocessor AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor
+        CropOrPadSpectrogramAugmentation MultiplyBatch SpectrogramAugmentation
+    """,
+    "nemo_asr.corpora.an4": "main make",
+    "nemo_asr.corpora.librispeech": "main make",
+    "nemo_asr.corpora.synth": "main make",
+    "nemo_asr.data_layer": "AudioToTextDataLayer",
+    "nemo_asr.greedy_ctc_decoder": "GreedyCTCDecoder",
+    "nemo_asr.helpers": """
+        monitor_asr_train_progress monitor_classification_training_progress post_process_predictions
+        post_process_transcripts process_classification_evaluation_batch process_classification_evaluation_epoch
+        process_evaluation_batch process_evaluation_epoch
+    """,
+    "nemo_asr.jasper": "JasperDecoderForCTC JasperDecoderForClassification JasperEncoder",
+    "nemo_asr.losses": "CTCLossNM CrossEntropyLossNM",
+    "nemo_asr.metrics": """
+        ErrorCounts classification_accuracy classification_confusion_matrix count_errors word_error_rate
+    """,
+    "nemo_asr.recipe": "Recipe load_recipe",
+    "nemo_asr.text": "CharParser ENCharParser make_parser vocabulary",
+}
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_an_import_place_from_before_the_rooms_has_its_names(module: str) -> None:
+    place = importlib.import_module(module)
+    assert [name for name in PLACES[module].split() if not hasattr(place, name)] == []
+
+
+def test_a_name_means_the_same_at_all_of_its_places() -> None:
+    """A door that holds a class of its own would break ``isinstance`` between two imports."""
+    found: dict[str, set[int]] = {}
+    for module in ("nemo_lite", "nemo_lite.core", "nemo_asr", *PLACES):
+        for name in (PLACES.get(module) or PUBLIC[module]).split():
+            thing = getattr(importlib.import_module(module), name)
+            if isinstance(thing, type):
+                found.setdefault(name, set()).add(id(thing))
+    assert [name for name, classes in found.items() if len(classes) > 1] == []
+
+
 PLACES_OF_NEMO = """
     backends.pytorch.actions.PtActions backends.pytorch.nm.TrainableNM
     backends.pytorch.tutorials.RealFunctionDataLayer core.AxisType core.NeuralPortNmTensorMismatchError

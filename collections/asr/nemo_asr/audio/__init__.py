@@ -1,1 +1,5 @@
-"""Waveforms: reading files, perturbing samples."""
+"""Waveforms: reading files, perturbing samples. Re-exports, nothing else."""
+
+from nemo_asr.audio.reading import Audio as Audio
+from nemo_asr.audio.reading import read_audio as read_audio
+from nemo_asr.audio.reading import trimmed as trimmed

@@ -1,1 +1,6 @@
-"""From texts to labels."""
+"""From texts to labels. Re-exports, nothing else."""
+
+from nemo_asr.text.parser import CharParser as CharParser
+from nemo_asr.text.parser import ENCharParser as ENCharParser
+from nemo_asr.text.parser import make_parser as make_parser
+from nemo_asr.text.parser import vocabulary as vocabulary
