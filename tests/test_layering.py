@@ -51,13 +51,13 @@ ORDERS = {
         modes, statistics, step_batches, reach < evaluation < inference, run_state < training < arguments, objectives
     """,
     "nemo_asr": """
-        text, audio, features, models, argparse < decoding, scoring < data < recipe < corpora
+        text, audio, features, models, argparse < decoding, scoring < data < recipe < known_modules, corpora
     """,
     "nemo_asr.audio": "header < reading < time_stretch < perturbation",
     "nemo_asr.data": "manifest_lines < manifest < dataset < loading, preflight, audio_files < audio_to_text",
     "nemo_asr.features": "signal_processing, augmentation < base < preprocessors",
     "nemo_asr.models": "convolution, jasper_spec, losses < squeeze_excite < jasper_blocks < jasper",
-    "nemo_asr.recipe": "sections, plan < recipe",
+    "nemo_asr.recipe": "registry, wiring, plan < sections < trial < recipe",
     "nemo_asr.scoring": "metrics < helpers",
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < an4, librispeech, synth",

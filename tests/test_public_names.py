@@ -52,8 +52,8 @@ PUBLIC = {
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
-        JasperDecoderForClassification JasperEncoder MultiplyBatch Recipe SpectrogramAugmentation
-        leave_out_infeasible load_recipe show_plan warn_of_infeasible without_weights word_error_rate
+        JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe SpectrogramAugmentation Wires
+        connect leave_out_infeasible load_recipe register show_plan warn_of_infeasible without_weights word_error_rate
     """,
 }
 

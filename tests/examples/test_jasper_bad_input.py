@@ -138,7 +138,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
         if len(calls) > 1:
             raise DataError("the disk of the evaluation set is gone")
 
-    monkeypatch.setattr("nemo_asr.scoring.helpers.process_evaluation_epoch", score)
+    monkeypatch.setattr("nemo_asr.helpers.process_evaluation_epoch", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
     assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2.json").is_file()
 
@@ -182,7 +182,7 @@ def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(l
         ("shuffle: true", "shufle: true", r"bad\.yaml:4:11: .*train\.shufle is not a key \(did you mean shuffle\?\)"),
         ("  conv_mask: true", "  conv_mask: true\n  conv_mask: true", r"bad\.yaml:10:3: .*conv_mask is given twice"),
         ('"b", "c"', '"b", "b"', r"bad\.yaml:13:25: label 'b' repeats the one at \S*bad\.yaml:13:20"),
-        ("activation: relu", "activation: relu\n  feat_in: 64", r"bad\.yaml:6:37: .*features is 32, .*feat_in is 64"),
+        ("activation: relu", "activation: relu\n  feat_in: 64", r"bad\.yaml:9:3: .*feat_in is 64, wanted 32: .*line 6"),
         ("activation: relu", "activation: rellu", r'bad\.yaml:7:1: JasperEncoder: activation "rellu" .*mean relu\?'),
         ("features: 32", "features: many", r'bad\.yaml:6:37: .*features is "many", wanted int'),
         ("filters: 64", "filters: -64", r"bad\.yaml:12:7: .*jasper\[1\]: filters is -64, wanted .*at least 1"),

@@ -1,5 +1,6 @@
 """nemo_asr: speech recognition with nemo_lite. Re-exports, nothing else."""
 
+import nemo_asr.known_modules
 from nemo_asr.audio.perturbation import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
@@ -19,7 +20,11 @@ from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.recipe.plan import leave_out_infeasible as leave_out_infeasible
 from nemo_asr.recipe.plan import show_plan as show_plan
 from nemo_asr.recipe.plan import warn_of_infeasible as warn_of_infeasible
-from nemo_asr.recipe.plan import without_weights as without_weights
 from nemo_asr.recipe.recipe import Recipe as Recipe
 from nemo_asr.recipe.recipe import load_recipe as load_recipe
+from nemo_asr.recipe.registry import register as register
+from nemo_asr.recipe.wiring import Model as Model
+from nemo_asr.recipe.wiring import Wires as Wires
+from nemo_asr.recipe.wiring import connect as connect
 from nemo_asr.scoring.metrics import word_error_rate as word_error_rate
+from nemo_lite.backends.pytorch.nm import without_weights as without_weights

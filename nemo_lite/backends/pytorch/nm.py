@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,11 @@ from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.weight_sharing import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
+
+
+def without_weights(yes: bool = True) -> AbstractContextManager[object]:
+    """In this context modules get shapes but no values, which takes no time: to be shown, not run. Or do nothing."""
+    return torch.device("meta") if yes else nullcontext()
 
 
 class _TorchModule(NeuralModule, nn.Module):

@@ -42,9 +42,9 @@ def write(name, texts):
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def connected(manifest="train.json"):
+def connected(manifest="train.json", batch_size=2):
     """A data layer and the wires of log-probabilities and loss."""
-    data_layer = AudioToTextDataLayer(manifest_filepath=manifest, labels=LABELS, batch_size=2)
+    data_layer = AudioToTextDataLayer(manifest_filepath=manifest, labels=LABELS, batch_size=batch_size)
     blocks = [{"filters": 8, "kernel": 3, "stride": 2, **BLOCK}, {"filters": 8, "kernel": 3, "stride": 2, **BLOCK}]
     audio, audio_len, text, text_len = data_layer()
     features, features_len = AudioToMelSpectrogramPreprocessor(features=16)(input_signal=audio, length=audio_len)
@@ -68,8 +68,7 @@ def test_texts_that_do_not_fit_are_listed_by_line_and_left_out_of_training(folde
 
 
 def test_what_is_left_out_is_what_makes_the_loss_infinite(folder):
-    data_layer, _, loss = connected()
-    data_layer.batch_size = 1
+    _, _, loss = connected(batch_size=1)
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
     (losses,) = factory.infer([loss])
     assert [bool(torch.isinf(value).all()) for value in losses] == [False, True, False, True]

@@ -327,7 +327,7 @@ def test_a_needed_section_that_is_missing_is_named(write: Write, section: str) -
 
 def test_an_encoder_without_blocks_is_refused_with_its_place(write: Write) -> None:
     text = FLAT[: FLAT.index("    - {filters: 8")].replace("  jasper:", "  jasper: []") + "labels: [a]\n"
-    assert f"a.yaml:{line_of('jasper: []', text)}:3: JasperEncoder.jasper has no blocks" in problems_of(write(text))
+    assert problems_of(write(text)) == ["a.yaml:18:1: JasperEncoder: jasper has no blocks"]
 
 
 def test_blocks_that_are_no_mappings_are_told_each(write: Write) -> None:
@@ -340,23 +340,26 @@ def test_blocks_that_are_no_mappings_are_told_each(write: Write) -> None:
 
 def test_features_and_feat_in_that_differ_name_both_lines(write: Write) -> None:
     text = with_("activation: relu", "activation: relu\n  feat_in: 80")
-    features, feat_in = line_of("features: 16", text), line_of("feat_in: 80", text)
+    features, feat_in = line_of("AudioToMelSpectrogramPreprocessor", text), line_of("feat_in: 80", text)
     assert problems_of(write(text)) == [
-        f"a.yaml:{features}:3: AudioToMelSpectrogramPreprocessor.features is 16, "
-        f"JasperEncoder.feat_in is 80 (line {feat_in})"
+        f"a.yaml:{feat_in}:3: JasperEncoder.feat_in is 80, wanted 16: JasperEncoder.audio_signal cannot take "
+        "AudioToMelSpectrogramPreprocessor.processed_signal "
+        f"(AudioToMelSpectrogramPreprocessor: line {features}): got B D=16 T MelSpectrogram, "
+        "wanted B D=80 T Spectrogram; D is 16, not 80. Give both modules the same size."
     ]
 
 
 def test_features_by_default_and_feat_in_that_differ_name_the_section(write: Write) -> None:
     text = with_("features: 16\n  ", "", with_("activation: relu", "activation: relu\n  feat_in: 80"))
     (problem,) = problems_of(write(text))
-    assert "AudioToMelSpectrogramPreprocessor gives 64 features, JasperEncoder.feat_in is 80" in problem
+    assert "JasperEncoder.feat_in is 80, wanted 64: JasperEncoder.audio_signal cannot take AudioToMelSp" in problem
 
 
 def test_frame_splicing_that_differs_is_refused(write: Write) -> None:
     text = with_("activation: relu", "activation: relu\n  frame_splicing: 3")
     (problem,) = problems_of(write(text))
-    assert "AudioToMelSpectrogramPreprocessor.frame_splicing is 1, JasperEncoder.frame_splicing is 3 (line" in problem
+    assert "JasperEncoder.frame_splicing is 3, wanted 1: JasperEncoder.audio_signal cannot take" in problem
+    assert "got B D=16 T MelSpectrogram, wanted B D=48 T Spectrogram" in problem
 
 
 def test_sample_rates_that_differ_are_refused(write: Write) -> None:
@@ -369,8 +372,12 @@ def test_sample_rates_that_differ_are_refused(write: Write) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ("{num_classes: 5}", "JasperDecoderForCTC.num_classes is 5, the number of labels is 4"),
-        ("{feat_in: 8}", "JasperDecoderForCTC.feat_in is 8, JasperEncoder.jasper[1].filters is 12 (line 22)"),
+        ("{num_classes: 5}", "JasperDecoderForCTC.num_classes is 5, wanted 4: vocabulary and num_classes differ"),
+        (
+            "{feat_in: 8}",
+            "a.yaml:25:23: JasperDecoderForCTC.feat_in is 8, wanted 12: JasperDecoderForCTC.encoder_output cannot take "
+            "JasperEncoder.outputs (JasperEncoder: line 18)",
+        ),
         ("{vocabulary: [a, b, c, d]}", "JasperDecoderForCTC.vocabulary is not the same as labels (line"),
         ("{init_mod: x}", "JasperDecoderForCTC.init_mod is not a key (did you mean init_mode?)"),
     ],
@@ -404,7 +411,7 @@ def test_a_decoder_that_does_not_fit_is_refused(write: Write, params: str, messa
         (
             "num_classes: 4",
             "num_classes: 5",
-            "JasperDecoderForCTC.init_params.num_classes is 5, the number of labels is 4",
+            "JasperDecoderForCTC.init_params.num_classes is 5, wanted 4: vocabulary and num_classes differ",
         ),
     ],
 )

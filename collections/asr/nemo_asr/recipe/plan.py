@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-
-import torch
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
 from nemo_asr.data.preflight import Infeasible
@@ -15,11 +12,6 @@ from nemo_lite.core.show import as_text, frames_of, write_svg
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
 MOST_LISTED = 20
-
-
-def without_weights(yes: bool = True) -> AbstractContextManager[object]:
-    """In this context modules get shapes but no values, which takes no time: to be shown, not run. Or do nothing."""
-    return torch.device("meta") if yes else nullcontext()
 
 
 def show_plan(

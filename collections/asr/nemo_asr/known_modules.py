@@ -1,0 +1,31 @@
+"""The modules of this collection that a model's YAML may name: one line each. Roles follow from their ports."""
+
+from __future__ import annotations
+
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
+from nemo_asr.features.preprocessors import (
+    AudioToMelSpectrogramPreprocessor,
+    AudioToMFCCPreprocessor,
+    AudioToSpectrogramPreprocessor,
+)
+from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models.losses import CTCLossNM
+from nemo_asr.recipe.registry import register, register_models
+
+register(AudioToTextDataLayer, default=True)
+register(
+    AudioToMelSpectrogramPreprocessor,
+    older_names=["AudioPreprocessing"],
+    older_arguments={"feat_type": ("log", {"logfbank": True, "fbank": False})},
+)
+register(AudioToSpectrogramPreprocessor)
+register(AudioToMFCCPreprocessor)
+register(SpectrogramAugmentation)
+register(MultiplyBatch)
+register(JasperEncoder)
+register(JasperDecoderForCTC, default=True)
+register(CTCLossNM, default=True)
+register(GreedyCTCDecoder, default=True)
+register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

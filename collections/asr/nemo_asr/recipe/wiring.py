@@ -1,0 +1,111 @@
+"""connect: a model's modules on the wires of a data layer, by the types of their ports. No YAML in this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nemo_lite import DataLayerNM, NeuralModule, NmTensor
+from nemo_lite.core import AudioSignal, ElementType, LabelsType, LengthsType, NeuralType
+from nemo_lite.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Model:
+    """The modules that all DAGs of a model share; ``multiplier`` and ``augmentation`` are for training DAGs."""
+
+    preprocessor: NeuralModule
+    encoder: NeuralModule
+    decoder: NeuralModule
+    loss: NeuralModule
+    greedy: NeuralModule
+    multiplier: NeuralModule | None = None
+    augmentation: NeuralModule | None = None
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What a DAG of a model can be asked for. Without texts in the data there is no loss and no transcript."""
+
+    log_probs: NmTensor
+    predictions: NmTensor
+    loss: NmTensor | None = None
+    transcripts: NmTensor | None = None
+    transcript_lengths: NmTensor | None = None
+
+    @property
+    def scored(self) -> list[NmTensor | None]:
+        """What the callback functions of :mod:`nemo_asr.helpers` take, in their order."""
+        return [self.loss, self.predictions, self.transcripts, self.transcript_lengths]
+
+
+class Signal(NamedTuple):
+    """A padded wire, and the wire of its valid lengths where there is one."""
+
+    values: NmTensor
+    lengths: NmTensor | None
+
+
+def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wires:
+    """From a data layer to log-probabilities, predictions and, where it gives texts, the loss.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        data_layer: it gives audio, and texts as label ids.
+        training: go through the model's multiplier and augmentation, where it has them.
+
+    Raises:
+        NeuralPortNmTensorMismatchError: two modules do not fit each other.
+        UsageError: the data layer gives no audio.
+    """
+    data = signals_of(data_layer())
+    audio, text = (next((s for s in data if _is(s, element)), None) for element in (AudioSignal, LabelsType))
+    if audio is None:
+        raise UsageError("the data layer gives no audio", place=data_layer.name, got=", ".join(data_layer.output_ports))
+    features, *_ = pass_through(model.preprocessor, audio)
+    if training and model.multiplier and text:
+        features, text = pass_through(model.multiplier, features, text)
+    if training and model.augmentation:
+        features, *_ = pass_through(model.augmentation, features)
+    encoded, *_ = pass_through(model.encoder, features)
+    log_probs, *_ = pass_through(model.decoder, encoded)
+    predictions, *_ = pass_through(model.greedy, log_probs)
+    if text is None:
+        return Wires(log_probs.values, predictions.values)
+    loss, *_ = pass_through(model.loss, log_probs, text)
+    return Wires(log_probs.values, predictions.values, loss.values, text.values, text.lengths)
+
+
+def pass_through(module: NeuralModule, *signals: Signal) -> list[Signal]:
+    """Connect a module to signals; what it gives. Lengths that it does not give are those of the first signal.
+
+    A port takes the first signal of its element type, else the one at its position, so that the connection itself says
+    what does not fit. The k-th port for lengths belongs to the k-th other port, among inputs and among outputs.
+    """
+    ports = {port: ntype for port, ntype in module.input_ports.items() if not _is_lengths(ntype)}
+    chosen = [
+        next((s for s in signals if _is(s, type(ntype.elements_type))), None if ntype.optional else signals[index])
+        for index, (port, ntype) in enumerate(ports.items())
+        if index < len(signals) or ntype.optional
+    ]
+    inputs = {port: signal.values for port, signal in zip(ports, chosen, strict=False) if signal}
+    for port, signal in zip((p for p in module.input_ports if p not in ports), chosen, strict=False):
+        if signal and signal.lengths:
+            inputs[port] = signal.lengths
+    return signals_of(module.connect(**inputs), signals[0].lengths)
+
+
+def signals_of(outputs: NmTensor | tuple[NmTensor, ...], lengths: NmTensor | None = None) -> list[Signal]:
+    """The wires of a call as signals; ``lengths`` for those that have none of their own."""
+    wires = (outputs,) if isinstance(outputs, NmTensor) else outputs
+    own = [wire for wire in wires if _is_lengths(wire.ntype)]
+    values = [wire for wire in wires if not _is_lengths(wire.ntype)]
+    return [Signal(wire, own[k] if k < len(own) else lengths) for k, wire in enumerate(values)]
+
+
+def _is_lengths(ntype: NeuralType) -> bool:
+    return isinstance(ntype.elements_type, LengthsType)
+
+
+def _is(signal: Signal, element: type[ElementType]) -> bool:
+    return isinstance(signal.values.ntype.elements_type, element)
