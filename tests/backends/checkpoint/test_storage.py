@@ -8,6 +8,8 @@ import zipfile
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint import load_module, load_training_state, save_module, save_training_state
@@ -220,6 +222,28 @@ def test_a_training_state_survives_with_its_types(tmp_path):
     assert loaded == state
     assert type(loaded["flag"]) is bool
     assert type(loaded["betas"]) is tuple
+
+
+def test_the_file_of_a_training_state_is_what_it_always_was(tmp_path):
+    structure = (
+        '{"step": 3, "optimizers": [{"state": {"$items": [[0, {"exp_avg": {"$tensor": '
+        '"0:state.optimizers.0.state.0.exp_avg"}}]]}, "param_groups": [{"lr": 0.1, "betas": {"$tuple": [0.9, 0.99]}}]}]'
+        ', "precision": {"scale": {"$float": "inf"}}}'
+    )
+    tensors = {"0:state.optimizers.0.state.0.exp_avg": torch.arange(3.0)}
+    save_file(tensors, tmp_path / "old.safetensors", {"format": "nemo_lite training state", "structure": structure})
+    loaded = load_training_state(tmp_path / "old.safetensors")
+    moments = loaded["optimizers"][0]["state"][0]["exp_avg"]
+    assert moments.tolist() == [0.0, 1.0, 2.0]
+    assert loaded == {
+        "step": 3,
+        "optimizers": [{"state": {0: {"exp_avg": moments}}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]}],
+        "precision": {"scale": math.inf},
+    }
+    save_training_state(tmp_path / "new.safetensors", loaded)
+    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "nemo_lite training state", "structure": structure}
+        assert list(file.keys()) == list(tensors)
 
 
 def test_numbers_and_containers_of_other_classes_become_plain_ones(tmp_path):

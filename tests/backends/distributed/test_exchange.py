@@ -172,10 +172,11 @@ def test_what_cannot_travel_is_refused_with_its_type_and_place(value: Any, messa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('["__class__"]', "a header of kind '__class__'"),
-        ('["take", 3]', "a header of kind 'take'"),
-        ('["tensor", "load", 1]', "a tensor of 'load'"),
-        ('["tensor", "float32", 1]', "shape"),
+        ('{"$class": []}', r"unknown mark \$class"),
+        ('{"$tensor": ["load", 1]}', "a tensor of 'load'"),
+        ('{"$tensor": ["float32", 1]}', "shape"),
+        ('{"$array": ["O", [1], ["uint8", 8]]}', "an array of 'O'"),
+        ('{"$array": ["f3", [1], ["uint8", 8]]}', "an array of 'f3'"),
         ("[", "Expecting value"),
     ],
 )

@@ -7,7 +7,6 @@ beside it. Reading either runs no code. The ``.pt`` files of NeMo 0.x are read w
 from __future__ import annotations
 
 import json
-import math
 import pickle
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch import tensor_codec
+from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
 from nemo_lite.utils.files import write_atomically
 
@@ -26,7 +27,6 @@ MODULE_FORMAT = "nemo_lite module"
 STATE_FORMAT = "nemo_lite training state"
 # safetensors accepts a header of 100 MB; a state needs some hundred bytes a parameter tensor.
 _MAX_STRUCTURE_BYTES = 64 * 2**20
-_MAX_DEPTH = 64
 _MAX_LISTED = 8
 
 
@@ -106,7 +106,17 @@ def save_training_state(path: str | Path, state: Mapping[str, Any]) -> None:
         UsageError: the file cannot be written.
     """
     tensors: dict[str, Tensor] = {}
-    structure = json.dumps(_encode(state, "state", tensors, {}), allow_nan=False)
+    names: dict[int, str] = {}
+
+    def put(tensor: Tensor, key_path: tensor_codec.Path) -> str:
+        name = names.setdefault(id(tensor), f"{len(tensors)}:{_place_of(key_path)}")
+        tensors[name] = tensor
+        return name
+
+    try:
+        structure = json.dumps(tensor_codec.encode(state, put, exact=False), allow_nan=False)
+    except EncodeError as error:
+        raise _not_storable(error) from None
     if len(structure) > _MAX_STRUCTURE_BYTES:
         raise CheckpointError(
             "the training state is too large",
@@ -136,12 +146,25 @@ def load_training_state(path: str | Path) -> dict[str, Any]:
         try:
             # A copy: tensors read from safetensors are mapped from the file, which may be deleted under a long run.
             own = {name: tensor.clone() for name, tensor in tensors.items()}
-            state = _decode(json.loads(metadata["structure"]), own)
+            state = tensor_codec.decode(json.loads(metadata["structure"]), own.__getitem__)
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise _damaged(path, error) from error
     if not isinstance(state, dict):
         raise CheckpointError("this is no training state", place=str(path), got=type(state).__name__, wanted="a dict")
     return state
+
+
+def _place_of(key_path: tensor_codec.Path) -> str:
+    return ".".join(["state", *map(str, key_path)])
+
+
+def _not_storable(error: EncodeError) -> CheckpointError:
+    place = _place_of(error.path)
+    if error.too_deep:
+        wanted = f"at most {tensor_codec.MAX_DEPTH} levels"
+        return CheckpointError("the state is nested too deeply", place=place, wanted=wanted)
+    wanted = "a number, text, None, tensor, or a list, tuple or dict of them"
+    return CheckpointError(f"{place} cannot be stored", got=error.what, wanted=wanted)
 
 
 def _write(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -301,55 +324,3 @@ def _listed(title: str, entries: list[str]) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return f"({', '.join(map(str, tensor.shape))})"
-
-
-def _encode(value: Any, place: str, tensors: dict[str, Tensor], seen: dict[int, str], depth: int = 0) -> Any:
-    """JSON for ``value``. Keys that begin with $ mark what JSON lacks; tensors are referred to by name."""
-    if depth > _MAX_DEPTH:
-        raise CheckpointError("the state is nested too deeply", place=place, wanted=f"at most {_MAX_DEPTH} levels")
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, Tensor):
-        name = seen.setdefault(id(value), f"{len(tensors)}:{place}")
-        tensors[name] = value
-        return {"$tensor": name}
-
-    def encoded(key: object, item: object) -> Any:
-        return _encode(item, f"{place}.{key}", tensors, seen, depth + 1)
-
-    if isinstance(value, (list, tuple)):
-        items = [encoded(index, item) for index, item in enumerate(value)]
-        return items if isinstance(value, list) else {"$tuple": items}
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: encoded(key, item) for key, item in value.items()}
-        return {"$items": [[encoded("key", key), encoded(key, item)] for key, item in value.items()]}
-    raise CheckpointError(
-        f"{place} cannot be stored",
-        got=type(value).__name__,
-        wanted="a number, text, None, tensor, or a list, tuple or dict of them",
-    )
-
-
-def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    mark = next(iter(value), "")
-    if not mark.startswith("$"):
-        return {key: _decode(item, tensors) for key, item in value.items()}
-    content = value[mark]
-    if mark == "$tensor":
-        return tensors[content]
-    if mark == "$float":
-        return float(content)
-    if mark == "$tuple":
-        return tuple(_decode(item, tensors) for item in content)
-    if mark == "$items":
-        return {_decode(key, tensors): _decode(item, tensors) for key, item in content}
-    raise ValueError(f"unknown mark {mark}")

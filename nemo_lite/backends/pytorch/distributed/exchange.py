@@ -11,23 +11,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
+from nemo_lite.backends.pytorch import tensor_codec
+from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import UsageError
 
 T = TypeVar("T")
 Parcel: TypeAlias = "list[torch.Tensor]"
-Path: TypeAlias = "tuple[str | int, ...]"
 
 _PIECE_BYTES = 4 * 2**20
 _LENGTH_BYTES = 8
-# Python refuses to write or read very long decimal numbers; longer integers than these travel in hexadecimal.
-_DECIMAL = range(-(2**63), 2**63)
-_NUMPY_KINDS = "biufcSUmM"
 
 
 def encode(value: Any) -> Parcel:
@@ -43,13 +40,26 @@ def encode(value: Any) -> Parcel:
         UsageError: something else, with its place in the value.
     """
     buffers: Parcel = []
+
+    def put(tensor: torch.Tensor, path: tensor_codec.Path) -> list[Any]:
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
+            raise EncodeError("a tensor that is sparse, nested, quantized or without data", path)
+        plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        # Not reshape(-1): the stride of a dimension of size 1 is arbitrary, and view() minds it.
+        buffers.append(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8))
+        return [str(plain.dtype).removeprefix("torch."), *plain.shape]
+
     try:
-        described = _described(value, (), buffers)
-        text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:
-        _refuse("what is nested so deeply, or contains itself,", ())
+        text = json.dumps(tensor_codec.encode(value, put, exact=True), ensure_ascii=False, separators=(",", ":"))
+    except EncodeError as error:
+        raise UsageError(
+            f"{error.what} cannot travel between ranks",
+            place="value" + "".join(f"[{key!r}]" for key in error.path if not error.too_deep),
+            wanted="tensors, NumPy arrays, numbers, texts, bytes, None, and lists, tuples and dictionaries of them",
+        ) from None
     header = text.encode("utf-8", "surrogatepass")
-    return [_buffer_of(len(header).to_bytes(_LENGTH_BYTES, "little") + header), *buffers]
+    content = bytearray(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
+    return [torch.frombuffer(content, dtype=torch.uint8), *buffers]
 
 
 def decode(parcel: torch.Tensor) -> Any:
@@ -67,7 +77,7 @@ def decode(parcel: torch.Tensor) -> Any:
         # A copy: a small tensor that is kept would keep all others of its parcel.
         return parcel[start - num_bytes : start].clone()
 
-    return _Unpacked(take).value(_read(parcel[_LENGTH_BYTES:start]))
+    return _decoded(parcel[_LENGTH_BYTES:start], take)
 
 
 class Exchange:
@@ -121,7 +131,7 @@ class Exchange:
                     self._broadcast(buffer)
                 return value
             text = self._from_first(int(size))[_LENGTH_BYTES:]
-            shared: T = _Unpacked(self._from_first).value(_read(text))
+            shared: T = _decoded(text, self._from_first)
         return shared
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
@@ -212,9 +222,19 @@ class Exchange:
         return arrived
 
 
-def _read(text: torch.Tensor) -> Any:
-    """A header."""
-    return json.loads(text.numpy().tobytes().decode("utf-8", "surrogatepass"))
+def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:
+    """The value of a header.
+
+    Args:
+        take: gives the next buffer: so many bytes, in memory of their own.
+    """
+
+    def tensor_of(described: list[Any]) -> torch.Tensor:
+        name, *shape = described
+        dtype = tensor_codec.dtype_named(name)
+        return take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+    return tensor_codec.decode(json.loads(header.numpy().tobytes().decode("utf-8", "surrogatepass")), tensor_of)
 
 
 def _num_bytes(parcel: Parcel) -> int:
@@ -240,115 +260,3 @@ def _pieces(parcel: Parcel, piece_bytes: int) -> Iterator[torch.Tensor]:
                 pending, room = [], piece_bytes
     if pending:
         yield _joined(pending)
-
-
-def _described(value: Any, path: Path, buffers: Parcel) -> Any:
-    """The header of a value; what it leaves to the buffers is added to them.
-
-    A number that is not too long, text, a bool and None stand for themselves; everything else is a list whose first
-    element says what it is.
-    """
-    kind = type(value)
-    if value is None or kind in (str, bool, float) or (kind is int and value in _DECIMAL):
-        return value
-    if kind is int:
-        return ["int", hex(value)]
-    if kind in (list, tuple):
-        return [kind.__name__, *(_described(item, (*path, i), buffers) for i, item in enumerate(value))]
-    if kind is dict:
-        return ["dict", *_pairs(value, path, buffers)]
-    if kind in (torch.Tensor, torch.nn.Parameter):
-        return _described_tensor(value, path, buffers)
-    if kind is np.ndarray or isinstance(value, np.generic):
-        return _described_array(value, path, buffers)
-    if kind is bytes:
-        buffers.append(_buffer_of(value))
-        return ["bytes", len(value)]
-    _refuse(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), path)
-
-
-def _pairs(value: dict[Any, Any], path: Path, buffers: Parcel) -> Iterator[list[Any]]:
-    for key, item in value.items():
-        if type(key) not in (str, int):
-            _refuse(f"a dictionary with the key {key!r}", path)
-        yield [_described(key, path, buffers), _described(item, (*path, key), buffers)]
-
-
-def _described_tensor(value: torch.Tensor, path: Path, buffers: Parcel) -> list[Any]:
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized or value.is_meta:
-        _refuse("a tensor that is sparse, nested, quantized or without data", path)
-    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    # Not reshape(-1): the stride of a dimension of size 1 is arbitrary, and view() minds it.
-    buffers.append(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8))
-    return ["tensor", str(plain.dtype).removeprefix("torch."), *plain.shape]
-
-
-def _described_array(value: Any, path: Path, buffers: Parcel) -> list[Any]:
-    if value.dtype.kind not in _NUMPY_KINDS:
-        _refuse(f"a NumPy array of {value.dtype}", path)
-    buffers.append(_buffer_of(value.tobytes()))
-    return ["array" if isinstance(value, np.ndarray) else "scalar", value.dtype.str, *value.shape]
-
-
-def _buffer_of(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-
-
-def _refuse(what: str, path: Path) -> NoReturn:
-    raise UsageError(
-        f"{what} cannot travel between ranks",
-        place="value" + "".join(f"[{key!r}]" for key in path),
-        wanted="tensors, NumPy arrays, numbers, texts, bytes, None, and lists, tuples and dictionaries of them",
-    )
-
-
-class _Unpacked:
-    """The values that headers describe.
-
-    Args:
-        take: gives what they left to the buffers, in the same order: so many bytes, in memory of their own.
-    """
-
-    def __init__(self, take: Callable[[int], torch.Tensor]) -> None:
-        self._take = take
-
-    def value(self, header: Any) -> Any:
-        """The value that a header describes."""
-        if not isinstance(header, list):
-            return header
-        kind, *parts = header
-        unpack = getattr(self, f"_{kind}", None) if kind in _KINDS else None
-        if unpack is None:
-            raise ValueError(f"a header of kind {kind!r}")
-        return unpack(*parts)
-
-    def _int(self, digits: str) -> int:
-        return int(digits, 16)
-
-    def _list(self, *items: Any) -> list[Any]:
-        return [self.value(item) for item in items]
-
-    def _tuple(self, *items: Any) -> tuple[Any, ...]:
-        return tuple(self._list(*items))
-
-    def _dict(self, *pairs: list[Any]) -> dict[Any, Any]:
-        return {self.value(key): self.value(item) for key, item in pairs}
-
-    def _bytes(self, length: int) -> bytes:
-        return self._take(length).numpy().tobytes()
-
-    def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"a tensor of {name!r}")
-        return self._take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-
-    def _array(self, name: str, *shape: int) -> Any:
-        dtype = np.dtype(name)
-        return np.ndarray(shape, dtype, self._take(math.prod(shape) * dtype.itemsize).numpy())
-
-    def _scalar(self, name: str) -> Any:
-        return self._array(name)[()]
-
-
-_KINDS = ("int", "list", "tuple", "dict", "bytes", "tensor", "array", "scalar")
