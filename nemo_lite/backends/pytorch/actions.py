@@ -23,13 +23,18 @@ from nemo_lite.backends.pytorch.engine.arguments import (
     check_sharding,
     optimizers_and_losses,
 )
-from nemo_lite.backends.pytorch.engine.evaluation import Certificate, Evaluation, in_data_order, torch_data_layer
-from nemo_lite.backends.pytorch.engine.inference import InferenceCache
-from nemo_lite.backends.pytorch.engine.modes import set_training
-from nemo_lite.backends.pytorch.engine.objectives import Objectives, modules_of
-from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues, named_weighted_modules, read_on_first
-from nemo_lite.backends.pytorch.engine.statistics import make_statistics_equal
-from nemo_lite.backends.pytorch.engine.training import Objective, Training
+from nemo_lite.backends.pytorch.engine.evaluation import (
+    Certificate,
+    Evaluation,
+    InferenceCache,
+    in_data_order,
+    torch_data_layer,
+)
+from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, set_training
+from nemo_lite.backends.pytorch.engine.objectives import Objective, Objectives, modules_of
+from nemo_lite.backends.pytorch.engine.run_state import RunState, named_weighted_modules, read_on_first
+from nemo_lite.backends.pytorch.engine.step_values import StepValues
+from nemo_lite.backends.pytorch.engine.training import Training
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu

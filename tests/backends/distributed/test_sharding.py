@@ -27,7 +27,7 @@ from nemo_lite.backends.pytorch.distributed.sharding import (
     shard,
     whole,
 )
-from nemo_lite.backends.pytorch.engine.modes import evaluating
+from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.optim.create import create_optimizer

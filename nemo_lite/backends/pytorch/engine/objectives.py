@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.backends.pytorch.engine.training import Objective
+from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import UsageError
+
+
+@dataclass
+class Objective:
+    """What one optimizer minimises.
+
+    Attributes:
+        run: computes the losses, then the kept wires, from a batch; its gradients are averaged over the ranks.
+        num_losses: how many of its outputs are losses; they are summed.
+        kept: the wires of a batch, then those of its outputs.
+        calls: the calls that ``run`` makes.
+        optimizer: updates ``parameters``.
+        parameters: what is clipped and updated.
+        initial_lrs: learning rate of each parameter group before any policy.
+    """
+
+    run: Replica
+    num_losses: int
+    kept: Sequence[NmTensor]
+    calls: Set[ModuleCall]
+    optimizer: torch.optim.Optimizer
+    parameters: Sequence[nn.Parameter]
+    initial_lrs: Sequence[float]
 
 
 class Objectives:
@@ -121,3 +144,45 @@ def _can_be_optimized(thing: Any) -> bool:
 def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
     """Every parameter once, also those that are shared or frozen (a frozen one gets no gradient, so it stays)."""
     return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))
+
+
+def refuse_unreached(loss: torch.Tensor, modules: Iterable[tuple[str, nn.Module]]) -> None:
+    """Raise UsageError for weights that are to be trained and that the loss does not depend on.
+
+    Data parallelism waits for the gradient of every weight: one that never comes would leave the others unexchanged.
+
+    Args:
+        loss: what is minimised.
+        modules: the modules with their names for messages.
+    """
+    reached = _reached(loss)
+    weights = [
+        (f"{module_name}.{name}", parameter)
+        for module_name, module in modules
+        for name, parameter in module.named_parameters()
+    ]
+    missing = [name for name, parameter in weights if parameter.requires_grad and parameter not in reached]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise UsageError(
+            "the loss does not depend on weights that are to be trained",
+            got=shown,
+            remedy="freeze them, or use them: several processes wait for the gradient of every weight",
+        )
+
+
+def _reached(loss: torch.Tensor) -> set[torch.Tensor]:
+    """The leaves of the graph behind a loss."""
+    seen: set[object] = set()
+    leaves: set[torch.Tensor] = set()
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            leaves.add(variable)
+        stack.extend(function for function, _ in node.next_functions)
+    return leaves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -12,43 +12,19 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
-from nemo_lite.backends.pytorch.distributed import Replica
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
-from nemo_lite.backends.pytorch.engine.reach import refuse_unreached
-from nemo_lite.backends.pytorch.engine.run_state import RunState, StepValues
-from nemo_lite.backends.pytorch.engine.statistics import RunningStatistics
+from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
+from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
+from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.backends.pytorch.engine.step_batches import Turn, Turns
+from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.callbacks.base import CallbackList
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.core.run_options import LrPolicy, RunOptions
 from nemo_lite.errors import NonFiniteLossError, UsageError
 from nemo_lite.utils import logging
 
 _NOTHING = nullcontext()
-
-
-@dataclass
-class Objective:
-    """What one optimizer minimises.
-
-    Attributes:
-        run: computes the losses, then the kept wires, from a batch; its gradients are averaged over the ranks.
-        num_losses: how many of its outputs are losses; they are summed.
-        kept: the wires of a batch, then those of its outputs.
-        calls: the calls that ``run`` makes.
-        optimizer: updates ``parameters``.
-        parameters: what is clipped and updated.
-        initial_lrs: learning rate of each parameter group before any policy.
-    """
-
-    run: Replica
-    num_losses: int
-    kept: Sequence[NmTensor]
-    calls: Set[ModuleCall]
-    optimizer: torch.optim.Optimizer
-    parameters: Sequence[nn.Parameter]
-    initial_lrs: Sequence[float]
 
 
 @dataclass

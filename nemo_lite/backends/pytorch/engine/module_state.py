@@ -1,4 +1,4 @@
-"""Running statistics of normalisation layers: put back after a step without a trace, made equal on all ranks."""
+"""Modes and running statistics of modules that several DAGs share: set for an action, put back after it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
+from nemo_lite.backends.pytorch.nm import TrainableNM
+
+
+def set_training(modules: Iterable[nn.Module]) -> None:
+    """Put modules into training mode. Frozen ones, and parts that a user put into evaluation mode, stay as they are."""
+    for module in modules:
+        frozen = isinstance(module, TrainableNM) and module.is_frozen()
+        if not module.training and not frozen:
+            module.train()
+
+
+@contextmanager
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Evaluation mode inside, and every part's own mode again afterwards."""
+    before = [(part, part.training) for module in modules for part in module.modules()]
+    for part, _ in before:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 class RunningStatistics:
