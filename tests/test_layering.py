@@ -36,7 +36,7 @@ ORDERS = {
     """,
     "nemo_lite.core.show": "view, layout < palette < text, mermaid, svg",
     "nemo_lite.backends.pytorch": """
-        data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision, placement, module_wrapper,
+        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision, placement, module_wrapper,
         tutorials, optim < engine < actions < adapter
     """,
     "nemo_lite.backends.pytorch.data": "items, order, seeds < cost_sampling, unusable < loaders",
@@ -48,7 +48,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.checkpoint": "storage < folder",
     "nemo_lite.backends.pytorch.optim": "foreach < adam_w, from_torch, lamb, novograd < create",
     "nemo_lite.backends.pytorch.engine": """
-        modes, statistics, step_batches, reach < evaluation < inference, run_state < training < arguments, objectives
+        arguments, module_state, objectives, step_batches, step_values < evaluation < run_state < training
     """,
     "nemo_asr": """
         text, audio, features, models, argparse < decoding, scoring < data < recipe < known_modules, corpora

@@ -21,7 +21,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/engine/arguments.py": (1, "refuses sharded weights on one rank"),
     "nemo_lite/backends/pytorch/engine/run_state.py": (1, "a single process stops without an exchange"),
     "nemo_lite/backends/pytorch/engine/step_batches.py": (2, "a single process exchanges nothing at a step"),
-    "nemo_lite/backends/pytorch/engine/statistics.py": (2, "a single process has nothing to make equal"),
+    "nemo_lite/backends/pytorch/engine/module_state.py": (2, "a single process has nothing to make equal"),
     "nemo_lite/core/callbacks/evaluator.py": (1, "NeMo's wording of a distributed evaluation"),
     "collections/asr/nemo_asr/argparse.py": (1, "only rank 0 needs the checkpoints on its machine"),
 }

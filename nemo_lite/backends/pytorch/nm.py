@@ -288,12 +288,8 @@ class DataLayerNM(_TorchModule):
         if isinstance(dataset, IterableDataset):
             remedy = "give batches of it as data_iterator"
             raise UsageError("dataset is read by position", place=self.name, got="an IterableDataset", remedy=remedy)
-        batch_size = self.setting("batch_size", 1)
-        batching = Batching(
-            batch_size if batch_size > 0 else -1,
-            shuffle=self.setting("shuffle", True),
-            drop_last=self.setting("drop_last", False),
-        )
+        size, drop_last = self.setting("batch_size", 1), self.setting("drop_last", False)
+        batching = Batching(size if size > 0 else -1, self.setting("shuffle", True), drop_last=drop_last)
         # The data set's own length: a layer's that differs would leave items out, or ask for some that are not there.
         num_items = len(dataset) if isinstance(dataset, Sized) else len(self)
         return DatasetLoader(
