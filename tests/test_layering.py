@@ -32,7 +32,7 @@ ORDERS = {
         nm_tensor, shapes, ports, module_config < neural_module < weight_sharing, dag < dag_shapes
     """,
     "nemo_lite.core.callbacks": """
-        base, wandb_run < action_callback, checkpoint, loggers < evaluator, progress, older_callbacks, value_setter
+        base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
     "nemo_lite.core.show": "view, layout < palette < text, mermaid, svg",
     "nemo_lite.backends.pytorch": """

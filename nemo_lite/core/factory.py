@@ -293,15 +293,14 @@ class NeuralModuleFactory:
         """Train.
 
         Args:
-            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
-                With ``None`` nothing is trained: only ``on_action_end`` of the callbacks runs.
+            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn; or
+                ``None``: nothing is trained, only ``on_action_end`` of the callbacks runs.
             optimizer: a name, or an instance (not with tuples).
             optimization_params: ``lr`` and the optimizer's options, ``num_epochs`` or ``max_steps``,
-                ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale`` (float16).
+                ``grad_norm_clip``, ``amp_min_loss_scale``.
             callbacks: NeMoCallbacks and ActionCallbacks, in any mix.
             lr_policy: learning rate from (initial rate, step, epoch).
-            batches_per_step: micro-batches on each rank whose gradients make one step; the last step of an epoch takes
-                what is left. By default 1.
+            batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.
             stop_on_nan_loss: stop at the first loss that is not finite; otherwise its step is skipped.
             synced_batchnorm: share batch statistics between ranks; a single process has nothing to share.
             synced_batchnorm_groupsize: how many ranks share; must divide the world size. 0: all.
@@ -309,34 +308,32 @@ class NeuralModuleFactory:
             amp_max_loss_scale: upper bound of the loss scale (float16).
             reset: forget optimizers, step and epoch of earlier calls.
             max_nonfinite_steps: stop after so many steps in a row whose loss was not finite.
-            uneven: what happens with the items of an epoch that do not fill a batch on every rank: ``pad`` (some
-                come twice), ``drop`` (they are left out), ``join`` (ranks without data take part with weight zero)
-                or ``error``. How many there were is logged after each epoch.
+            uneven: what to do with the items of an epoch that do not fill a batch on every rank: ``pad`` (some come
+                twice), ``drop`` (leave them out), ``join`` (ranks without data take part with weight zero), ``error``.
 
         Raises:
             UsageError: both or neither of ``num_epochs`` and ``max_steps``, or arguments that contradict each other.
-            UnknownNameError: an ``uneven`` that is not one of these.
             DagError: wires that do not form one DAG with one data layer.
             NonFiniteLossError: with ``stop_on_nan_loss``, or ``max_nonfinite_steps`` in a row.
             DistributedError: another rank failed, died or hangs.
         """
         if reset:
             self.reset_trainer()
-        options = None
-        if tensors_to_optimize is not None:
-            with self._comm.guarded():
-                options = RunOptions.of(
-                    optimization_params,
-                    batches_per_step=batches_per_step,
-                    stop_on_nan_loss=stop_on_nan_loss,
-                    synced_batchnorm=synced_batchnorm,
-                    synced_batchnorm_groupsize=synced_batchnorm_groupsize,
-                    gradient_predivide=gradient_predivide,
-                    amp_max_loss_scale=amp_max_loss_scale,
-                    max_nonfinite_steps=max_nonfinite_steps,
-                    uneven=uneven,
-                )
         trainer = self.get_trainer()
+        if tensors_to_optimize is None:
+            return trainer.train(callbacks=callbacks)
+        with self._comm.guarded():
+            options = RunOptions.of(
+                optimization_params,
+                batches_per_step=batches_per_step,
+                stop_on_nan_loss=stop_on_nan_loss,
+                synced_batchnorm=synced_batchnorm,
+                synced_batchnorm_groupsize=synced_batchnorm_groupsize,
+                gradient_predivide=gradient_predivide,
+                amp_max_loss_scale=amp_max_loss_scale,
+                max_nonfinite_steps=max_nonfinite_steps,
+                uneven=uneven,
+            )
         trainer.train(tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options=options)
 
     def eval(self, callbacks: Sequence[Callback]) -> None:

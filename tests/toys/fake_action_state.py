@@ -6,8 +6,10 @@ It is one rank of a world that may have several: what all ranks must call, in th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nemo_lite.core import NeuralModule, NmTensor
@@ -74,6 +76,21 @@ class Writer:
 
     def of(self, tag: str) -> list[tuple[Any, int]]:
         return [(value, step) for name, value, step in self.scalars if name == tag]
+
+
+class Encoder:
+    """A module that saves itself as a text."""
+
+    def __init__(self, name=None):
+        self.name, self.has_own_name = name or "encoder", name is not None
+        self.num_unfreezes = 0
+        self.dropout = 0.25
+
+    def save_to(self, path):
+        Path(path).write_text("weights", encoding="utf-8")
+
+    def unfreeze(self):
+        self.num_unfreezes += 1
 
 
 class FakeEvaluated:
@@ -196,20 +213,25 @@ class FakeState:
 def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps_per_epoch: int = 5) -> FakeState:
     """The events of a run, one batch a step, in the order of the engine."""
     called = CallbackList(callbacks)
-    called.on_action_start(state)
+    called.notify("on_action_start", state)
     steps_done = state.step
     first_epoch = state.epoch
     for epoch in range(first_epoch, first_epoch + num_epochs):
         state.epoch = epoch
-        called.on_epoch_start(state)
+        called.notify("on_epoch_start", state)
         for _ in range(steps_per_epoch):
             state.step = steps_done
-            called.on_step_start(state)
-            called.on_batch_start(state)
-            called.on_batch_end(state)
+            called.notify("on_step_start", state)
+            called.notify("on_batch_start", state)
+            called.notify("on_batch_end", state)
             steps_done += 1
-            called.on_step_end(state)
-        called.on_epoch_end(state)
-    called.on_action_end(state)
+            called.notify("on_step_end", state)
+        called.notify("on_epoch_end", state)
+    called.notify("on_action_end", state)
     called.close()
     return state
+
+
+def messages(text: str) -> list[str]:
+    """What was logged, without the heads of the lines."""
+    return re.findall(r"\] (.*)", text)

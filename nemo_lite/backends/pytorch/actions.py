@@ -276,7 +276,7 @@ class PtActions:
         self._check_equal_start("", None, called)
         for wires in called.eval_wires:
             self._objectives.shard(state.prepare_evaluation(wires).dag)
-        called.on_action_end(state)
+        called.notify("on_action_end", state)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)

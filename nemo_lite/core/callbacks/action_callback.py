@@ -1,4 +1,4 @@
-"""ActionCallback: the base of NeMo's older callbacks, driven like a NeMoCallback. No callback that does work."""
+"""ActionCallback: the base class of NeMo's older callbacks, a thin layer over ``Callback``. No callback that acts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from nemo_lite.core.action_state import ActionState
-from nemo_lite.core.callbacks.base import Callback, Hook, is_overridden
+from nemo_lite.core.callbacks.base import Callback, Hook, Moment, is_overridden
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+from nemo_lite.utils.nemo_logging import Logger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Moments of today, and the methods that older callbacks have for them: their "iteration" is a step.
-_METHODS = {
+# The methods that older callbacks have for the moments: their "iteration" is a step.
+_METHODS: dict[Moment, str] = {
     "on_action_start": "on_action_start",
     "on_epoch_start": "on_epoch_start",
     "on_step_start": "on_iteration_start",
@@ -52,37 +53,35 @@ class ActionCallback(Callback):
         action: the running action: an :class:`~nemo_lite.core.action_state.ActionState`.
     """
 
-    action: Any = None
+    action: ActionState = None  # type: ignore[assignment]  # set before each call
 
     @property
     def step(self) -> int:
         """Index of the step that is being made, or was made last."""
-        return int(self.action.step)
+        return self.action.step
 
     @property
     def epoch_num(self) -> int:
         """Index of the epoch."""
-        return int(self.action.epoch)
+        return self.action.epoch
 
     @property
     def local_rank(self) -> int | None:
         """``None`` in a single process."""
-        rank: int | None = self.action.local_rank
-        return rank
+        return self.action.local_rank
 
     @property
     def global_rank(self) -> int | None:
         """``None`` in a single process."""
-        rank: int | None = self.action.global_rank
-        return rank
+        return self.action.global_rank
 
     @property
     def learning_rate(self) -> float:
         """The rate that the last step used."""
-        return float(self.action.learning_rate)
+        return self.action.learning_rate
 
     @property
-    def logger(self) -> Any:
+    def logger(self) -> Logger:
         """The project's logging object."""
         return logging
 
@@ -116,7 +115,7 @@ class ActionCallback(Callback):
     def on_iteration_end(self) -> None:
         """After a step."""
 
-    def hooks(self) -> Mapping[str, Hook]:
+    def hooks(self) -> Mapping[Moment, Hook]:
         """The methods that a subclass overrides, each behind one that takes the state."""
         return {
             moment: self._with_state(getattr(self, method))

@@ -1,9 +1,9 @@
-"""The moments of an action and who hears of them: callback bases, decorators, CallbackList. No work is done here."""
+"""The moments of an action and what is called at each: base class, decorators, CallbackList. No callback that acts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.graph.nm_tensor import NmTensor
@@ -12,7 +12,7 @@ from nemo_lite.utils import logging
 
 Hook = Callable[[ActionState], None]
 
-HOOKS = (
+Moment = Literal[
     "on_action_start",
     "on_epoch_start",
     "on_step_start",
@@ -21,7 +21,8 @@ HOOKS = (
     "on_step_end",
     "on_epoch_end",
     "on_action_end",
-)
+]
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 class TagOwners:
@@ -52,8 +53,8 @@ class TagOwners:
 class Callback:
     """What a :class:`CallbackList` can hold: a :class:`NeMoCallback`, or an ``ActionCallback`` of older scripts."""
 
-    def hooks(self) -> Mapping[str, Hook]:
-        """What to call at which moment (one of ``HOOKS``); moments that do not interest it are left out."""
+    def hooks(self) -> Mapping[Moment, Hook]:
+        """What to call at which moment; moments that it does not need are left out."""
         return {}
 
     def wanted_wires(self) -> Sequence[NmTensor]:
@@ -69,10 +70,10 @@ class Callback:
         return ()
 
     def join(self, label: str, tags: TagOwners) -> None:
-        """Learn its name in a list of callbacks, and who else of the list writes evaluation results."""
+        """Take its name in the list of callbacks, and the record of which callback writes which tag."""
 
     def close(self) -> None:
-        """Give back what it holds of the terminal; also called when a run ends with an error."""
+        """Release the terminal; also called when a run ends with an error."""
 
 
 class NeMoCallback(Callback):
@@ -105,74 +106,49 @@ class NeMoCallback(Callback):
     def on_action_end(self, state: ActionState) -> None:
         """After everything."""
 
-    def hooks(self) -> Mapping[str, Hook]:
+    def hooks(self) -> Mapping[Moment, Hook]:
         """The methods that a subclass overrides."""
-        return {name: getattr(self, name) for name in HOOKS if is_overridden(self, name, NeMoCallback)}
+        return {moment: getattr(self, moment) for moment in MOMENTS if is_overridden(self, moment, NeMoCallback)}
 
 
 class FunctionCallback(NeMoCallback):
     """A callback made of a function by one or several of the decorators below; calling it calls the function."""
 
-    def __init__(self, function: Hook, names: Sequence[str]) -> None:
-        self.function, self.names = function, tuple(names)
+    def __init__(self, function: Hook, moments: Sequence[Moment]) -> None:
+        self.function, self.moments = function, tuple(moments)
         self.__doc__ = function.__doc__
 
     def __call__(self, state: ActionState) -> None:
         self.function(state)
 
-    def hooks(self) -> Mapping[str, Hook]:
+    def hooks(self) -> Mapping[Moment, Hook]:
         """The function, at the moments it was decorated with."""
-        return dict.fromkeys(self.names, self.function)
+        return dict.fromkeys(self.moments, self.function)
 
 
-def _decorate(function: Hook, name: str) -> FunctionCallback:
-    if isinstance(function, FunctionCallback):
-        return FunctionCallback(function.function, [*function.names, name])
-    return FunctionCallback(function, [name])
+def _decorator(moment: Moment, when: str) -> Callable[[Hook], FunctionCallback]:
+    def decorate(function: Hook) -> FunctionCallback:
+        if isinstance(function, FunctionCallback):
+            return FunctionCallback(function.function, [*function.moments, moment])
+        return FunctionCallback(function, [moment])
+
+    decorate.__name__ = moment
+    decorate.__doc__ = f"Decorator: a callback that calls the function {when}."
+    return decorate
 
 
-def on_action_start(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function before the first epoch."""
-    return _decorate(function, "on_action_start")
-
-
-def on_epoch_start(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function before each epoch."""
-    return _decorate(function, "on_epoch_start")
-
-
-def on_step_start(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function before each step."""
-    return _decorate(function, "on_step_start")
-
-
-def on_batch_start(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function before each batch."""
-    return _decorate(function, "on_batch_start")
-
-
-def on_batch_end(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function after each batch."""
-    return _decorate(function, "on_batch_end")
-
-
-def on_step_end(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function after each step."""
-    return _decorate(function, "on_step_end")
-
-
-def on_epoch_end(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function after each epoch."""
-    return _decorate(function, "on_epoch_end")
-
-
-def on_action_end(function: Hook) -> FunctionCallback:
-    """Decorator: a callback that calls the function after everything."""
-    return _decorate(function, "on_action_end")
+on_action_start = _decorator("on_action_start", "before the first epoch")
+on_epoch_start = _decorator("on_epoch_start", "before each epoch")
+on_step_start = _decorator("on_step_start", "before each step")
+on_batch_start = _decorator("on_batch_start", "before each micro-batch")
+on_batch_end = _decorator("on_batch_end", "after each micro-batch")
+on_step_end = _decorator("on_step_end", "after each step")
+on_epoch_end = _decorator("on_epoch_end", "after each epoch")
+on_action_end = _decorator("on_action_end", "after everything")
 
 
 class CallbackList:
-    """All callbacks of a run. Which of them want to hear of a moment is found out once, so others cost nothing there.
+    """All callbacks of a run. It finds out once which of them have something to do at which moment.
 
     Args:
         callbacks: NeMoCallbacks and ActionCallbacks in any mix; they are called in this order.
@@ -195,50 +171,16 @@ class CallbackList:
         for callback, place in _placed(self._callbacks):
             callback.join(f"{place} ({type(callback).__name__})", tags)
         hooks = [each.hooks() for each in self._callbacks]
-        self._hooks = {name: tuple(each[name] for each in hooks if name in each) for name in HOOKS}
+        # Tuples made once: a moment that no callback overrides costs one empty loop.
+        self._hooks = {moment: tuple(each[moment] for each in hooks if moment in each) for moment in MOMENTS}
 
-    def on_action_start(self, state: ActionState) -> None:
-        """Tell it to those who want to know; so do the methods below."""
-        for hook in self._hooks["on_action_start"]:
-            hook(state)
-
-    def on_epoch_start(self, state: ActionState) -> None:
-        """Before the first batch of an epoch."""
-        for hook in self._hooks["on_epoch_start"]:
-            hook(state)
-
-    def on_step_start(self, state: ActionState) -> None:
-        """Before the gradients of a step are cleared."""
-        for hook in self._hooks["on_step_start"]:
-            hook(state)
-
-    def on_batch_start(self, state: ActionState) -> None:
-        """Before a batch is computed."""
-        for hook in self._hooks["on_batch_start"]:
-            hook(state)
-
-    def on_batch_end(self, state: ActionState) -> None:
-        """After the backward pass of a batch."""
-        for hook in self._hooks["on_batch_end"]:
-            hook(state)
-
-    def on_step_end(self, state: ActionState) -> None:
-        """After the weights were updated."""
-        for hook in self._hooks["on_step_end"]:
-            hook(state)
-
-    def on_epoch_end(self, state: ActionState) -> None:
-        """After the last step of an epoch."""
-        for hook in self._hooks["on_epoch_end"]:
-            hook(state)
-
-    def on_action_end(self, state: ActionState) -> None:
-        """After everything."""
-        for hook in self._hooks["on_action_end"]:
+    def notify(self, moment: Moment, state: ActionState) -> None:
+        """Call what the callbacks have for this moment, in their order."""
+        for hook in self._hooks[moment]:
             hook(state)
 
     def close(self) -> None:
-        """Let every callback give back what it holds of the terminal; for the end of a run, good or bad."""
+        """Let every callback release the terminal; called when a run ends, also with an error."""
         for callback in self._callbacks:
             callback.close()
 

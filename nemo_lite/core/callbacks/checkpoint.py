@@ -1,12 +1,15 @@
-"""CheckpointCallback: saves modules and training state while training, restores them when it starts."""
+"""Callbacks that save: modules with the state of training (and restore both when it starts), or modules alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
 from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
+from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
@@ -16,7 +19,7 @@ class CheckpointCallback(NeMoCallback):
     """Restores the newest checkpoint when training starts, and saves while it runs.
 
     A checkpoint is named after the steps (``STEP-1000``) or epochs (``EPOCH-3``) done. What the last of them does not
-    hold is saved at the end, as a ``STEP``, provided that saving is on. With several ranks all take part and the first
+    hold is saved at the end, as a ``STEP``, provided that saving is on. With several ranks all take part and rank 0
     writes, so only its machine needs a ``folder`` that can be written.
 
     Args:
@@ -95,11 +98,76 @@ class CheckpointCallback(NeMoCallback):
                 place=str(folder),
                 remedy="check load_from_folder, or leave out force_load",
             )
-        # Weights that someone asked for and did not get are worth more than a line among many.
+        # Warn if the user asked for weights and there are none.
         say = logging.info if self._load_from_folder is None else logging.warning
-        state.on_first(lambda: say("No checkpoint in %s: training starts from the weights as they are", folder))
+        state.on_first(lambda: say("No checkpoint in %s: training from scratch", folder))
 
     def _save(self, state: ActionState, kind: Literal["STEP", "EPOCH"], number: int) -> None:
         state.save_checkpoint(self._folder, kind, self._keep)
         self._is_unsaved = False
         state.on_first(lambda: logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder))
+
+
+class ModuleSaverCallback(ActionCallback):
+    """Saves modules as ``<name or class>-STEP-<steps done>.safetensors``, while training and at the end.
+
+    With several ranks rank 0 writes and deletes, so only its machine needs a ``folder`` that can be written.
+
+    Args:
+        save_modules_list: the modules.
+        step_freq: save after every so many steps; -1: only at the end (``step_frequency``).
+        folder: where; by default the current directory.
+        checkpoints_to_keep: how many of those that this run saved stay.
+
+    Raises:
+        CheckpointError: two modules of one name.
+        UsageError: a frequency of 0, fewer than one to keep; when training starts: a folder that cannot be written.
+    """
+
+    @older_names(step_frequency="step_freq")
+    def __init__(
+        self,
+        save_modules_list: Sequence[NeuralModule],
+        step_freq: int = 1000,
+        folder: str | Path | None = None,
+        checkpoints_to_keep: int = 4,
+    ) -> None:
+        self._step_freq = None if step_freq == -1 else step_freq
+        refuse_below_one("ModuleSaverCallback", step_freq=self._step_freq, checkpoints_to_keep=checkpoints_to_keep)
+        self._modules = unique_names(save_modules_list, "ModuleSaverCallback")
+        self._folder, self._keep = Path(folder or ".").expanduser(), checkpoints_to_keep
+        self._saved: list[list[Path]] = []
+        self._is_unsaved = False
+
+    def on_action_start(self) -> None:
+        """See that the folder can be written to."""
+        self.action.on_first(lambda: make_writable_folder(self._folder))
+        self._is_unsaved = False
+
+    def on_iteration_end(self) -> None:
+        """Save after every ``step_freq``-th step."""
+        self._is_unsaved = True
+        if self._step_freq and (self.step + 1) % self._step_freq == 0:
+            self._save()
+
+    def on_action_end(self) -> None:
+        """Save what is not saved yet."""
+        if self._is_unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        paths = {name: self._folder / f"{name}-STEP-{self.step + 1}.safetensors" for name in self._modules}
+        for name, module in self._modules.items():
+            self.action.save_module(module, paths[name])
+        self._is_unsaved = False
+        self.action.on_first(lambda: self._keep_newest([*paths.values()]))
+
+    def _keep_newest(self, paths: list[Path]) -> None:
+        for path in paths:
+            logging.info("Saved %s", path)
+        # Written again under the same names (a second run with this callback), they are new, not two sets.
+        self._saved = [*(older for older in self._saved if older != paths), paths]
+        for older in self._saved[: -self._keep]:
+            for path in older:
+                path.unlink(missing_ok=True)
+        self._saved = self._saved[-self._keep :]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_lite.core.action_state import Evaluated
+from nemo_lite.core.action_state import Evaluated, TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
-from nemo_lite.core.callbacks.loggers import fetch_number, flush
-from nemo_lite.core.callbacks.wandb_run import WandbRun
+from nemo_lite.core.callbacks.loggers import fetch_number, flush, writer_of
+from nemo_lite.core.callbacks.wandb_loggers import WandbRun
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
@@ -71,7 +71,7 @@ class EvaluatorCallback(ActionCallback):
         eval_tensors: NmTensor | Sequence[NmTensor],
         user_iter_callback: Callable[[dict[str, Any], dict[str, Any]], object],
         user_epochs_done_callback: Callable[[dict[str, Any]], Mapping[str, Any] | None],
-        tb_writer: Any = None,
+        tb_writer: TbWriter | None = None,
         tb_writer_func: Callable[[Any, Mapping[str, Any], int], object] | None = None,
         eval_step: int | None = None,
         eval_epoch: int | None = None,
@@ -131,12 +131,8 @@ class EvaluatorCallback(ActionCallback):
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
             self._evaluate("Final evaluation", self._so_far.num_steps)
-        self.action.on_first(lambda: flush(self._writer))
+        self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
         self._so_far = _SoFar()
-
-    @property
-    def _writer(self) -> Any:
-        return self.action.tb_writer if self.tb_writer is None else self.tb_writer
 
     def _evaluate(self, what: str, step: int) -> None:
         started = time.perf_counter()
@@ -170,7 +166,7 @@ class EvaluatorCallback(ActionCallback):
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
         self._tags.claim(results, self._label)
-        writer = self._writer
+        writer = writer_of(self.tb_writer, self.action)
         if writer is not None and self.tb_writer_func is not None:
             self.tb_writer_func(writer, results, step)
         elif writer is not None:

@@ -1,20 +1,24 @@
-"""The newer loggers: to the log, to TensorBoard, to Weights & Biases. No checkpoints and no evaluation here.
+"""Loggers to the log and to TensorBoard. Weights & Biases is in ``wandb_loggers.py``; no evaluation here.
 
-With several ranks they read and write on the first only.
+With several ranks they read and write on rank 0 only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.action_state import ActionState, TbWriter
+from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
-from nemo_lite.core.callbacks.wandb_run import WandbRun
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+
+Named = list[tuple[str, Any]]
+"""Names and values of tensors. Any: a value is a tensor of the backend, or what a module returns."""
+Printer = Callable[[list[Any]], object]
 
 
 def is_number(value: Any) -> bool:
@@ -36,14 +40,39 @@ def fetch_number(value: Any, name: str, place: str, remedy: str = "") -> float:
     return float(value.item() if hasattr(value, "item") else value)
 
 
-def flush(writer: Any) -> None:
+def read_tensors(wanted: Iterable[str | NmTensor], state: ActionState) -> Named:
+    """Name and value of each wire, given by itself or by its name. No number is fetched yet."""
+    return [(each.name if isinstance(each, NmTensor) else each, state.tensors.get_tensor(each)) for each in wanted]
+
+
+def log_values(named: Named) -> None:
+    """Log each value with its name, tensors of one element as numbers."""
+    for name, value in named:
+        logging.info("%s: %s", name, fetch_number(value, name, "log") if is_number(value) else value)
+
+
+def writer_of(own: TbWriter | None, state: ActionState) -> TbWriter | None:
+    """The callback's own writer, or the factory's."""
+    return state.tb_writer if own is None else own
+
+
+def write_epoch(writer: TbWriter, state: ActionState, seconds: float) -> None:
+    """Write number and seconds of the epoch that ends."""
+    writer.add_scalar("misc/epoch", state.epoch, state.step)
+    writer.add_scalar("misc/epoch_time", seconds, state.step)
+
+
+def flush(writer: TbWriter | None) -> None:
     """Have a TensorBoard writer put on disk what it holds; it stays open for others who share it."""
     if writer is not None and hasattr(writer, "flush"):
         writer.flush()
 
 
-class _StepLogger(NeMoCallback):
-    """What the loggers share: at which steps they act, which tensors they read, how long an epoch took."""
+class StepLogger(NeMoCallback):
+    """Base of the newer loggers: which tensors they read at which steps, and how long an epoch took.
+
+    Subclasses implement :meth:`log`.
+    """
 
     def __init__(self, step_freq: int, tensors_to_log: Sequence[str | NmTensor]) -> None:
         refuse_below_one(type(self).__name__, step_freq=step_freq)
@@ -63,18 +92,20 @@ class _StepLogger(NeMoCallback):
         """Take the time."""
         self._epoch_started = time.perf_counter()
 
+    def on_step_end(self, state: ActionState) -> None:
+        """Log at every ``step_freq``-th step."""
+        if state.step % self.step_freq == 0:
+            state.on_first(lambda: self.log(state, read_tensors(self.tensors_to_log, state)))
+
+    def log(self, state: ActionState, named: Named) -> None:
+        """Log these tensors of a step."""
+        raise NotImplementedError
+
     def _epoch_seconds(self) -> float:
         return time.perf_counter() - self._epoch_started
 
-    def _values(self, state: ActionState) -> list[tuple[str, Any]]:
-        """Name and value of each tensor to log; no value is read yet."""
-        return [
-            (item.name if isinstance(item, NmTensor) else item, state.tensors.get_tensor(item))
-            for item in self.tensors_to_log
-        ]
 
-
-class SimpleLogger(_StepLogger):
+class SimpleLogger(StepLogger):
     """Logs tensors, and the mean time of a step since it last did so.
 
     Args:
@@ -88,19 +119,14 @@ class SimpleLogger(_StepLogger):
     def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
         super().__init__(step_freq, tensors_to_log)
 
-    def on_step_end(self, state: ActionState) -> None:
-        """Log at every ``step_freq``-th step."""
-        if state.step % self.step_freq == 0:
-            state.on_first(lambda: self._log(state))
-
-    def _log(self, state: ActionState) -> None:
+    def log(self, state: ActionState, named: Named) -> None:
+        """Log step, values and time."""
         logging.info("Step: %d", state.step)
-        for name, value in self._values(state):
-            logging.info("%s: %s", name, fetch_number(value, name, "SimpleLogger") if is_number(value) else value)
+        log_values(named)
         logging.info("Step time: %s seconds", state.timing(self).step_seconds)
 
 
-class TensorboardLogger(_StepLogger):
+class TensorboardLogger(StepLogger):
     """Writes tensors to TensorBoard as scalars.
 
     Beside them go ``misc/step_time``, ``misc/epoch``, ``misc/epoch_time`` and ``param/lr``.
@@ -119,7 +145,7 @@ class TensorboardLogger(_StepLogger):
 
     def __init__(
         self,
-        tb_writer: Any = None,
+        tb_writer: TbWriter | None = None,
         step_freq: int = 100,
         tensors_to_log: Sequence[str | NmTensor] = ("loss",),
         custom_tb_log_func: Callable[[list[Any], Any, int], object] | None = None,
@@ -135,11 +161,6 @@ class TensorboardLogger(_StepLogger):
         """Say so when there is nowhere to write."""
         state.on_first(lambda: self._warn_without_writer(state))
 
-    def on_step_end(self, state: ActionState) -> None:
-        """Write at every ``step_freq``-th step."""
-        if state.step % self.step_freq == 0:
-            state.on_first(lambda: self._write_step(state))
-
     def on_epoch_end(self, state: ActionState) -> None:
         """Write number and seconds of the epoch."""
         if self._log_epoch:
@@ -147,86 +168,142 @@ class TensorboardLogger(_StepLogger):
 
     def on_action_end(self, state: ActionState) -> None:
         """Put everything on disk."""
-        state.on_first(lambda: flush(self._writer(state)))
+        state.on_first(lambda: flush(writer_of(self.tb_writer, state)))
 
-    def _writer(self, state: ActionState) -> Any:
-        return state.tb_writer if self.tb_writer is None else self.tb_writer
-
-    def _warn_without_writer(self, state: ActionState) -> None:
-        if self._writer(state) is None:
-            logging.warning(
-                "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
-            )
-
-    def _write_step(self, state: ActionState) -> None:
-        writer = self._writer(state)
+    def log(self, state: ActionState, named: Named) -> None:
+        """Write values, step time and rate."""
+        writer = writer_of(self.tb_writer, state)
         if writer is None:
             return
-        values = self._values(state)
         if self.custom_tb_log_func is not None:
-            self.custom_tb_log_func([value for _, value in values], writer, state.step)
+            self.custom_tb_log_func([value for _, value in named], writer, state.step)
         else:
-            for name, value in values:
+            for name, value in named:
                 number = fetch_number(value, name, "TensorboardLogger", "log it with custom_tb_log_func")
                 writer.add_scalar(name, number, state.step)
         writer.add_scalar("misc/step_time", state.timing(self).step_seconds, state.step)
         if self._log_lr:
             writer.add_scalar("param/lr", state.learning_rate, state.step)
 
+    def _warn_without_writer(self, state: ActionState) -> None:
+        if writer_of(self.tb_writer, state) is None:
+            logging.warning(
+                "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
+            )
+
     def _write_epoch(self, state: ActionState) -> None:
-        writer = self._writer(state)
+        writer = writer_of(self.tb_writer, state)
         if writer is not None:
-            writer.add_scalar("misc/epoch", state.epoch, state.step)
-            writer.add_scalar("misc/epoch_time", self._epoch_seconds(), state.step)
+            write_epoch(writer, state, self._epoch_seconds())
 
 
-class WandBLogger(_StepLogger):
-    """Records tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
+class SimpleLossLoggerCallback(ActionCallback):
+    """Logs training tensors, the mean time of a step since it last did so, and the time of each epoch.
+
+    To TensorBoard go ``misc/step_time``, ``param/lr``, ``misc/epoch``, ``misc/epoch_time`` and what the functions
+    for it say. With several ranks all of this, and the user's functions, run on rank 0 with its own values.
 
     Args:
-        step_freq: act at every step whose index this divides.
-        tensors_to_log: names given to ``NmTensor.rename``, wires, or "loss", the sum of the losses.
-        wandb_name: the run's name.
-        wandb_project: the project's name.
-        args: hyperparameters to keep with the run.
-        log_epoch: record number and seconds of each epoch.
-        log_lr: record the learning rate.
+        tensors: the wires to log; without them, the sum of the losses.
+        print_func: called with the list of their values; a text that it returns is logged. Without it, each value is
+            logged with its name. ``tensor_list2string`` is its older name.
+        get_tb_values: called with the values; returns (tag, number) pairs for TensorBoard.
+        log_to_tb_func: called with (writer, values, step).
+        step_freq: act at every step whose index this divides (``step_frequency``).
+        tb_writer: where to write; by default the factory's writer (``tensorboard_writer``).
+        tensor_list2string_evl: a second ``print_func``, of the first NeMo. It gets the values of ``tensors``, and
+            ``print_func`` the sum of the losses.
 
     Raises:
-        UsageError: wandb is not installed, or ``step_freq`` below 1; while logging, a tensor that is not one number.
+        UsageError: ``step_freq`` below 1, something that is not a wire, ``tensor_list2string_evl`` without ``tensors``.
     """
 
+    @older_names(tensor_list2string="print_func", step_frequency="step_freq", tensorboard_writer="tb_writer")
     def __init__(
         self,
-        step_freq: int = 100,
-        tensors_to_log: Sequence[str | NmTensor] = ("loss",),
-        wandb_name: str | None = None,
-        wandb_project: str | None = None,
-        args: Any = None,
-        log_epoch: bool = True,
-        log_lr: bool = True,
+        tensors: NmTensor | Sequence[NmTensor] | None = None,
+        print_func: Printer | None = None,
+        get_tb_values: Callable[[list[Any]], Iterable[tuple[str, Any]]] | None = None,
+        log_to_tb_func: Callable[[Any, list[Any], int], object] | None = None,
+        step_freq: int = 25,
+        tb_writer: TbWriter | None = None,
+        tensor_list2string_evl: Printer | None = None,
     ) -> None:
-        super().__init__(step_freq, tensors_to_log)
-        self._log_epoch, self._log_lr = log_epoch, log_lr
-        self._run = WandbRun("WandBLogger", wandb_name, wandb_project, args)
+        place = type(self).__name__
+        refuse_below_one(place, step_freq=step_freq)
+        remedy = "a function that makes a text of them is print_func=" if callable(tensors) else ""
+        self.tensors = as_wires(tensors if tensors is not None else [], place, "tensors", remedy)
+        if tensor_list2string_evl is not None and not self.tensors:
+            raise UsageError(
+                "tensor_list2string_evl needs to know the wires to print",
+                place=place,
+                remedy="give those that were tensors_to_evaluate as tensors=[...]",
+            )
+        self._print_func, self._print_func_evl = print_func, tensor_list2string_evl
+        self._get_tb_values, self._log_to_tb_func = get_tb_values, log_to_tb_func
+        self._step_freq, self.tb_writer = step_freq, tb_writer
+        self._run_started = self._epoch_started = time.perf_counter()
 
-    def on_action_start(self, state: ActionState) -> None:
-        """Begin the run."""
-        state.on_first(self._run.begin)
+    def wanted_wires(self) -> Sequence[NmTensor]:
+        """The wires to log."""
+        return self.tensors
 
-    def on_step_end(self, state: ActionState) -> None:
-        """Record at every ``step_freq``-th step."""
-        if state.step % self.step_freq == 0:
-            state.on_first(lambda: self._record(state))
+    def on_action_start(self) -> None:
+        """Take the time."""
+        self.action.on_first(lambda: logging.info("Starting ....."))
+        self._run_started = time.perf_counter()
 
-    def on_epoch_end(self, state: ActionState) -> None:
-        """Record number and seconds of the epoch."""
-        if self._log_epoch:
-            values = {"epoch": state.epoch, "epoch_time": self._epoch_seconds()}
-            state.on_first(lambda: self._run.log(values, state.step))
+    def on_epoch_start(self) -> None:
+        """Log the epoch's number."""
+        self.action.on_first(lambda: logging.info("Starting epoch %d", self.epoch_num))
+        self._epoch_started = time.perf_counter()
 
-    def _record(self, state: ActionState) -> None:
-        values = {name: fetch_number(value, name, "WandBLogger") for name, value in self._values(state)}
-        if self._log_lr:
-            values["LR"] = state.learning_rate
-        self._run.log(values, state.step)
+    def on_iteration_end(self) -> None:
+        """Log at every ``step_freq``-th step."""
+        if self.step % self._step_freq == 0:
+            self.action.on_first(self._log_step)
+
+    def on_epoch_end(self) -> None:
+        """Log the epoch's seconds."""
+        self.action.on_first(self._log_epoch)
+
+    def on_action_end(self) -> None:
+        """Log the run's seconds."""
+        self.action.on_first(self._log_run)
+
+    def _log_step(self) -> None:
+        state = self.action
+        named = read_tensors(self.tensors or ["loss"], state)
+        values = [value for _, value in named]
+        step_seconds = state.timing(self).step_seconds
+        logging.info("Step: %d", state.step)
+        if self._print_func is None and self._print_func_evl is None:
+            log_values(named)
+        self._print(self._print_func, [state.tensors.get_tensor("loss")] if self._print_func_evl else values)
+        self._print(self._print_func_evl, values)
+        logging.info("Step time: %s seconds", step_seconds)
+        writer = writer_of(self.tb_writer, state)
+        if writer is None:
+            return
+        for tag, value in self._get_tb_values(values) if self._get_tb_values is not None else ():
+            writer.add_scalar(tag, fetch_number(value, tag, "get_tb_values"), state.step)
+        if self._log_to_tb_func is not None:
+            self._log_to_tb_func(writer, values, state.step)
+        writer.add_scalar("misc/step_time", step_seconds, state.step)
+        writer.add_scalar("param/lr", state.learning_rate, state.step)
+
+    def _print(self, printer: Printer | None, values: list[Any]) -> None:
+        text = printer(values) if printer is not None else None
+        if isinstance(text, str):
+            logging.info("%s", text)
+
+    def _log_epoch(self) -> None:
+        seconds = time.perf_counter() - self._epoch_started
+        logging.info("Finished epoch %d in %.1f seconds", self.epoch_num, seconds)
+        writer = writer_of(self.tb_writer, self.action)
+        if writer is not None:
+            write_epoch(writer, self.action, seconds)
+
+    def _log_run(self) -> None:
+        flush(writer_of(self.tb_writer, self.action))
+        logging.info("Done in %.1f seconds", time.perf_counter() - self._run_started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connectable
 from nemo_lite.core.graph.shapes import Shape, shape_of
 from nemo_lite.core.neural_types import ElementType
-from nemo_lite.errors import NeuralPortNameMismatchError
+from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError
 from nemo_lite.utils.digests import digest_of
 
 M = TypeVar("M", bound="NeuralModule")
@@ -236,6 +236,25 @@ def subclasses(cls: type[M]) -> Iterator[type[M]]:
         if not found.of_one_object:
             yield found
         pending += found.__subclasses__()
+
+
+def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
+    """Modules by the name they are saved under: their own, or their class's.
+
+    Args:
+        modules: the modules; the same one twice is one.
+        place: who asks, for the message.
+
+    Raises:
+        CheckpointError: two modules of one name.
+    """
+    found: dict[str, M] = {}
+    for module in modules:
+        name = str(module.name) if module.has_own_name else type(module).__name__
+        if found.setdefault(name, module) is not module:
+            problem = f'two modules would be saved as "{name}"'
+            raise CheckpointError(problem, place=place, remedy="give each its own name=")
+    return found
 
 
 def _converters(source: ElementType, target: ElementType) -> Iterator[str]:

@@ -143,7 +143,7 @@ def test_ranks_call_the_same_with_and_without_a_terminal(on_terminal):
 
 def test_evaluation_alone_shows_no_bar(on_terminal):
     terminal = on_terminal()
-    CallbackList([ProgressBar()]).on_action_end(FakeState())
+    CallbackList([ProgressBar()]).notify("on_action_end", FakeState())
     assert terminal.getvalue() == ""
 
 

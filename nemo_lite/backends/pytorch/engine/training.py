@@ -75,21 +75,21 @@ class Training:
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
         state, callbacks = self._state, self._callbacks
-        callbacks.on_action_start(state)
+        callbacks.notify("on_action_start", state)
         if self._is_done():
             done = "%d steps and %d epochs were done before this run"
             logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
         while not self._is_done():
             state.epoch = state.epochs_done
             self._reseed(state.epoch)
-            callbacks.on_epoch_start(state)
+            callbacks.notify("on_epoch_start", state)
             self._epoch()
         if self._skipped.total:
             skipped = "%d of %d steps were skipped: their loss was not finite"
             logging.warning(skipped, self._skipped.total, state.steps_done)
         if state.stop_reason:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
-        callbacks.on_action_end(state)
+        callbacks.notify("on_action_end", state)
         self._values.clear()
 
     def _epoch(self) -> None:
@@ -107,7 +107,7 @@ class Training:
         self._turns.settle()
         if turn.is_over:
             self._turns.report()
-            self._callbacks.on_epoch_end(state)
+            self._callbacks.notify("on_epoch_end", state)
 
     def _is_done(self) -> bool:
         state, options = self._state, self._options
@@ -121,7 +121,7 @@ class Training:
         state.step = state.steps_done
         state.comm.at_step(state.step)
         objective = self._objectives[state.step % len(self._objectives)]
-        callbacks.on_step_start(state)
+        callbacks.notify("on_step_start", state)
         self._set_learning_rate(objective)
         objective.optimizer.zero_grad(set_to_none=True)
         self._statistics.keep()
@@ -143,13 +143,13 @@ class Training:
             state.agree_to_stop()
         amount = sum([batch.amount for batch in turn.counted])
         state.clock.add(time.perf_counter() - started + turn.first_wait, following.wait_seconds, amount)
-        callbacks.on_step_end(state)
+        callbacks.notify("on_step_end", state)
         return following
 
     def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
         """Forward and backward of one batch; its loss. In the gradient of the step it counts with ``weight``."""
         state = self._state
-        self._callbacks.on_batch_start(state)
+        self._callbacks.notify("on_batch_start", state)
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._values.clear()
         values = to_device(batch.values, state.device)
@@ -162,7 +162,7 @@ class Training:
             state.precision.backward(loss if weight == 1.0 else loss * weight)
         detached = loss.detach()
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
-        self._callbacks.on_batch_end(state)
+        self._callbacks.notify("on_batch_end", state)
         return detached
 
     @contextmanager

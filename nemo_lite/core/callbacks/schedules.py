@@ -1,4 +1,4 @@
-"""ValueSetterCallback: an attribute of a module that follows a schedule over the steps of a run. Nothing else."""
+"""Callbacks that change modules by a schedule: attributes over the steps of a run, unfreezing at an epoch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback
+from nemo_lite.core.callbacks.loggers import writer_of
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
 
 
 class ValueMethod:
@@ -70,7 +73,7 @@ class ValueSetterCallback(ActionCallback):
         arg_name: str,
         policies: Sequence[ValuePolicy] | None = None,
         total_steps: int | None = None,
-        tb_writer: Any = None,
+        tb_writer: TbWriter | None = None,
     ) -> None:
         if not hasattr(module, arg_name):
             raise UnknownNameError("attribute", arg_name, vars(module), place=type(module).__name__)
@@ -106,9 +109,41 @@ class ValueSetterCallback(ActionCallback):
                 self.action.on_first(functools.partial(self._write, value))
 
     def _write(self, value: Any) -> None:
-        writer = self.action.tb_writer if self.tb_writer is None else self.tb_writer
+        writer = writer_of(self.tb_writer, self.action)
         if writer is not None:
             writer.add_scalar(f"param/{self.place}", value, self.step)
+
+
+class UnfreezeCallback(ActionCallback):
+    """Unfreezes modules at the start of an epoch, or of a later one when training is resumed there. It does so once.
+
+    Args:
+        modules: the modules.
+        start_epoch: index of the epoch.
+
+    Raises:
+        UsageError: ``modules`` is not a list.
+    """
+
+    def __init__(self, modules: Sequence[Any], start_epoch: int = 0) -> None:
+        if not isinstance(modules, (list, tuple)):
+            raise UsageError("modules must be a list", place="UnfreezeCallback", got=type(modules).__name__)
+        self.modules, self.start_epoch = list(modules), start_epoch
+        self._is_done = False
+
+    def on_action_start(self) -> None:
+        """Forget an earlier run."""
+        self._is_done = False
+
+    def on_epoch_start(self) -> None:
+        """Unfreeze when the epoch has come."""
+        if self._is_done or self.epoch_num < self.start_epoch:
+            return
+        self._is_done = True
+        for module in self.modules:
+            module.unfreeze()
+        names = ", ".join(str(module.name) for module in self.modules)
+        self.action.on_first(lambda: logging.info("Epoch %d: unfroze %s", self.epoch_num, names))
 
 
 def _step_at(point: float, total_steps: int) -> int:

@@ -1,0 +1,31 @@
+"""Fixtures that several tests of callbacks share."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from toys.fake_action_state import Source
+
+
+@pytest.fixture
+def wires():
+    return Source().connect()
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A fake wandb package that records its calls."""
+    fake = types.ModuleType("wandb")
+    fake.run, fake.inits, fake.logged, fake.hyperparameters = None, [], [], []
+
+    def init(**options):
+        fake.run = options
+        fake.inits.append(options)
+
+    fake.init = init
+    fake.log = lambda values, step: fake.logged.append((step, values))
+    fake.config = types.SimpleNamespace(update=fake.hyperparameters.append)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
