@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.errors import UsageError, did_you_mean
-from nemo_lite.utils.launch.identity import LAUNCHERS, Place, who_am_i
+from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 N = TypeVar("N", int, float)
@@ -96,7 +96,7 @@ class LaunchedParser(OneLineParser):
         parsed.local_rank = None if place is None else place.local_rank
         return parsed
 
-    def place_of(self, parsed: Any) -> Place | None:
+    def place_of(self, parsed: Any) -> ProcessInfo | None:
         """This process's place, by its options and the environment; ``None`` for a single process."""
         try:
             return who_am_i(

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from nemo_lite.utils.launch.identity import rank_in
+from nemo_lite.utils.launch import rank_in
 
 
 class LogMode(enum.Enum):

@@ -16,7 +16,7 @@ from nemo_lite.utils.argparse import (
     positive_int,
 )
 from nemo_lite.utils.helpers import parse_checkpoint_name
-from nemo_lite.utils.launch.identity import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {
@@ -175,7 +175,7 @@ class AsrArgParser(NemoArgParser):
             if getattr(parsed, option) != self.get_default(option) and not any(getattr(parsed, n) for n in needed):
                 self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
 
-    def _check_num_gpus(self, parsed: Any, place: Place | None) -> None:
+    def _check_num_gpus(self, parsed: Any, place: ProcessInfo | None) -> None:
         asked, started = parsed.num_gpus, place.world_size if place else 1
         if asked not in (None, started):
             what = f"the launcher started {started}" if place else "no launcher started this process"
@@ -309,7 +309,7 @@ def _folder(text: str) -> str:
     return str(Path(text).expanduser())
 
 
-def _check_checkpoints(parser: ArgumentParser, load_dir: str | None, place: Place | None) -> None:
+def _check_checkpoints(parser: ArgumentParser, load_dir: str | None, place: ProcessInfo | None) -> None:
     """End the script where there is no checkpoint. The first process reads them; other machines need not have them."""
     if load_dir is None or not (place is None or place.is_first):
         return

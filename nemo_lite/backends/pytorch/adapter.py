@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import DeviceType, LaunchOptions, Optimization
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch.identity import launch_line, restart_warning, who_am_i
+from nemo_lite.utils.launch import launch_line, restart_warning, who_am_i
 
 
 class PyTorchAdapter:

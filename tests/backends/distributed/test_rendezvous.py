@@ -11,14 +11,14 @@ from toys.ranks import free_port, on_ranks, results_of
 from nemo_lite.backends.pytorch.distributed.network_interface import interfaces, use_way, way_to
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.errors import DistributedError
-from nemo_lite.utils.launch import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 LINUX = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
 
 
 def place(rank, world_size, port, **kwargs):
     given = {"local_world_size": world_size, "num_nodes": 1, "launcher": "pytorch", "master": ("127.0.0.1", port)}
-    return Place(rank, world_size, rank, **{**given, **kwargs})
+    return ProcessInfo(rank, world_size, rank, **{**given, **kwargs})
 
 
 def me(port=None, ranks=None, world_sizes=None, **kwargs):

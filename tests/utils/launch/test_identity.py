@@ -1,14 +1,14 @@
-"""Who am I: recorded environments of launchers, and what is said when sources disagree or something is missing."""
+"""who_am_i: recorded environments of launchers, and the errors where sources disagree or something is missing."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys.launchers import SALLOC_STEP, hydra, openmpi, slurm_batch, slurm_task, torchrun
+from toys.launchers import hydra, openmpi, slurm_batch, slurm_task, torchrun
 
-from nemo_lite.errors import UnknownNameError, UsageError
-from nemo_lite.utils.launch import Place, launch_line, rank_in, restart_warning, who_am_i
+from nemo_lite.errors import UsageError
+from nemo_lite.utils.launch import Place, ProcessInfo, who_am_i
 
 
 def without(environ, *names):
@@ -29,14 +29,18 @@ def test_nothing_said_is_a_single_process():
     assert who_am_i(environ={"PATH": "/bin", "HOSTNAME": "laptop"}) is None
 
 
+def test_the_older_name_of_the_class_stays():
+    assert Place is ProcessInfo
+
+
 def test_torchrun_on_one_machine():
-    expected = Place(1, 2, 1, 2, 1, "pytorch", ("127.0.0.1", 29500), agent_hosts_store=True)
+    expected = ProcessInfo(1, 2, 1, 2, 1, "pytorch", ("127.0.0.1", 29500), agent_hosts_store=True)
     assert who_am_i(environ=torchrun(1, 1)) == expected
 
 
 def test_torchrun_on_two_machines():
-    place = who_am_i(environ=torchrun(5, 1, local_world_size=4, num_nodes=2))
-    assert place == Place(5, 8, 1, 4, 2, "pytorch", ("10.0.0.1", 29500), agent_hosts_store=True)
+    process = who_am_i(environ=torchrun(5, 1, local_world_size=4, num_nodes=2))
+    assert process == ProcessInfo(5, 8, 1, 4, 2, "pytorch", ("10.0.0.1", 29500), agent_hosts_store=True)
 
 
 def test_torch_distributed_launch_says_the_local_rank_twice():
@@ -47,8 +51,8 @@ def test_torch_distributed_launch_says_the_local_rank_twice():
 
 def test_a_restarted_worker_whose_agent_keeps_its_store_to_itself():
     more = {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}
-    place = who_am_i(environ=torchrun(0, 0, **more))
-    assert (place.agent_hosts_store, place.restart_count) == (False, 2)
+    process = who_am_i(environ=torchrun(0, 0, **more))
+    assert (process.agent_hosts_store, process.restart_count) == (False, 2)
 
 
 def test_machines_with_different_numbers_of_processes():
@@ -63,13 +67,13 @@ def test_a_virtual_local_rank_is_zero_on_all():
 
 
 def test_slurm_on_one_machine():
-    place = who_am_i(environ=slurm_task(3, "gpu08", 1))
-    assert place == Place(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", place.master[1]))
+    process = who_am_i(environ=slurm_task(3, "gpu08", 1))
+    assert process == ProcessInfo(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", process.master[1]))
 
 
 def test_slurm_on_two_machines():
-    place = who_am_i(environ=slurm_task(5))
-    assert place == Place(5, 8, 1, 4, 2, "slurm", ("gpu08", place.master[1]))
+    process = who_am_i(environ=slurm_task(5))
+    assert process == ProcessInfo(5, 8, 1, 4, 2, "slurm", ("gpu08", process.master[1]))
 
 
 def test_slurm_machines_with_different_numbers_of_tasks():
@@ -82,8 +86,9 @@ def test_a_slurm_step_smaller_than_its_job_counts_itself():
     environ = {**slurm_batch("gpu[08-09]", 2, 8), "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
     environ |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NUM_NODES": "1"}
     environ |= {"SLURM_STEP_NODELIST": "gpu09"}
-    place = who_am_i(environ=environ)
-    assert (place.world_size, place.local_world_size, place.num_nodes, place.master[0]) == (2, 2, 1, "127.0.0.1")
+    process = who_am_i(environ=environ)
+    numbers = process.world_size, process.local_world_size, process.num_nodes
+    assert (*numbers, process.master[0]) == (2, 2, 1, "127.0.0.1")
 
 
 def test_the_first_rank_of_a_slurm_step_is_on_the_steps_first_machine():
@@ -99,16 +104,16 @@ def test_tasks_that_only_the_whole_job_has_are_not_counted():
         "SLURM_JOB_ID": "1",
         "SLURM_NNODES": "1",
     }
-    place = who_am_i(environ={**environ, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "8"})
-    assert (place.world_size, place.local_world_size) == (2, None)
+    process = who_am_i(environ={**environ, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "8"})
+    assert (process.world_size, process.local_world_size) == (2, None)
 
 
 def test_slurm_with_the_fewest_variables_that_say_it():
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID")
     environ = {name: value for name, value in slurm_task(5).items() if name in names}
-    place = who_am_i(environ=environ)
-    assert (place.rank, place.world_size, place.local_rank, place.num_nodes) == (5, 8, 1, 2)
-    assert place.master[0] == "gpu08"
+    process = who_am_i(environ=environ)
+    assert (process.rank, process.world_size, process.local_rank, process.num_nodes) == (5, 8, 1, 2)
+    assert process.master[0] == "gpu08"
 
 
 def test_all_tasks_of_a_slurm_step_meet_at_one_port_and_other_jobs_at_another():
@@ -121,26 +126,24 @@ def test_all_tasks_of_a_slurm_step_meet_at_one_port_and_other_jobs_at_another():
 
 
 def test_a_master_that_is_set_overrides_what_is_derived():
-    place = who_am_i(environ=slurm_task(5, MASTER_ADDR="10.1.1.1", MASTER_PORT="1234"))
-    assert place.master == ("10.1.1.1", 1234)
+    process = who_am_i(environ=slurm_task(5, MASTER_ADDR="10.1.1.1", MASTER_PORT="1234"))
+    assert process.master == ("10.1.1.1", 1234)
     assert who_am_i(environ=slurm_task(5, MASTER_PORT="1234")).master == ("gpu08", 1234)
     assert who_am_i(environ=openmpi(1, MASTER_ADDR="node1", MASTER_PORT="1234")).master == ("node1", 1234)
 
 
 def test_openmpi_on_one_machine():
-    place = who_am_i(environ=openmpi(3))
-    assert place == Place(3, 4, 3, 4, 1, "mpi", ("127.0.0.1", place.master[1]))
-    assert {who_am_i(environ=openmpi(rank)).master for rank in range(4)} == {place.master}
-    assert who_am_i(environ=openmpi(3, PMIX_NAMESPACE="prterun-node1-77@1")).master != place.master
+    process = who_am_i(environ=openmpi(3))
+    assert process == ProcessInfo(3, 4, 3, 4, 1, "mpi", ("127.0.0.1", process.master[1]))
+    assert {who_am_i(environ=openmpi(rank)).master for rank in range(4)} == {process.master}
+    assert who_am_i(environ=openmpi(3, PMIX_NAMESPACE="prterun-node1-77@1")).master != process.master
 
 
 def test_openmpi_on_two_machines_needs_the_master_only():
     told = refusal(openmpi(5, 8, 4))
-    assert (
-        "mpi's variables do not say on which machine the first rank is; set MASTER_ADDR to it, or give --init_" in told
-    )
-    place = who_am_i(environ=openmpi(5, 8, 4, MASTER_ADDR="node1", MASTER_PORT="1234"))
-    assert place == Place(5, 8, 1, 4, None, "mpi", ("node1", 1234))
+    assert "mpi's variables do not say on which machine rank 0 is; set MASTER_ADDR to it, or give --init_" in told
+    process = who_am_i(environ=openmpi(5, 8, 4, MASTER_ADDR="node1", MASTER_PORT="1234"))
+    assert process == ProcessInfo(5, 8, 1, 4, None, "mpi", ("node1", 1234))
     assert who_am_i(environ=openmpi(5, 8, 4), init_method="tcp://node1:99").master == ("node1", 99)
 
 
@@ -150,103 +153,8 @@ def test_openmpi_that_does_not_say_how_many_are_on_a_machine_needs_the_master():
 
 def test_an_mpi_run_without_a_name_asks_for_the_port():
     assert "set MASTER_PORT to a free port of the first machine" in refusal(hydra(1))
-    place = who_am_i(environ={**hydra(1), "MASTER_PORT": "1234"})
-    assert place == Place(1, 4, 1, 4, 1, "mpi", ("127.0.0.1", 1234))
-
-
-# Which launcher speaks
-
-
-@pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
-def test_torchrun_speaks_where_another_launcher_started_its_agents(outer):
-    environ = {**outer, **torchrun(3, 1, num_nodes=2)}
-    place = who_am_i(environ=environ)
-    assert (place.launcher, place.rank, place.world_size, place.local_rank) == ("pytorch", 3, 4, 1)
-    assert rank_in(environ) == 3
-
-
-def test_mpirun_speaks_where_srun_started_its_daemons():
-    environ = {**slurm_task(0, "gpu08", 1, 1), **openmpi(3)}
-    assert (who_am_i(environ=environ).launcher, who_am_i(environ=environ).rank, rank_in(environ)) == ("mpi", 3, 3)
-
-
-def test_srun_speaks_where_it_sets_mpis_ranks_too():
-    environ = slurm_task(3, "gpu08", 1, PMI_RANK="3", PMI_SIZE="4")
-    assert who_am_i(environ=environ).launcher == "slurm"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        *(slurm_batch(), slurm_batch("gpu08", 1, 4), SALLOC_STEP),
-        without(slurm_batch(), "SLURM_PROCID", "SLURM_LOCALID"),
-        *({**slurm_batch(), "SLURM_STEP_ID": step} for step in ("4294967291", "batch")),
-    ],
-)
-def test_a_script_in_a_slurm_allocation_without_srun_is_a_single_process(environ):
-    assert who_am_i(environ=environ) is None
-    assert rank_in(environ) == 0
-    told = refusal(environ, launcher="slurm")
-    assert told == (
-        "the launcher is slurm, and this process was not started by srun; start the script with srun, "
-        "or leave --launcher out"
-    )
-
-
-def test_srun_in_the_shell_of_salloc_is_a_step_of_its_own():
-    step = {"SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "8"}
-    environ = {**SALLOC_STEP, **step, "SLURM_PROCID": "7", "SLURM_LOCALID": "7"}
-    assert (who_am_i(environ=environ).rank, who_am_i(environ=environ).world_size) == (7, 8)
-
-
-@pytest.mark.parametrize(
-    "environ", [torchrun(0, 0, 1), slurm_task(0, "gpu08", 1, 1), openmpi(0, 1, 1), {**hydra(0, 1), "MASTER_PORT": "9"}]
-)
-def test_one_process_with_a_launcher_is_a_place_of_one_rank(environ):
-    place = who_am_i(environ=environ)
-    assert (place.rank, place.world_size, place.local_rank, place.num_nodes) == (0, 1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "environ"),
-    [("pytorch", torchrun(1, 1)), ("slurm", slurm_task(1)), ("mpi", openmpi(1)), ("auto", openmpi(1))],
-)
-def test_a_launcher_that_is_named_is_taken(launcher, environ):
-    place = who_am_i(launcher=launcher, environ=environ)
-    assert place == who_am_i(environ=environ)
-
-
-def test_an_unknown_launcher_is_answered_with_the_list():
-    with pytest.raises(UnknownNameError) as caught:
-        who_am_i(launcher="slrum", environ={})
-    told = 'launcher "slrum" is not known; known: auto, mpi, none, pytorch, slurm (did you mean slurm?)'
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize(
-    ("environ", "got"),
-    [
-        (torchrun(1, 1), "2 processes: got WORLD_SIZE=2; leave --launcher out"),
-        (slurm_task(1), "8 processes: got SLURM_STEP_NUM_TASKS=8"),
-        (openmpi(1), "4 processes: got OMPI_COMM_WORLD_SIZE=4"),
-    ],
-)
-def test_no_launcher_where_one_started_several_is_an_error(environ, got):
-    assert f"the launcher is none, and a launcher started {got}" in refusal(environ, launcher="none")
-
-
-def test_no_launcher_where_there_is_one_process_is_a_single_process():
-    for environ in ({}, slurm_batch(), torchrun(0, 0, 1)):
-        assert who_am_i(launcher="none", environ=environ) is None
-    assert who_am_i(0, launcher="none", environ=torchrun(0, 0, 1)) is None
-    assert "the launcher is none: got --local_rank 1; leave" in refusal({}, 1, launcher="none")
-    assert "none: got --init_method tcp://a:1" in refusal({}, launcher="none", init_method="tcp://a:1")
-
-
-@pytest.mark.parametrize(("launcher", "start"), [("mpi", "mpirun"), ("slurm", "srun")])
-def test_a_launcher_that_did_not_start_this_process_is_an_error(launcher, start):
-    told = refusal({}, launcher=launcher)
-    assert told.startswith(f"the launcher is {launcher}, and this process was not started by {start}")
+    process = who_am_i(environ={**hydra(1), "MASTER_PORT": "1234"})
+    assert process == ProcessInfo(1, 4, 1, 4, 1, "mpi", ("127.0.0.1", 1234))
 
 
 # Sources that disagree
@@ -373,10 +281,10 @@ def test_a_local_rank_argument_out_of_range_is_one_line():
 
 
 def test_ranks_started_by_hand_say_all_three():
-    place = who_am_i(1, init_method="tcp://10.0.0.1:23456", rank=5, world_size=8, environ={})
-    assert place == Place(5, 8, 1, None, None, "pytorch", ("10.0.0.1", 23456))
+    process = who_am_i(1, init_method="tcp://10.0.0.1:23456", rank=5, world_size=8, environ={})
+    assert process == ProcessInfo(5, 8, 1, None, None, "pytorch", ("10.0.0.1", 23456))
     environ = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-    assert who_am_i(init_method="tcp://10.0.0.1:23456", environ=environ) == place
+    assert who_am_i(init_method="tcp://10.0.0.1:23456", environ=environ) == process
 
 
 def test_the_local_rank_follows_where_all_are_on_one_machine():
@@ -409,44 +317,13 @@ def test_a_loopback_meeting_point_with_several_machines_is_an_error():
     assert "cannot reach a loopback" in refusal(odd)
 
 
-# The rest of the room
-
-
-@pytest.mark.parametrize("environ", [torchrun(3, 1, num_nodes=2), slurm_task(3), openmpi(3), hydra(3)])
-def test_the_rank_of_the_log_is_that_of_the_place(environ):
-    assert rank_in(environ) == 3
-
-
-@given(st.dictionaries(st.sampled_from(["RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]), st.text()))
-def test_the_rank_of_the_log_never_raises(environ):
-    assert rank_in(environ) >= 0
-
-
 @given(st.dictionaries(st.sampled_from(sorted({**torchrun(0, 0), **slurm_task(0), **openmpi(0)})), st.text(max_size=3)))
-def test_any_environment_gives_a_place_or_one_line(environ):
+def test_any_environment_gives_a_process_or_one_line(environ):
     try:
-        place = who_am_i(environ=environ)
+        process = who_am_i(environ=environ)
     except UsageError as error:
         told = str(error)
     else:
-        told = "" if place is None or place.rank < place.world_size else "out of range"
+        told = "" if process is None or process.rank < process.world_size else "out of range"
     assert "\n" not in told
     assert told != "out of range"
-
-
-def test_a_line_that_does_not_restart_is_warned_of():
-    assert restart_warning({}) is None
-    assert restart_warning(torchrun(0, 0)) is None
-    works = torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3", TORCHELASTIC_USE_AGENT_STORE="False")
-    assert restart_warning(works) is None
-    told = restart_warning(torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3"))
-    assert told.startswith("--max-restarts=3 is not reliable")
-    line = (
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --max-restarts=3"
-    )
-    assert line in told
-
-
-def test_the_line_that_starts_all_is_quoted_for_a_shell():
-    line = launch_line(8, ["examples/asr/jasper.py", "--exp_name", "my run", "--lr=0.1"])
-    assert line == "torchrun --nproc-per-node=8 examples/asr/jasper.py --exp_name 'my run' --lr=0.1"

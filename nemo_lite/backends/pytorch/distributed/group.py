@@ -24,7 +24,7 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch.identity import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class ProcessGroup:
     Gradients travel by nccl on GPUs, by gloo on CPUs; all else by a second group, gloo, beside it.
 
     Args:
-        place: who this process is.
+        info: who this process is.
         choose_device: gives this rank's device; called when the ranks know each other, so that an error stops all.
         backend: ``nccl`` or ``gloo``; by default what suits the device.
         patience: how long to wait.
@@ -71,7 +71,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        place: Place,
+        info: ProcessInfo,
         choose_device: Callable[[], torch.device],
         backend: str | None = None,
         patience: Patience | None = None,
@@ -79,11 +79,11 @@ class ProcessGroup:
         if ProcessGroup._has_joined:
             raise UsageError("a process joins its group once", remedy="make one NeuralModuleFactory in a script")
         ProcessGroup._has_joined = True
-        self.rank, self.world_size = place.rank, place.world_size
-        self.local_rank: int | None = place.local_rank
+        self.rank, self.world_size = info.rank, info.world_size
+        self.local_rank: int | None = info.local_rank
         patience = patience or Patience()
-        meeting = meet(place, patience.start_seconds)
-        self._watch = Watch(meeting, place, patience.timeout_seconds)
+        meeting = meet(info, patience.start_seconds)
+        self._watch = Watch(meeting, info, patience.timeout_seconds)
         self._is_closed = False
         self._links: _Links | None = None
         self._sharding: Any = None

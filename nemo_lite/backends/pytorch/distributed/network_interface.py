@@ -12,8 +12,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from nemo_lite.errors import DistributedError
+from nemo_lite.utils.launch import ProcessInfo
 from nemo_lite.utils.launch.addresses import is_loopback
-from nemo_lite.utils.launch.identity import Place
 
 try:
     import fcntl
@@ -38,22 +38,22 @@ class Way:
     address: str
 
 
-def is_on_one_machine(place: Place) -> bool:
+def is_on_one_machine(info: ProcessInfo) -> bool:
     """Whether all ranks are known to run on this machine."""
-    if place.num_nodes is not None:
-        return place.num_nodes == 1
-    return place.local_world_size == place.world_size or is_loopback(place.master[0])
+    if info.num_nodes is not None:
+        return info.num_nodes == 1
+    return info.local_world_size == info.world_size or is_loopback(info.master[0])
 
 
-def numeric_address(place: Place) -> str:
+def numeric_address(info: ProcessInfo) -> str:
     """The address, as a number, at which the ranks meet; the loopback's where our own store serves one machine only.
 
     Raises:
         DistributedError: a name that this machine cannot look up, or that is the loopback for it while other machines
             take part.
     """
-    host, port = place.master
-    if is_on_one_machine(place) and not place.agent_hosts_store:
+    host, port = info.master
+    if is_on_one_machine(info) and not info.agent_hosts_store:
         return LOOPBACK
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -64,10 +64,10 @@ def numeric_address(place: Place) -> str:
             remedy="give its IP address (--master_addr, MASTER_ADDR or the rendezvous endpoint)",
         ) from error
     addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
-    if not is_on_one_machine(place) and is_loopback(addresses[0]):
+    if not is_on_one_machine(info) and is_loopback(addresses[0]):
         raise DistributedError(
             f"the address of the first machine, {host}, is the loopback ({addresses[0]}) on {socket.gethostname()}",
-            remedy=f"{place.num_nodes or 'several'} machines take part and others cannot reach it: give an IP address "
+            remedy=f"{info.num_nodes or 'several'} machines take part and others cannot reach it: give an IP address "
             "of the first machine's network interface",
         )
     return addresses[0]

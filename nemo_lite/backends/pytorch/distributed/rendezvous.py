@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, use_way, way_to
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch.identity import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 _POLL_SECONDS = 0.1
 # How long the host of the store stays after a refusal, so that those who wait read it: several polls.
@@ -82,11 +82,11 @@ class Meeting:
         return PrefixStore(self.prefix, TCPStore(host, port, is_master=False, timeout=self.timeout))
 
 
-def meet(place: Place, timeout_seconds: float) -> Meeting:
+def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
     """Wait until all ranks are there. Interfaces for gloo and nccl are chosen on the way, where the user chose none.
 
     Args:
-        place: who this process is, and where to meet.
+        info: who this process is, and where to meet.
         timeout_seconds: how long to wait for the others.
 
     Raises:
@@ -94,16 +94,16 @@ def meet(place: Place, timeout_seconds: float) -> Meeting:
             rank, or ranks differ on how many they are. Every rank that came gets the same text.
     """
     deadline = time.monotonic() + timeout_seconds
-    address = (numeric_address(place), place.master[1])
-    is_host = place.rank == 0 and not place.agent_hosts_store
+    address = (numeric_address(info), info.master[1])
+    is_host = info.rank == 0 and not info.agent_hosts_store
     timeout = timedelta(seconds=timeout_seconds)
-    client = _host(address, timeout) if is_host else _join(address, place, timeout_seconds)
-    prefix = f"nemo_lite/{place.restart_count}"
+    client = _host(address, timeout) if is_host else _join(address, info, timeout_seconds)
+    prefix = f"nemo_lite/{info.restart_count}"
     store = PrefixStore(prefix, client)
-    me = _introduction(place, address)
+    me = _introduction(info, address)
     try:
-        _announce(store, me, place.world_size)
-        members = _all_members(store, place, deadline, timeout_seconds)
+        _announce(store, me, info.world_size)
+        members = _all_members(store, info, deadline, timeout_seconds)
     except dist.DistError as error:
         raise DistributedError(
             f"the store at {_written(address)} was closed while the ranks were meeting",
@@ -141,7 +141,7 @@ def _host(address: tuple[str, int], timeout: timedelta) -> TCPStore:
     )
 
 
-def _join(address: tuple[str, int], place: Place, timeout_seconds: float) -> TCPStore:
+def _join(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float) -> TCPStore:
     """Connect to the store as soon as it is served. Asked for with plain sockets first: the store's own attempts fill
     stderr with traces."""
     deadline = time.monotonic() + timeout_seconds
@@ -151,12 +151,12 @@ def _join(address: tuple[str, int], place: Place, timeout_seconds: float) -> TCP
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise _unreachable(address, place, timeout_seconds, str(error.strerror or error)) from error
+                raise _unreachable(address, info, timeout_seconds, str(error.strerror or error)) from error
         time.sleep(_POLL_SECONDS)
     left = max(deadline - time.monotonic(), _POLL_SECONDS)
     client = _connected(address, left, timedelta(seconds=timeout_seconds))
     if client is None:
-        raise _unreachable(address, place, timeout_seconds, "what listens there is no store")
+        raise _unreachable(address, info, timeout_seconds, "what listens there is no store")
     return client
 
 
@@ -177,9 +177,9 @@ def _connected(address: tuple[str, int], seconds: float, timeout: timedelta) -> 
         return None
 
 
-def _unreachable(address: tuple[str, int], place: Place, timeout_seconds: float, got: str) -> DistributedError:
+def _unreachable(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float, got: str) -> DistributedError:
     return DistributedError(
-        f"rank {place.rank} on {socket.gethostname()} could not reach rank 0 at {_written(address)} "
+        f"rank {info.rank} on {socket.gethostname()} could not reach rank 0 at {_written(address)} "
         f"within {timeout_seconds:g} s",
         got=got,
         remedy="was the command started on the first machine too, is that its address (MASTER_ADDR, --master_addr) and "
@@ -187,12 +187,10 @@ def _unreachable(address: tuple[str, int], place: Place, timeout_seconds: float,
     )
 
 
-def _introduction(place: Place, address: tuple[str, int]) -> Member:
+def _introduction(info: ProcessInfo, address: tuple[str, int]) -> Member:
     way = way_to(*address)
     problems = use_way(way, address)
-    return Member(
-        place.rank, socket.gethostname(), os.getpid(), way.interface, way.address, _machine(), tuple(problems)
-    )
+    return Member(info.rank, socket.gethostname(), os.getpid(), way.interface, way.address, _machine(), tuple(problems))
 
 
 def _machine() -> str:
@@ -226,28 +224,28 @@ def _announce(store: Store, me: Member, world_size: int) -> None:
     store.add("joined", 1)
 
 
-def _all_members(store: Store, place: Place, deadline: float, timeout_seconds: float) -> tuple[Member, ...]:
-    keys = [_key(rank) for rank in range(place.world_size)]
-    while store.add("joined", 0) < place.world_size:
+def _all_members(store: Store, info: ProcessInfo, deadline: float, timeout_seconds: float) -> tuple[Member, ...]:
+    keys = [_key(rank) for rank in range(info.world_size)]
+    while store.add("joined", 0) < info.world_size:
         if store.check(["refused"]):
             raise DistributedError(**json.loads(store.get("refused")))
         if time.monotonic() > deadline:
-            _refuse_incomplete(store, place, timeout_seconds)
+            _refuse_incomplete(store, info, timeout_seconds)
         time.sleep(_POLL_SECONDS)
     return tuple(_member(record) for record in store.multi_get(keys))
 
 
-def _refuse_incomplete(store: Store, place: Place, timeout_seconds: float) -> None:
-    ranks = range(place.world_size)
+def _refuse_incomplete(store: Store, info: ProcessInfo, timeout_seconds: float) -> None:
+    ranks = range(info.world_size)
     there = [_member(store.get(_key(rank))) for rank in ranks if store.check([_key(rank)])]
     missing = sorted(set(ranks) - {member.rank for member in there})
     _refuse(
         store,
-        f"{len(there)} of {place.world_size} processes came together at {_written(place.master)} within "
+        f"{len(there)} of {info.world_size} processes came together at {_written(info.master)} within "
         f"{timeout_seconds:g} s; there: {', '.join(map(str, there))}; missing: rank {', '.join(map(str, missing))}",
         "was the command started on every machine, each with its own node_rank and all with the right number of "
-        f"machines (--nnodes), does a firewall close port {place.master[1]}, and can every machine reach "
-        f"{place.master[0]}?",
+        f"machines (--nnodes), does a firewall close port {info.master[1]}, and can every machine reach "
+        f"{info.master[0]}?",
     )
 
 

@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     verdict_of,
 )
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
-from nemo_lite.utils.launch.identity import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 # This thread itself did not run for so long: others are not silent because nobody listened.
 _OWN_SILENCE_SECONDS = 2.0
@@ -28,15 +28,15 @@ _OWN_SILENCE_SECONDS = 2.0
 class Post:
     """This rank's own line to the store, and what it has seen of the others. Used by one thread."""
 
-    def __init__(self, meeting: Meeting, place: Place) -> None:
+    def __init__(self, meeting: Meeting, info: ProcessInfo) -> None:
         self._store = meeting.connect()
-        self._members, self._me = meeting.members, meeting.members[place.rank]
-        self._watched = meeting.members if place.rank == 0 else meeting.members[:1]
+        self._members, self._me = meeting.members, meeting.members[info.rank]
+        self._watched = meeting.members if info.rank == 0 else meeting.members[:1]
         now = self._looked = time.monotonic()
         self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
         self._processes: dict[int, str] = {}
-        self._host = None if place.agent_hosts_store else meeting.members[0]
-        self.address = f"{place.master[0]}:{place.master[1]}"
+        self._host = None if info.agent_hosts_store else meeting.members[0]
+        self.address = f"{info.master[0]}:{info.master[1]}"
         self.failure: Verdict | None = None
 
     def say(self, status: Status) -> None:

@@ -34,7 +34,7 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
 from nemo_lite.backends.pytorch.distributed.health.heartbeat import Post
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
 from nemo_lite.errors import DistributedError
-from nemo_lite.utils.launch.identity import Place
+from nemo_lite.utils.launch import ProcessInfo
 
 # Main threads get less time to clean up where the verdict itself took a silence: all stays within ten seconds.
 _GRACE_AFTER_SILENCE_SECONDS = 1.5
@@ -48,7 +48,7 @@ class Watch:
 
     Args:
         meeting: the ranks and their store.
-        place: who this process is.
+        info: who this process is.
         timeout_seconds: how long a rank may keep another waiting in a collective.
         beat_seconds: between two signs of life.
         silence_seconds: a rank on another machine that gives none for so long is gone.
@@ -61,7 +61,7 @@ class Watch:
     def __init__(
         self,
         meeting: Meeting,
-        place: Place,
+        info: ProcessInfo,
         timeout_seconds: float,
         *,
         beat_seconds: float = 0.5,
@@ -71,9 +71,9 @@ class Watch:
         self.step = None
         self._limits = Limits(timeout_seconds, silence_seconds, silence_seconds / 2.5)
         self._beat_seconds, self._grace_seconds = beat_seconds, grace_seconds
-        self._post = Post(meeting, place)
-        self._me = meeting.members[place.rank]
-        self._is_first = place.rank == 0
+        self._post = Post(meeting, info)
+        self._me = meeting.members[info.rank]
+        self._is_first = info.rank == 0
         self._status = Status()
         self._changed = time.monotonic()
         # One attribute: the other threads see number and labels change together.

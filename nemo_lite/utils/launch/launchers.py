@@ -1,0 +1,164 @@
+"""The variables that launchers set: torchrun, Slurm's srun, OpenMPI's mpirun, mpiexec of MPICH and Intel MPI.
+
+Also: which launcher started this process, and how a script is started on several. identity.py reads the numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_lite.errors import UsageError
+
+LAUNCHERS = ("auto", "pytorch", "slurm", "mpi", "none")
+ROLES = ("rank", "world_size", "local_rank")
+
+# Slurm's numbers of steps that are not srun's own: the batch script, the shell of salloc, prolog and epilog.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The names of one launcher's variables. Where several names mean the same, the first that is set counts.
+
+    Attributes:
+        name: ``pytorch``, ``slurm`` or ``mpi``.
+        run_id: the same on all ranks of a run, and different for other runs on the machine.
+    """
+
+    name: str
+    rank: tuple[str, ...]
+    world_size: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    local_world_size: tuple[str, ...]
+    num_nodes: tuple[str, ...] = ()
+    run_id: tuple[str, ...] = ()
+
+    def of(self, role: str) -> tuple[str, ...]:
+        """The names of a role's variables."""
+        names: tuple[str, ...] = getattr(self, role)
+        return names
+
+
+TORCH = Launcher("pytorch", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), ("GROUP_WORLD_SIZE",))
+SLURM = Launcher(
+    "slurm",
+    ("SLURM_PROCID",),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    ("SLURM_LOCALID",),
+    ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+    ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+    ("SLURM_JOB_ID", "SLURM_JOBID"),
+)
+OPENMPI = Launcher(
+    "mpi",
+    ("OMPI_COMM_WORLD_RANK",),
+    ("OMPI_COMM_WORLD_SIZE",),
+    ("OMPI_COMM_WORLD_LOCAL_RANK",),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    run_id=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+)
+# MPICH and Intel MPI.
+HYDRA = Launcher("mpi", ("PMI_RANK",), ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",))
+SLURM_NODELIST = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
+SLURM_STEP_ID = ("SLURM_STEP_ID", "SLURM_STEPID")
+
+
+def find_launcher(wanted: str, is_distributed: bool, environ: Mapping[str, str]) -> Launcher | None:
+    """The launcher that started this process; ``None`` if none did and nothing says that there are other processes.
+
+    Of nested launchers the innermost counts: ``srun`` often starts torchrun's agents or ``mpirun``'s daemons.
+
+    Args:
+        wanted: one of `LAUNCHERS` but ``none``; ``auto`` looks at the variables.
+        is_distributed: the script's options say that there are several processes.
+        environ: the environment.
+
+    Raises:
+        UsageError: the wanted launcher did not start this process.
+    """
+    if wanted == "pytorch":
+        return TORCH
+    step = SLURM if _is_task_of_step(environ) else None
+    mpi = _find_mpi(step is not None, environ)
+    if wanted != "auto":
+        found, command = (step, "srun") if wanted == "slurm" else (mpi, "mpirun")
+        if found is None:
+            raise UsageError(
+                f"the launcher is {wanted}, and this process was not started by {command}",
+                remedy=f"start the script with {command}, or leave --launcher out",
+            )
+        return found
+    variables = [set_variable(TORCH.of(role), environ) for role in ROLES]
+    if all(variables):
+        return TORCH
+    return mpi or step or (TORCH if is_distributed or any(variables) else None)
+
+
+def _is_task_of_step(environ: Mapping[str, str]) -> bool:
+    """Whether ``srun`` started this process, or one of its ancestors.
+
+    A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS as well, but no step number, or one of those that Slurm
+    reserves for batch scripts and interactive shells.
+    """
+    task, step = environ.get("SLURM_PROCID"), environ.get(set_variable(SLURM_STEP_ID, environ) or "", "")
+    return bool(task) and (int(step) < _FIRST_SPECIAL_STEP if _NUMBER.fullmatch(step) else task != "0")
+
+
+def _find_mpi(in_step: bool, environ: Mapping[str, str]) -> Launcher | None:
+    if any(set_variable(OPENMPI.of(role), environ) for role in ROLES):
+        return OPENMPI
+    # srun sets PMI_RANK for its tasks too, but not MPI_LOCALRANKID.
+    return HYDRA if environ.get("MPI_LOCALRANKID") or (environ.get("PMI_RANK") and not in_step) else None
+
+
+def rank_in(environ: Mapping[str, str]) -> int:
+    """This process's rank from the environment alone, 0 where it does not say. Never raises."""
+    for name in (*TORCH.rank, *OPENMPI.rank, *HYDRA.rank, *SLURM.rank):
+        text = environ.get(name, "")
+        if _NUMBER.fullmatch(text):
+            return int(text)
+    return 0
+
+
+def restart_warning(environ: Mapping[str, str] = os.environ) -> str | None:
+    """A warning where torchrun was started so that restarts are known to fail, else ``None``.
+
+    Restarted ranks must not find what the failed ones left in the store. With the static and ``--standalone``
+    rendezvous, and with c10d by default, the agent's store outlives them.
+    """
+    restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "")
+    if not _NUMBER.fullmatch(restarts) or not int(restarts) or environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    return (
+        f"--max-restarts={restarts} is not reliable as this run was started: restarted ranks meet in the store of the "
+        "failed ones. Start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend=c10d "
+        f"--rdzv-endpoint=HOST:PORT --max-restarts={restarts}, HOST:PORT being the first machine and a free port of it"
+    )
+
+
+def launch_line(num_processes: int, argv: Sequence[str]) -> str:
+    """The shell command that starts a script (``argv``, with the script first) on so many processes."""
+    return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *argv])
+
+
+def set_variable(names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """The first of the names that is set in the environment."""
+    return next((name for name in names if environ.get(name)), None)
+
+
+def number_in(names: Sequence[str], environ: Mapping[str, str], least: int = 0) -> int | None:
+    """The number in the first of the variables that is set. Raises UsageError for a text that is no such number."""
+    variable = set_variable(names, environ)
+    return None if variable is None else parse_number(variable, environ[variable], least)
+
+
+def parse_number(name: str, text: str, least: int = 0) -> int:
+    """The number that an option or variable holds. Raises UsageError for a text that is no such number."""
+    if not _NUMBER.fullmatch(text) or int(text) < least:
+        raise UsageError(f"is not a whole number from {least}", place=name, got=repr(text))
+    return int(text)
