@@ -14,7 +14,7 @@ from toys.launched import Launch, header_of, launch_of, own_address
 from toys.ranks import free_port, wait_all
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script
 
-from nemo_lite.backends.pytorch.distributed.fingerprint import start_table
+from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -109,9 +109,7 @@ def test_the_ranks_of_the_guide_are_those_that_a_start_tells():
             machine = rank // 4 + 1
             self.rank, self.host, self.interface, self.address = rank, f"node{machine}", "ens1f0", f"10.0.0.{machine}"
 
-    table = start_table(
-        "nccl", [Seat(rank) for rank in range(8)], [f"cuda:{rank % 4} NVIDIA V100" for rank in range(8)]
-    )
+    table = rank_table("nccl", [Seat(rank) for rank in range(8)], [f"cuda:{rank % 4} NVIDIA V100" for rank in range(8)])
     assert f"{table}\n" in blocks(GUIDES[0], "text")
 
 

@@ -15,8 +15,7 @@ from torch import fx
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
 from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
-from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.backends.pytorch.distributed.fingerprint import effective_batch, fingerprint_of
+from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess, effective_batch, fingerprint_of
 from nemo_lite.backends.pytorch.engine.arguments import (
     check_callbacks,
     check_policy,

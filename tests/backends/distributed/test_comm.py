@@ -1,10 +1,11 @@
 """Comm: a process alone, and what a rank does when others disagree, by the fake."""
 
 import torch
+from toys.fake_comm import FakeComm
 from toys.nets import Points, Record, build
 
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.distributed import FakeComm, SingleProcess
+from nemo_lite.backends.pytorch.distributed import SingleProcess
 
 
 def train_as(comm, max_steps=1, **kwargs):

@@ -1,4 +1,4 @@
-"""Before the first step: the table of ranks, the effective batch, and fingerprints that must agree."""
+"""Fingerprints: what they name, and ranks whose fingerprints differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -17,85 +17,9 @@ from toys.ranks import on_ranks
 import nemo_lite
 from nemo_lite.backends.pytorch.distributed import SingleProcess
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
-from nemo_lite.backends.pytorch.distributed.fingerprint import (
-    check_equal,
-    compare,
-    effective_batch,
-    fingerprint_of,
-    ranges,
-    start_table,
-)
+from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal, compare, fingerprint_of
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.core.graph.dag import Dag
-
-# The table
-
-
-class Seat(NamedTuple):
-    rank: int
-    host: str
-    interface: str
-    address: str
-
-
-def seats(num_machines: int, per_machine: int) -> list[Seat]:
-    return [
-        Seat(machine * per_machine + i, f"node{machine}", "eth0", f"10.0.0.{machine + 1}")
-        for machine in range(num_machines)
-        for i in range(per_machine)
-    ]
-
-
-def test_the_table_has_a_line_for_each_rank() -> None:
-    assert start_table("nccl", seats(2, 2), ["cuda:0", "cuda:1"] * 2).splitlines() == [
-        "4 ranks on 2 machines, nccl",
-        "rank  host   device  interface",
-        "0     node0  cuda:0  eth0 (10.0.0.1)",
-        "1     node0  cuda:1  eth0 (10.0.0.1)",
-        "2     node1  cuda:0  eth0 (10.0.0.2)",
-        "3     node1  cuda:1  eth0 (10.0.0.2)",
-    ]
-
-
-def test_machines_of_one_name_are_told_apart_by_their_addresses() -> None:
-    one = [Seat(0, "box", "veth0", "10.0.0.1"), Seat(1, "box", "", "10.0.0.2")]
-    table = start_table("gloo", one, ["cpu", "cpu"])
-    assert table.startswith("2 ranks on 2 machines, gloo\n")
-    assert table.endswith("cpu     10.0.0.2")
-    assert start_table("gloo", one[:1], ["cpu"]).startswith("1 rank on 1 machine, gloo\n")
-
-
-def test_more_than_16_ranks_are_folded_by_host() -> None:
-    devices = [f"cuda:{i} NVIDIA H200" for i in range(8)] * 2 + ["cpu"] * 8
-    assert start_table("nccl", seats(3, 8), devices).splitlines() == [
-        "24 ranks on 3 machines, nccl",
-        "rank   host   device                interface",
-        "0-7    node0  cuda:0-7 NVIDIA H200  eth0 (10.0.0.1)",
-        "8-15   node1  cuda:0-7 NVIDIA H200  eth0 (10.0.0.2)",
-        "16-23  node2  cpu                   eth0 (10.0.0.3)",
-    ]
-    assert len(start_table("nccl", seats(2, 8), devices[:16]).splitlines()) == 18
-
-
-def test_ranges_name_each_number_once() -> None:
-    assert ranges([6, 0, 1, 2, 4, 5]) == "0-2, 4-6"
-    assert ranges([0, 1, 3]) == "0, 1, 3"
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ((64, 4, 2), "64 x 4 ranks x 2 accumulated = 512 utterances per step"),
-        ((64, 1, 2), "64 x 2 accumulated = 128 utterances per step"),
-        ((64, 3, 1), "64 x 3 ranks = 192 utterances per step"),
-        ((64, 1, 1), "64 utterances per step"),
-    ],
-)
-def test_the_effective_batch_names_its_factors(numbers: tuple[int, int, int], text: str) -> None:
-    assert effective_batch(*numbers, unit="utterances") == text
-
-
-# The fingerprint
 
 
 def training_dag(n: int = 100, hidden: int = 4, twice: bool = False) -> Dag:
@@ -108,16 +32,16 @@ def training_dag(n: int = 100, hidden: int = 4, twice: bool = False) -> Dag:
 def test_a_fingerprint_names_code_script_files_modules_and_dags_in_this_order(tmp_path: Path) -> None:
     config = tmp_path / "taylor.yaml"
     config.write_text("dim: 4\n")
-    prints = fingerprint_of({"training DAG": training_dag()}, [config], [MSELoss(name="other")])
+    prints = fingerprint_of({"training DAG": training_dag()}, [config])
     script = Path(sys.modules["__main__"].__file__ or "").name
     assert list(prints) == [
         *("code of nemo_lite", script, "taylor.yaml"),
-        *("real_function_data_layer", "taylor_net", "mse_loss", "other", "training DAG"),
+        *("real_function_data_layer", "taylor_net", "mse_loss", "training DAG"),
     ]
     version, digest = prints["code of nemo_lite"].split(" ")
     assert version == nemo_lite.__version__
     assert len(digest) == 64
-    assert prints == fingerprint_of({"training DAG": training_dag()}, [config], [MSELoss(name="other")])
+    assert prints == fingerprint_of({"training DAG": training_dag()}, [config])
 
 
 def test_a_difference_shows_in_what_it_concerns() -> None:
@@ -132,7 +56,8 @@ def test_a_difference_shows_in_what_it_concerns() -> None:
 
 
 def test_modules_of_one_name_have_entries_of_their_own() -> None:
-    prints = fingerprint_of({}, modules=[TaylorNet(dim=4), TaylorNet(dim=5)])
+    x, _ = RealFunctionDataLayer(n=100, batch_size=10)()
+    prints = fingerprint_of({"": Dag([TaylorNet(dim=4)(x=TaylorNet(dim=5)(x=x))])})
     assert prints["taylor_net"] != prints["taylor_net (2)"]
 
 
@@ -141,10 +66,11 @@ def test_the_code_of_a_module_of_another_package_counts(tmp_path: Path, monkeypa
     mine = ModuleType("mine")
     mine.__file__ = str(tmp_path / "mine.py")
     monkeypatch.setitem(sys.modules, "mine", mine)
-    module = type("Mine", (TaylorNet,), {"__module__": "mine.nets"})(dim=4)
-    before = fingerprint_of({}, modules=[module])["code of mine"]
+    x, _ = RealFunctionDataLayer(n=100, batch_size=10)()
+    dag = Dag([type("Mine", (TaylorNet,), {"__module__": "mine.nets"})(dim=4)(x=x)])
+    before = fingerprint_of({"": dag})["code of mine"]
     (tmp_path / "mine.py").write_text("version two")
-    assert fingerprint_of({}, modules=[module])["code of mine"] != before
+    assert fingerprint_of({"": dag})["code of mine"] != before
 
 
 # Ranks that compare

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from toys.ranks import results_of
 
-from nemo_lite.backends.pytorch.distributed.batchnorm import synced_batchnorm
-from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.sharding import like, shard, whole
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.tutorials import TaylorNet

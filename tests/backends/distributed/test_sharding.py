@@ -17,9 +17,8 @@ from toys.ranks import results_of
 
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
-from nemo_lite.backends.pytorch.distributed.batchnorm import synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
-from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import (
     ShardedReplica,

@@ -1,9 +1,15 @@
-"""What processes say to each other. The only package that speaks to ``torch.distributed`` or knows the first rank."""
+"""Everything between ranks: collectives, replicas, sharding, hang reports. Only here is ``torch.distributed`` used.
 
+Other packages import from here, not from the files.
+"""
+
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing as adding_nothing
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced as is_synced
+from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks as needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm as Comm
-from nemo_lite.backends.pytorch.distributed.comm import FakeComm as FakeComm
 from nemo_lite.backends.pytorch.distributed.comm import Replica as Replica
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess as SingleProcess
-from nemo_lite.backends.pytorch.distributed.exchanging import needs_all_ranks as needs_all_ranks
+from nemo_lite.backends.pytorch.distributed.fingerprint import fingerprint_of as fingerprint_of
 from nemo_lite.backends.pytorch.distributed.group import Patience as Patience
 from nemo_lite.backends.pytorch.distributed.group import ProcessGroup as ProcessGroup
+from nemo_lite.backends.pytorch.distributed.rank_table import effective_batch as effective_batch

@@ -21,6 +21,9 @@ from nemo_lite.errors import UsageError
 
 _LAYERS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
+SHARDED = "of_sharded_weights"
+"""A class attribute of modules whose weights are divided among the ranks. Reading it does not import FSDP2."""
+
 
 def make_groups(world_size: int, group_size: int, timeout: timedelta | None = None) -> dist.ProcessGroup | None:
     """The group of this rank, of ``group_size`` consecutive ranks; ``None``, all ranks, for 0 or ``world_size``.
@@ -97,6 +100,22 @@ def adding_nothing(modules: Iterable[nn.Module]) -> Iterator[None]:
 def is_synced(layer: nn.Module) -> bool:
     """Whether the layer takes its statistics over several ranks now."""
     return isinstance(layer, _Synced)
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether any part's weights are divided among the ranks: its forward is a collective."""
+    return any(hasattr(type(part), SHARDED) for module in modules for part in module.modules())
+
+
+def needs_all_ranks(modules: Iterable[nn.Module], in_training: bool = True) -> bool:
+    """Whether a forward of any of these modules is a collective, which all ranks must call equally often.
+
+    Args:
+        modules: they and all their parts are looked at.
+        in_training: as in training; in evaluation, batch normalisation exchanges nothing.
+    """
+    given = list(modules)
+    return is_sharded(given) or (in_training and any(is_synced(part) for module in given for part in module.modules()))
 
 
 def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without __all__
 
-from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
-from nemo_lite.backends.pytorch.distributed.exchanging import is_sharded
-from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal, start_table
+from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal
 from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
+from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
@@ -94,7 +94,7 @@ class ProcessGroup:
             self._join(meeting.store, backend, timedelta(seconds=patience.timeout_seconds))
             devices = self.gather(_described(self.device))
             if devices is not None:
-                logging.info("%s", start_table(self.backend, meeting.members, devices))
+                logging.info("%s", rank_table(self.backend, meeting.members, devices))
 
     def _join(self, store: Store, backend: str | None, timeout: timedelta) -> None:
         on_gpu = self.device.type == "cuda"

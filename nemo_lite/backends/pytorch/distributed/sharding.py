@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nemo_lite.backends.pytorch.distributed.exchanging import SHARDED
+from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
 from nemo_lite.errors import UsageError
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced
+from nemo_lite.backends.pytorch.distributed import Comm, is_synced
 from nemo_lite.backends.pytorch.nm import TrainableNM
 
 

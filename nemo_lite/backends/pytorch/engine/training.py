@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
-from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
+from nemo_lite.backends.pytorch.distributed import adding_nothing
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
