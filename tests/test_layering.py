@@ -25,7 +25,7 @@ ORDERS = {
     "nemo_lite.utils": """
         launch, lr_policies, misc, helpers, files, digests < nemo_logging < argparse, decorators, exp_logging
     """,
-    "nemo_lite.utils.launch": "addresses < identity",
+    "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": "neural_types < graph < action_state, run_options, show < callbacks < backend < factory",
     "nemo_lite.core.neural_types": "axes, comparison < elements < neural_type",
     "nemo_lite.core.graph": """
@@ -41,7 +41,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.data": "items, order, seeds < cost_sampling, unusable < loaders",
     "nemo_lite.backends.pytorch.distributed": """
-        network_interface, comm, exchange, replica, batchnorm < rendezvous, fingerprint, exchanging < health, sharding
+        network_interface, comm, exchange, replica, batchnorm < rendezvous, sharding < rank_table < fingerprint, health
         < group
     """,
     "nemo_lite.backends.pytorch.distributed.health": "activity, diagnosis < heartbeat < monitor",
