@@ -36,8 +36,8 @@ ORDERS = {
     """,
     "nemo_lite.core.show": "view, layout < palette < text, mermaid, svg",
     "nemo_lite.backends.pytorch": """
-        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision, placement, module_wrapper,
-        tutorials, optim < engine < actions < adapter
+        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision,
+        placement, module_wrapper, tutorials, optim < engine < actions < adapter
     """,
     "nemo_lite.backends.pytorch.data": "items, order, seeds < cost_sampling, unusable < loaders",
     "nemo_lite.backends.pytorch.distributed": """

@@ -1,4 +1,4 @@
-"""Turns: what the next optimizer step takes, on this rank and on all. Nothing is computed here.
+"""The batches of each optimizer step, on this rank and agreed with the others. Nothing is computed here.
 
 Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once whether
 the step was finite everywhere, whether someone asked to stop, how many items the next step has, and who has none left.
@@ -18,13 +18,13 @@ from nemo_lite.utils import logging
 
 
 @dataclass(slots=True)
-class Turn:
-    """What one optimizer step takes.
+class StepBatches:
+    """The batches that one optimizer step takes.
 
     Attributes:
-        batches: this rank's, those that only keep the ranks together last; empty when the epoch is over.
-        num_counted: how many of them count; the others are older ones and have weight zero.
-        num_items: of all ranks together.
+        batches: this rank's, zero-weight batches last; empty when the epoch is over.
+        num_counted: how many of them count; the others are older batches with weight zero.
+        num_items: items of all ranks together.
         world_size: the number of ranks.
         is_over: the epoch has no further step, on any rank.
         was_finite: the step before was finite on all ranks.
@@ -49,9 +49,9 @@ class Turn:
         return self.batches[: self.num_counted]
 
     def weights(self) -> list[float]:
-        """What each batch's mean loss counts in the step's gradient, before the ranks' mean is taken.
+        """The weight of each batch's mean loss in the step's gradient, before the ranks' mean is taken.
 
-        Every item of a step counts the same, whatever batch and rank it lies in.
+        Every item of a step has the same weight, whatever its batch and rank.
         """
         if self.world_size == 1 and len(self.batches) == 1:
             return [1.0]
@@ -59,13 +59,13 @@ class Turn:
         return counted + [0.0] * (len(self.batches) - self.num_counted)
 
 
-class Turns:
-    """The turns of an epoch, equally many on all ranks.
+class StepBatchLoader:
+    """Gives the batches of each step of an epoch: the same number of steps on all ranks.
 
     Args:
         loader: the batches of this rank.
         comm: the ranks.
-        batches_per_step: batches a rank takes in a turn; the last turn of an epoch takes what is left.
+        batches_per_step: micro-batches of a rank in a step; the last step of an epoch takes what is left.
         uneven: what happens when only some ranks have batches left: ``pad``: the others take their last ones again;
             ``drop``: the epoch ends for all; ``join``: the others take part with weight zero; ``error``: the run ends.
     """
@@ -78,19 +78,19 @@ class Turns:
         self._epoch = self._step = 0
         self._repeated = self._dropped = self._joined = 0.0
 
-    def first(self, epoch: int) -> Turn:
-        """The first turn of an epoch."""
+    def first(self, epoch: int) -> StepBatches:
+        """The batches of the first step of an epoch."""
         self._batches, self._epoch, self._step = iter(self._loader.epoch(epoch)), epoch, 0
         self._repeated = self._dropped = self._joined = 0.0
-        turn = self._agree(are_finite=True, stop=False)
-        turn.first_wait = turn.wait_seconds
-        return turn
+        taken = self._agree(are_finite=True, stop=False)
+        taken.first_wait = taken.wait_seconds
+        return taken
 
-    def following(self, *, are_finite: bool, stop: bool) -> Turn:
-        """The turn after the present one.
+    def following(self, *, are_finite: bool, stop: bool) -> StepBatches:
+        """The batches of the next step.
 
         Args:
-            are_finite: this rank's losses of the present one are.
+            are_finite: this rank's losses of the present step are finite.
             stop: this rank wants to stop.
 
         Raises:
@@ -99,12 +99,12 @@ class Turns:
         self._step += 1
         return self._agree(are_finite=are_finite, stop=stop)
 
-    def _agree(self, *, are_finite: bool, stop: bool) -> Turn:
+    def _agree(self, *, are_finite: bool, stop: bool) -> StepBatches:
         started = time.perf_counter()
         batches = list(islice(self._batches, self._size))
         wait_seconds = time.perf_counter() - started
-        if self._comm.world_size == 1:  # with nobody to agree with; this runs at every step
-            return Turn(
+        if self._comm.world_size == 1:  # no other rank to agree with; this runs at every step
+            return StepBatches(
                 batches,
                 len(batches),
                 sum([batch.num_items for batch in batches]),
@@ -113,7 +113,7 @@ class Turns:
                 stop=stop,
                 wait_seconds=wait_seconds,
             )
-        if are_finite or not self._last:  # what was not finite is not taken a second time, if there is anything else
+        if are_finite or not self._last:  # batches with a loss that is not finite are not repeated, if there are others
             self._last = self._present or self._last
         is_out, world_size = not batches, self._comm.world_size
         counted = self._last if is_out and self._uneven == "pad" else batches
@@ -121,21 +121,21 @@ class Turns:
         is_helpless, again = is_out and not self._last, items if is_out else 0.0
         said = [float(not are_finite), float(stop), items, again, count, count**2, float(is_out), float(is_helpless)]
         bad, stopping, all_items, repeated, total, squares, out, helpless = self._comm.sum(said)
-        turn = Turn(world_size=world_size, was_finite=bad == 0, stop=stopping > 0, wait_seconds=wait_seconds)
-        turn.is_over = out == world_size or (out > 0 and self._uneven == "drop")
-        if turn.is_over:
+        taken = StepBatches(world_size=world_size, was_finite=bad == 0, stop=stopping > 0, wait_seconds=wait_seconds)
+        taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")
+        if taken.is_over:
             self._dropped += all_items if out < world_size else 0
-            return turn
+            return taken
         if out:
             self._check_can_go_on(out, helpless)
             self._joined += out if self._uneven == "join" else 0
             self._repeated += repeated
-        turn.batches, turn.num_counted, turn.num_items = counted, len(counted), all_items
+        taken.batches, taken.num_counted, taken.num_items = counted, len(counted), all_items
         self._present = counted
         if world_size * squares != total**2:
-            # Forward passes may speak to other ranks (synchronised statistics, sharded weights): all make equally many.
-            turn.batches = [*counted, *islice(cycle(counted or self._last), self._size - len(counted))]
-        return turn
+            # Forward passes may exchange values (synchronised statistics, sharded weights): all ranks make as many.
+            taken.batches = [*counted, *islice(cycle(counted or self._last), self._size - len(counted))]
+        return taken
 
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
         if self._uneven == "error" or num_helpless:
@@ -147,11 +147,11 @@ class Turns:
             )
 
     def settle(self) -> None:
-        """Let the ranks' loaders bring together what they noticed. Also where an epoch ends before its data does."""
+        """Let the ranks' loaders bring together what they noticed, also when the run ends within an epoch."""
         settle(self._loader, self._comm)
 
     def report(self) -> None:
-        """Say what the epoch repeated or left out to keep the ranks together."""
+        """Log how many items the epoch repeated or left out to keep the ranks together."""
         left = leftover_of(self._loader, self._epoch)
         told = [
             f"{count:.0f} {what}"

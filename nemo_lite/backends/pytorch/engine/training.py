@@ -1,4 +1,4 @@
-"""The training loop: it reads as the algorithm. Policy (precision, ranks, callbacks) lives in the objects it calls."""
+"""The training loop. Precision, ranks and callbacks are in the objects that it calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nemo_lite.backends.pytorch.distributed import adding_nothing
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.backends.pytorch.engine.step_batches import Turn, Turns
+from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.callbacks.base import CallbackList
@@ -67,9 +67,9 @@ class Training:
         self._lr_policy, self._options, self._reseed = lr_policy, options, reseed
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._statistics = RunningStatistics(self._modules)
-        # Batches that only keep the ranks together leave no trace in them; kept apart from what a skipped step needs.
+        # What zero-weight batches must not change; kept apart from what a skipped step puts back.
         self._idle = RunningStatistics(self._modules, own_only=True)
-        self._turns = Turns(loader, state.comm, options.batches_per_step, options.uneven)
+        self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven)
         self._skipped = _Skipped()
 
     def run(self) -> None:
@@ -94,19 +94,19 @@ class Training:
 
     def _epoch(self) -> None:
         state = self._state
-        turn = self._turns.first(state.epoch)
-        if turn.is_over:
+        taken = self._batches.first(state.epoch)
+        if taken.is_over:
             raise UsageError(
                 f"the data layer gave no batch in epoch {state.epoch}",
                 remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
                 "data_iterator must give a new one for each epoch",
             )
         # Asked here and not behind the step: an epoch that ends with the run is complete.
-        while not turn.is_over and not self._is_done():
-            turn = self._step(turn)
-        self._turns.settle()
-        if turn.is_over:
-            self._turns.report()
+        while not taken.is_over and not self._is_done():
+            taken = self._step(taken)
+        self._batches.settle()
+        if taken.is_over:
+            self._batches.report()
             self._callbacks.notify("on_epoch_end", state)
 
     def _is_done(self) -> bool:
@@ -115,8 +115,8 @@ class Training:
             return True
         return state.is_stopping or (options.num_epochs is not None and state.epochs_done >= options.num_epochs)
 
-    def _step(self, turn: Turn) -> Turn:
-        """Make one optimizer step; what the next one takes."""
+    def _step(self, taken: StepBatches) -> StepBatches:
+        """Make one optimizer step; the batches of the next one."""
         started, state, callbacks = time.perf_counter(), self._state, self._callbacks
         state.step = state.steps_done
         state.comm.at_step(state.step)
@@ -126,28 +126,28 @@ class Training:
         objective.optimizer.zero_grad(set_to_none=True)
         self._statistics.keep()
         losses = [
-            self._accumulate(objective, batch, weight, number == len(turn.batches))
-            for number, (batch, weight) in enumerate(zip(turn.batches, turn.weights(), strict=True), 1)
+            self._accumulate(objective, batch, weight, number == len(taken.batches))
+            for number, (batch, weight) in enumerate(zip(taken.batches, taken.weights(), strict=True), 1)
         ]
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
-        following = self._turns.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
+        following = self._batches.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
         if following.was_finite:
             self._skipped.in_a_row = 0
             state.precision.update(objective.optimizer, objective.parameters, self._options.grad_norm_clip)
         else:
-            self._skip(turn.batches, losses)
+            self._skip(taken.batches, losses)
         state.steps_done += 1
         if following.is_over:
             state.epochs_done = state.epoch + 1  # known before the step's end is told: a checkpoint made then holds it
         if following.stop:
             state.agree_to_stop()
-        amount = sum([batch.amount for batch in turn.counted])
-        state.clock.add(time.perf_counter() - started + turn.first_wait, following.wait_seconds, amount)
+        amount = sum([batch.amount for batch in taken.counted])
+        state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
         callbacks.notify("on_step_end", state)
         return following
 
     def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
-        """Forward and backward of one batch; its loss. In the gradient of the step it counts with ``weight``."""
+        """Forward and backward pass of one micro-batch, which has ``weight`` in the step's gradient; its loss."""
         state = self._state
         self._callbacks.notify("on_batch_start", state)
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
@@ -167,7 +167,7 @@ class Training:
 
     @contextmanager
     def _without_trace(self) -> Iterator[None]:
-        """Around a batch that only keeps the ranks together."""
+        """Around a zero-weight batch: it changes no statistics."""
         self._idle.keep()
         with adding_nothing(self._modules):
             yield
