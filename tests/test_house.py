@@ -64,7 +64,6 @@ PENDING_TESTS = (
     "nemo_lite/core/action_state.py",
     "nemo_lite/core/backend.py",
     "nemo_lite/core/factory.py",
-    "nemo_lite/core/graph/weight_sharing.py",
     "nemo_lite/errors.py",
 )
 SOURCES = [*PACKAGES, *files("examples")]

@@ -27,14 +27,14 @@ ORDERS = {
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": "neural_types < graph < action_state, run_options, show < callbacks < backend < factory",
-    "nemo_lite.core.neural_types": "axes, comparison < elements < neural_type",
+    "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
-        nm_tensor, shapes, ports, module_config < neural_module < weight_sharing, dag < dag_shapes
+        nm_tensor, shapes, ports, module_config < neural_module < dag
     """,
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
-    "nemo_lite.core.show": "view, layout < palette < text, mermaid, svg",
+    "nemo_lite.core.show": "view, layout < text, mermaid, svg",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision,
         placement, module_wrapper, tutorials, optim < engine < actions < adapter

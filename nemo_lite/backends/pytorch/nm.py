@@ -15,8 +15,8 @@ from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_modu
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
 from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.graph.weight_sharing import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 

@@ -7,6 +7,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -226,6 +227,13 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     ) -> M:
         """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
         return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+
+
+class WeightShareTransform(Enum):
+    """How a weight is shared: as it is, or transposed."""
+
+    SAME = 0
+    TRANSPOSE = 1
 
 
 def subclasses(cls: type[M]) -> Iterator[type[M]]:

@@ -3,7 +3,6 @@
 from nemo_lite.core.neural_types.axes import AxisKind as AxisKind
 from nemo_lite.core.neural_types.axes import AxisKindAbstract as AxisKindAbstract
 from nemo_lite.core.neural_types.axes import AxisType as AxisType
-from nemo_lite.core.neural_types.comparison import NeuralTypeComparisonResult as NeuralTypeComparisonResult
 from nemo_lite.core.neural_types.elements import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types.elements import AudioSignal as AudioSignal
 from nemo_lite.core.neural_types.elements import CategoricalValuesType as CategoricalValuesType
@@ -25,6 +24,7 @@ from nemo_lite.core.neural_types.elements import LossType as LossType
 from nemo_lite.core.neural_types.elements import MaskType as MaskType
 from nemo_lite.core.neural_types.elements import MelSpectrogramType as MelSpectrogramType
 from nemo_lite.core.neural_types.elements import MFCCSpectrogramType as MFCCSpectrogramType
+from nemo_lite.core.neural_types.elements import NeuralTypeComparisonResult as NeuralTypeComparisonResult
 from nemo_lite.core.neural_types.elements import NormalizedImageValue as NormalizedImageValue
 from nemo_lite.core.neural_types.elements import PredictionsType as PredictionsType
 from nemo_lite.core.neural_types.elements import RegressionValuesType as RegressionValuesType

@@ -1,10 +1,22 @@
-"""Element types: what the numbers of a tensor mean, as a tree of classes. No axes in this file."""
+"""Element types: what the numbers of a tensor mean, as a tree of classes, and how two compare. No axes here."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
-from nemo_lite.core.neural_types.comparison import NeuralTypeComparisonResult
+
+class NeuralTypeComparisonResult(Enum):
+    """Result of ``first.compare(second)``; a port of type ``first`` takes ``second`` when it is SAME or GREATER."""
+
+    SAME = 0
+    LESS = 1  # first is a special case of second
+    GREATER = 2  # second is a special case of first
+    DIM_INCOMPATIBLE = 3  # the axes are of the same kinds, but a fixed size differs
+    TRANSPOSE_SAME = 4  # another order of the axes, or lists instead of tensors
+    CONTAINER_SIZE_MISMATCH = 5  # composed elements of one class with different numbers of fields
+    INCOMPATIBLE = 6
+    SAME_TYPE_INCOMPATIBLE_PARAMS = 7  # e.g. another sample rate
 
 
 class ElementType:

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nemo_lite.core.neural_types.axes import AxisKind, AxisKindAbstract, AxisType
-from nemo_lite.core.neural_types.comparison import NeuralTypeComparisonResult as Result
 from nemo_lite.core.neural_types.elements import ElementType, VoidType
+from nemo_lite.core.neural_types.elements import NeuralTypeComparisonResult as Result
 from nemo_lite.errors import NeuralTypeError
 
 Axes = tuple[AxisType, ...]

@@ -1,7 +1,7 @@
 """A DAG in words and pictures: as a text table, as Mermaid, as SVG. Re-exports, nothing else."""
 
-from nemo_lite.core.graph.dag_shapes import frames_of as frames_of
-from nemo_lite.core.graph.dag_shapes import symbolic_shapes as symbolic_shapes
+from nemo_lite.core.graph.shapes import frames_of as frames_of
+from nemo_lite.core.graph.shapes import symbolic_shapes as symbolic_shapes
 from nemo_lite.core.show.mermaid import as_mermaid as as_mermaid
 from nemo_lite.core.show.svg import as_svg as as_svg
 from nemo_lite.core.show.svg import write_svg as write_svg

@@ -70,7 +70,7 @@ class Segment:
         return self.lower.left + self.lower.port(self.lower.inputs, self.lower_port)
 
 
-class Turn(NamedTuple):
+class ColumnChange(NamedTuple):
     """How a wire goes from the foot of one column to the head of the next: along here, up there, and along above."""
 
     foot: float
@@ -87,7 +87,7 @@ class Picture:
         lanes: boxes that stand for wires passing a layer.
         tops: upper edge of each layer.
         heights: height of each layer.
-        turns: the segments that lead to the top of the next column, and how.
+        changes: the segments that lead to the top of the next column, and how.
         width: of the whole, pixels.
         height: likewise.
     """
@@ -96,7 +96,7 @@ class Picture:
     lanes: set[Box]
     tops: list[float]
     heights: list[float]
-    turns: dict[Segment, Turn]
+    changes: dict[Segment, ColumnChange]
     width: float
     height: float
 
@@ -118,11 +118,11 @@ def arrange(boxes: Sequence[Box], label_height: float, bend_height: float) -> Pi
     for _ in range(2):  # once more, for lanes that stood in the way of others
         _straighten(layers, lanes)
     tops, heights = _stack(layers, segments, label_height, bend_height)
-    turns = _fold(layers, segments, tops, heights, label_height)
+    changes = _fold(layers, segments, tops, heights, label_height)
     width = max(box.left + box.width for box in boxes)
     height = max(top + height for top, height in zip(tops, heights, strict=True))
-    foot = max((turn.foot for turn in turns.values()), default=0.0)
-    return Picture(segments, lanes, tops, heights, turns, width, max(height, foot))
+    foot = max((change.foot for change in changes.values()), default=0.0)
+    return Picture(segments, lanes, tops, heights, changes, width, max(height, foot))
 
 
 def _with_lanes(boxes: Sequence[Box]) -> tuple[list[list[Box]], set[Box]]:
@@ -311,7 +311,7 @@ def _fold(
     tops: list[float],
     heights: Sequence[float],
     label_height: float,
-) -> dict[Segment, Turn]:
+) -> dict[Segment, ColumnChange]:
     """Break a high and narrow picture into columns of equally many layers, side by side."""
     width = max(box.left + box.width for row in layers for box in row)
     if tops[-1] + heights[-1] < FOLD_FROM:
@@ -327,14 +327,14 @@ def _fold(
         tops[first : first + rows] = [top + head - tops[first] for top in tops[first : first + rows]]
         left = edges[-1] + GAP + head
     floor = max(top + height for top, height in zip(tops, heights, strict=True)) + label_height
-    turns: dict[Segment, Turn] = {}
+    changes: dict[Segment, ColumnChange] = {}
     taken: Counter[int] = Counter()
     for segment in crossing:
         column = segment.upper.layer // rows
         taken[column] += 1
         step = TRACK * taken[column]
-        turns[segment] = Turn(floor + step, edges[column] + step, head - TRACK - step)
-    return turns
+        changes[segment] = ColumnChange(floor + step, edges[column] + step, head - TRACK - step)
+    return changes
 
 
 def _move_column(layers: Sequence[Sequence[Box]], left: float, down: float) -> float:

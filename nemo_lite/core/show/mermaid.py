@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.show.palette import COLOURS
-from nemo_lite.core.show.view import Role, View
+from nemo_lite.core.show.view import COLOURS, Role, View
 
 
 def as_mermaid(dag: Dag) -> str:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.show.layout import Box, Picture, Turn, arrange
-from nemo_lite.core.show.palette import COLOURS
-from nemo_lite.core.show.view import Role, View
+from nemo_lite.core.show.layout import Box, ColumnChange, Picture, arrange
+from nemo_lite.core.show.view import COLOURS, Role, View
 from nemo_lite.utils.files import write_atomically
 
 MARGIN = 28.0
@@ -141,11 +140,11 @@ class _Drawing:
             if (segment.upper, segment.upper_port) in begun:
                 start = bend  # a line drawn twice looks thicker than the others
             begun.add((segment.upper, segment.upper_port))
-            turn = picture.turns.get(segment)
-            if turn is None:
+            change = picture.changes.get(segment)
+            if change is None:
                 path = _curve(segment.upper_x, segment.lower_x, start, bend, end - 6 * arrives)
             else:
-                path = _round_the_column(segment.upper_x, segment.lower_x, start, end - 6 * arrives, turn)
+                path = _round_the_column(segment.upper_x, segment.lower_x, start, end - 6 * arrives, change)
             yield f'<path class="wire" d="{path}"/>'
             if arrives:
                 yield _arrowhead(segment.lower_x, end)
@@ -247,9 +246,9 @@ def _curve(upper: float, lower: float, start: float, bend: float, end: float) ->
     )
 
 
-def _round_the_column(upper: float, lower: float, start: float, end: float, turn: Turn) -> str:
+def _round_the_column(upper: float, lower: float, start: float, end: float, change: ColumnChange) -> str:
     """Down below the column, up beside it and down again into the next one, with rounded corners."""
-    corners = [(upper, turn.foot), (turn.gutter, turn.foot), (turn.gutter, turn.head), (lower, turn.head)]
+    corners = [(upper, change.foot), (change.gutter, change.foot), (change.gutter, change.head), (lower, change.head)]
     points = [(upper, start), *corners, (lower, end)]
     path = f"M {upper:.1f} {start:.1f}"
     for before, corner, after in zip(points, corners, points[2:], strict=False):

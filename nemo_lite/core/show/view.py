@@ -1,4 +1,4 @@
-"""View: what there is to say about a DAG, for every way of showing it. No text layout and no geometry here."""
+"""View: what there is to say about a DAG and in which colours. No text layout and no geometry here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections import Counter
 from enum import Enum
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.dag_shapes import symbolic_shapes
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.graph.shapes import definitions, written
+from nemo_lite.core.graph.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.neural_types import LossType
 
 
@@ -22,6 +21,17 @@ class Role(Enum):
     TRAINABLE = "trainable"
     LOSS = "loss"
     OTHER = "other"
+
+
+# Fill and border: muted fills with a darker border of the same hue, for dark text on a light page.
+COLOURS = {
+    Role.DATA: ("#dfebf7", "#4f7cac"),
+    Role.PREPROCESSOR: ("#e0f0e6", "#4c8c64"),
+    Role.AUGMENTATION: ("#fbf0d5", "#b08a2e"),
+    Role.TRAINABLE: ("#ebe4f5", "#7a5ea8"),
+    Role.LOSS: ("#f8e1de", "#b65b50"),
+    Role.OTHER: ("#eceff2", "#788594"),
+}
 
 
 class View:

@@ -14,7 +14,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, synced_
 from nemo_lite.backends.pytorch.distributed.sharding import like, shard, whole
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
-from nemo_lite.core.graph.weight_sharing import WeightShareTransform
+from nemo_lite.core.graph.neural_module import WeightShareTransform
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import UsageError
 
