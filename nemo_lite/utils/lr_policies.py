@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -33,6 +34,7 @@ class LRPolicy(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
+@dataclass(eq=False, repr=False)
 class WarmupPolicy(LRPolicy):
     """Linear warm-up, then L.
 
@@ -42,14 +44,17 @@ class WarmupPolicy(LRPolicy):
         warmup_ratio: w as a share of T, instead of ``warmup_steps``.
 
     Raises:
-        UsageError: both spellings of w, a share without T, or a value out of range.
+        UsageError: w given both ways, a share without T, or a value out of range.
     """
 
-    def __init__(
-        self, total_steps: float | None = None, *, warmup_steps: float | None = None, warmup_ratio: float | None = None
-    ) -> None:
-        self.total_steps = math.inf if total_steps is None else _positive("total_steps", total_steps)
-        self.warmup_steps = _steps_of("warmup", warmup_steps, warmup_ratio, self.total_steps)
+    total_steps: float = None  # type: ignore[assignment]  # None when given, a number when made
+    _: KW_ONLY
+    warmup_steps: float = None  # type: ignore[assignment]  # likewise
+    warmup_ratio: InitVar[float | None] = None
+
+    def __post_init__(self, warmup_ratio: float | None) -> None:
+        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
+        self.warmup_steps = _steps_of("warmup", self.warmup_steps, warmup_ratio, self.total_steps)
 
     def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
         if step < self.warmup_steps:
@@ -59,13 +64,14 @@ class WarmupPolicy(LRPolicy):
         return self._get_lr(initial_lr, step, epoch)
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
-        """The rate for w <= s <= T: what a subclass replaces."""
+        """The rate for w <= s <= T. Subclasses override this."""
         return initial_lr
 
     def _lr_after_the_end(self) -> float:
         return 0.0
 
 
+@dataclass(eq=False, repr=False)
 class WarmupHoldPolicy(WarmupPolicy):
     """Linear warm-up, then L; m after T. A base for policies that hold L for a while before they decay.
 
@@ -80,20 +86,17 @@ class WarmupHoldPolicy(WarmupPolicy):
     ``self.hold_steps`` is the step at which holding ends: w + hold, or 0 when neither argument is given.
     """
 
-    def __init__(
-        self,
-        total_steps: float | None = None,
-        min_lr: float = 0.0,
-        *,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-        hold_steps: float | None = None,
-        hold_ratio: float | None = None,
-    ) -> None:
-        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.min_lr = _not_negative("min_lr", min_lr)
-        held = _steps_of("hold", hold_steps, hold_ratio, self.total_steps)
-        self.hold_steps = 0.0 if hold_steps is None and hold_ratio is None else self.warmup_steps + held
+    min_lr: float = 0.0
+    _: KW_ONLY
+    hold_steps: float = None  # type: ignore[assignment]  # None when given, a number when made
+    hold_ratio: InitVar[float | None] = None
+
+    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None = None) -> None:
+        super().__post_init__(warmup_ratio)
+        self.min_lr = _not_negative("min_lr", self.min_lr)
+        is_held = self.hold_steps is not None or hold_ratio is not None
+        held = _steps_of("hold", self.hold_steps, hold_ratio, self.total_steps)
+        self.hold_steps = self.warmup_steps + held if is_held else 0.0
 
     def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
         if self.warmup_steps <= step < self.hold_steps:
@@ -104,47 +107,37 @@ class WarmupHoldPolicy(WarmupPolicy):
         return self.min_lr
 
 
+@dataclass(eq=False, repr=False)
 class _Annealing(WarmupPolicy):
-    """A policy that cannot do without T."""
+    """A policy that needs T."""
 
-    def __init__(
-        self, total_steps: float, *, warmup_steps: float | None = None, warmup_ratio: float | None = None
-    ) -> None:
-        _positive("total_steps", total_steps)
-        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+    total_steps: float = field()  # no default
+
+    def __post_init__(self, warmup_ratio: float | None) -> None:
+        _positive("total_steps", self.total_steps)
+        super().__post_init__(warmup_ratio)
 
     def _progress(self, step: int) -> float:
         """``(s - w) / (T - w)``."""
         return _share(step - self.warmup_steps, self.total_steps - self.warmup_steps)
 
 
+@dataclass(eq=False, repr=False)
 class _AnnealingToFloor(_Annealing):
     """A policy that needs T and takes m."""
 
-    def __init__(
-        self,
-        total_steps: float,
-        min_lr: float = 0.0,
-        *,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-    ) -> None:
-        super().__init__(total_steps, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.min_lr = _not_negative("min_lr", min_lr)
+    min_lr: float = 0.0
+
+    def __post_init__(self, warmup_ratio: float | None) -> None:
+        super().__post_init__(warmup_ratio)
+        self.min_lr = _not_negative("min_lr", self.min_lr)
 
 
+@dataclass(eq=False, repr=False)
 class SquareAnnealing(_AnnealingToFloor):
     """``max(m, L * ((T - s) / (T - w))^2)``; m is 1e-5 unless given."""
 
-    def __init__(
-        self,
-        total_steps: float,
-        min_lr: float = 1e-5,
-        *,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-    ) -> None:
-        super().__init__(total_steps, min_lr, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
+    min_lr: float = 1e-5
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         return max(self.min_lr, initial_lr * (1.0 - self._progress(step)) ** 2)
@@ -191,6 +184,7 @@ class InverseSquareRootAnnealing(_Annealing):
         return initial_lr / math.sqrt((step + 1) / (self.warmup_steps + 1))
 
 
+@dataclass(eq=False, repr=False)
 class PolynomialDecayAnnealing(_AnnealingToFloor):
     """``m + (L - m) * (1 - s' / d)^power`` with s' = s - w and d = T - w.
 
@@ -203,25 +197,19 @@ class PolynomialDecayAnnealing(_AnnealingToFloor):
         warmup_ratio: w as a share of T.
     """
 
-    def __init__(
-        self,
-        total_steps: float,
-        min_lr: float = 0.0,
-        power: float = 1.0,
-        cycle: bool = False,
-        *,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-    ) -> None:
-        super().__init__(total_steps, min_lr, warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.power = _not_negative("power", power)
-        self.cycle = cycle
+    power: float = 1.0
+    cycle: bool = False
+
+    def __post_init__(self, warmup_ratio: float | None) -> None:
+        super().__post_init__(warmup_ratio)
+        _not_negative("power", self.power)
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         left = _polynomial(step - self.warmup_steps, self.total_steps - self.warmup_steps, self.power, self.cycle)
         return self.min_lr + (initial_lr - self.min_lr) * left
 
 
+@dataclass(eq=False, repr=False)
 class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
     """Warm-up, hold, then ``m + (L - m) * (1 - s' / d)^power`` with s' = s - h and d = T - max(w, h).
 
@@ -239,28 +227,14 @@ class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
         hold_ratio: the same as a share of T.
     """
 
-    def __init__(
-        self,
-        total_steps: float,
-        min_lr: float = 0.0,
-        power: float = 1.0,
-        cycle: bool = False,
-        *,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-        hold_steps: float | None = None,
-        hold_ratio: float | None = None,
-    ) -> None:
-        super().__init__(
-            _positive("total_steps", total_steps),
-            min_lr,
-            warmup_steps=warmup_steps,
-            warmup_ratio=warmup_ratio,
-            hold_steps=hold_steps,
-            hold_ratio=hold_ratio,
-        )
-        self.power = _not_negative("power", power)
-        self.cycle = cycle
+    total_steps: float = field()  # no default
+    power: float = 1.0
+    cycle: bool = False
+
+    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None = None) -> None:
+        _positive("total_steps", self.total_steps)
+        super().__post_init__(warmup_ratio, hold_ratio)
+        _not_negative("power", self.power)
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         decay_steps = self.total_steps - max(self.warmup_steps, self.hold_steps)
