@@ -11,7 +11,7 @@ from toys.sources import ALL_IMPORTS, PACKAGES, ROOT, files, parsed
 DISTRIBUTED = "nemo_lite/backends/pytorch/distributed/"
 # Other files that may look at ranks, and how often at most, with the reason.
 ALLOWED = {
-    "nemo_lite/utils/exp_logging.py": (9, "each rank writes a log file of its own, rank 0 the shared files"),
+    "nemo_lite/utils/exp_logging.py": (10, "each rank writes a log file of its own, rank 0 the shared files"),
     "nemo_lite/utils/launch/identity.py": (1, "says what `is_first` means"),
     "nemo_lite/core/factory.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
     "nemo_lite/backends/pytorch/actions.py": (2, "prints the product of batch sizes; a seed of rank 0 for all"),
@@ -42,7 +42,7 @@ def rank_decisions(tree: ast.AST) -> Iterator[int]:
             numbers = [side for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, int)]
             if numbers and any(name_of(side).endswith(("rank", "world_size")) for side in sides):
                 yield node.lineno
-        elif isinstance(node, (ast.Attribute, ast.Name)) and name_of(node) == "is_first":
+        elif isinstance(node, (ast.Attribute, ast.Name)) and name_of(node).endswith("is_first"):
             yield node.lineno
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("torch.distributed.", "dist.")):
             yield node.lineno
@@ -80,6 +80,7 @@ def test_torch_distributed_is_imported_in_one_place() -> None:
         ("several = world_size > 1", [1]),
         ("if get_rank() == 0: pass", [1]),
         ("if comm.is_first: pass", [1]),
+        ("if self._is_first: pass", [1]),
         ("import torch\ntorch.distributed.barrier()", [2]),
         ("import torch.distributed as dist\ndist.all_reduce(x)", [2]),
         ("if rank is None: pass", []),

@@ -109,17 +109,18 @@ class NeuralModuleFactory:
         self._seed = random_seed
         if random_seed is not None:
             self._adapter.seed(random_seed)
-        self._experiment = ExpManager(
-            work_dir=log_dir,
-            local_rank=self.local_rank,
-            global_rank=self.global_rank,
-            use_tb=create_tb_writer,
-            ckpt_dir=checkpoint_dir,
-            tb_dir=tensorboard_dir,
-            files_to_copy=files_to_copy,
-            add_time=add_time_to_log_dir,
-            broadcast_func=self._comm.share,
-        )
+        with self._comm.guarded():
+            self._experiment = ExpManager(
+                work_dir=log_dir,
+                local_rank=self.local_rank,
+                global_rank=self.global_rank,
+                use_tb=create_tb_writer,
+                ckpt_dir=checkpoint_dir,
+                tb_dir=tensorboard_dir,
+                files_to_copy=files_to_copy,
+                add_time=add_time_to_log_dir,
+                broadcast_func=self._comm.share,
+            )
         self._files, self._shard_weights = tuple(files_to_copy or ()), shard_weights
         self._amp_dtype = amp_dtype
         self._actions: Actions | None = None

@@ -1,10 +1,10 @@
-"""``deprecated`` and ``add_port_docs``: decorators that only speak to people. Nothing that changes what a call does."""
+"""``deprecated`` and ``add_port_docs``: decorators for warnings and docstrings. None changes what a call does."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nemo_lite.utils.nemo_logging import logging
@@ -16,7 +16,7 @@ def deprecated(version: str | float | None = None, explanation: str | None = Non
     """Warn at the first call of the decorated function or class, naming the caller's line.
 
     Args:
-        version: the version in which it will be gone.
+        version: the version that will remove it.
         explanation: what to use instead.
     """
 
@@ -52,8 +52,8 @@ def _warning_once(call: F, kind: str, name: str, version: str | float | None, ex
 def add_port_docs(value: str = "") -> Callable[[F], F]:
     """List the ports of an ``input_ports`` or ``output_ports`` property in its docstring.
 
-    Goes below ``@property``. Ports that depend on the instance are not known when the class is made; their docstring
-    keeps its own text alone.
+    Write it below ``@property``. Ports that depend on the instance are not known when the class is made: their
+    docstring stays as it is.
 
     Args:
         value: a line to put before the list.
@@ -61,16 +61,11 @@ def add_port_docs(value: str = "") -> Callable[[F], F]:
 
     def decorate(ports_of: F) -> F:
         try:
-            ports = ports_of(None)
+            entries = [f"* *{name}* : {neural_type}" for name, neural_type in ports_of(None).items()]
         except Exception:  # the body may do anything with the missing instance
-            ports = None
-        entries = _entries(ports) if isinstance(ports, Mapping) else []
+            entries = []
         parts = [inspect.getdoc(ports_of) or "", value, "\n".join(entries)]
         ports_of.__doc__ = "\n\n".join(part for part in parts if part) or None
         return ports_of
 
     return decorate
-
-
-def _entries(ports: Mapping[str, object]) -> list[str]:
-    return [f"* *{name}* : {neural_type}" for name, neural_type in ports.items()]

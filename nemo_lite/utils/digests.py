@@ -1,4 +1,4 @@
-"""Digests: short texts by which processes on different machines tell whether they hold the same. No network here."""
+"""Digests of values, files and packages, which ranks compare to find out whether they run the same. No network."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _MISSING = "none"
 
 
 def digest_of(value: Any) -> str:
-    """The sha256 of a value: texts, bytes, numbers, enumerations, None, and lists, sets and mappings of such.
+    """The sha256 of a value: texts, bytes, numbers, enumerations, None, and lists, sets and mappings of these.
 
-    A path counts by its file name, as folders may differ between machines; another object by its class alone, as most
-    have no content that is the same in two processes.
+    Of a path only the file name counts, because folders may differ between machines. Of any other object only the
+    class counts, because most have no content that is the same in two processes.
     """
     text = json.dumps(_described(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
-    """The sha256 of each file's content under its file name; of files with one name, the second gets `` (2)``.
+    """The sha256 of each file's content by its file name; the second file of the same name gets `` (2)``.
 
     Args:
-        paths: files; one that is given twice counts once, and one that is not there as ``none``: whoever compares
-            digests can then say which process lacks it.
+        paths: files. One that is given twice counts once. A missing one has the digest ``none``, so that a comparison
+            can say which rank lacks it.
 
     Raises:
         UsageError: a file that cannot be read.
@@ -53,7 +53,7 @@ def unused_name(name: str, used: Mapping[str, Any]) -> str:
 
 
 def digest_of_package(folder: str | Path) -> str:
-    """The sha256 of the Python files of a package and of the packages in it, names included."""
+    """The sha256 of the names and contents of the Python files of a package and of its sub-packages."""
     digest = hashlib.sha256()
     for path in _source_files(Path(folder)):
         digest.update(f"{path.relative_to(folder).as_posix()}\n{_digest_of_file(path)}\n".encode())
@@ -62,7 +62,7 @@ def digest_of_package(folder: str | Path) -> str:
 
 def _source_files(folder: Path) -> Iterable[Path]:
     yield from sorted(folder.glob("*.py"))
-    # Only packages: beside its code, a folder may hold a corpus of a million files.
+    # Only packages: a folder of code may also hold a corpus of a million files.
     for inner in sorted(folder.glob("*/__init__.py")):
         yield from _source_files(inner.parent)
 
@@ -79,7 +79,7 @@ def _digest_of_file(path: str | Path) -> str:
 
 
 def _described(value: Any) -> Any:
-    """JSON in which different values differ."""
+    """A JSON value that is different for different values."""
     if isinstance(value, Enum):
         return {type(value).__qualname__: value.name}
     if value is None or isinstance(value, (str, bool)):

@@ -24,13 +24,13 @@ _FULL_DISK = re.compile(r"unexpected pos [0-9]+ vs [0-9]+|No space left on devic
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a file of the same name in a temporary sub-folder, then move it to ``path`` in one step.
 
-    Whatever happens, ``path`` holds either what it held before or all of the new content: the temporary lies on the
-    same file system, is synchronised to the disk, renamed, and the folder synchronised. A sub-folder left behind by a
-    killed process is removed, with all that the writer had put there, by the next write into the folder.
+    Whatever happens, ``path`` holds either what it held before or all of the new content: the temporary file lies on
+    the same file system, is synchronised to the disk and renamed, then the folder is synchronised. The next write into
+    the folder removes sub-folders that killed processes left behind.
 
     Args:
         path: the file to create or replace.
-        write: receives the temporary's path and writes the whole content to it.
+        write: takes the temporary path and writes the whole content to it.
 
     Raises:
         UsageError: the folder cannot be written to, or the disk is full; nothing is left behind.
@@ -41,7 +41,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         sweep_temporaries(path.parent)
         temporary.mkdir()
         write(temporary / path.name)
-        # Some writers create their file readable by its owner alone; the folder's bits are what the user's mask allows.
+        # Some writers make their file readable by its owner only; the folder has the bits that the user's mask allows.
         os.chmod(temporary / path.name, temporary.stat().st_mode & 0o666)
         synchronise(temporary / path.name)
         os.replace(temporary / path.name, path)
@@ -56,12 +56,12 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 def temporary_name(name: str, suffix: str = "tmp") -> str:
-    """A hidden name that says which process made it: ``.name.host.process.random.suffix``."""
+    """A hidden name that tells which process made it: ``.name.host.process.random.suffix``."""
     return f".{name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.{suffix}"
 
 
 def is_abandoned(path: Path, suffix: str = "tmp") -> bool:
-    """Whether a folder with a :func:`temporary_name` is left from a process that ended (on another host: a day ago)."""
+    """Whether a folder with a :func:`temporary_name` belongs to a process that ended (elsewhere: a day ago)."""
     match = _TEMPORARY.fullmatch(path.name)
     if match is None or match["suffix"] != suffix or not path.is_dir():
         return False

@@ -1,4 +1,4 @@
-"""Attribute paths and checkpoint names, as under ``nemo.utils.helpers``. Nothing is opened and no torch is imported."""
+"""Attribute paths and checkpoint names, as in ``nemo.utils.helpers``. This file opens no files and imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nemo_lite.errors import CheckpointError, did_you_mean
 
 
 def rgetattr(obj: object, attr: str, *default: object) -> object:
-    """``getattr`` along a dotted path; ``default`` is given back when a part of it is missing."""
+    """``getattr`` along a dotted path; returns ``default`` when a part of it is missing."""
     return reduce(lambda at, name: getattr(at, name, *default), attr.split("."), obj)
 
 
@@ -60,8 +60,8 @@ def find_checkpoint_files(
 ) -> tuple[CheckpointName, list[Path]]:
     """The files of the highest step at which every one of the modules was saved, in the order of the names.
 
-    A name must match exactly: ``JasperEncoder`` does not find ``JasperEncoder2-STEP-10.pt``. Epochs are looked at
-    when no step is common to all modules.
+    A name must match exactly: ``JasperEncoder`` does not find ``JasperEncoder2-STEP-10.pt``. Epochs are used when
+    no step is common to all modules.
 
     Args:
         module_names: the names to find.
@@ -95,7 +95,7 @@ def get_checkpoint_from_dir(
 
 def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, CheckpointName]]:
     found: dict[str, dict[str, CheckpointName]] = {}
-    # In the order of the alphabet, so that of one module and step ".safetensors" comes after ".pt" and wins.
+    # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
     for file_name in sorted(path.name for path in folder.iterdir()):
         name = parse_checkpoint_name(file_name)
         if name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}":

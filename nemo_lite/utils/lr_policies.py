@@ -1,6 +1,6 @@
 """Learning-rate policies: pure functions ``policy(initial_lr, step, epoch) -> lr``.
 
-No torch and no optimizer in here: the training loop writes the result into the parameter groups.
+No torch and no optimizers here: the training loop writes the result into the parameter groups.
 
 In all formulas L is the initial rate, s the step (0 at the first), T ``total_steps``, w the warm-up steps and
 m ``min_lr``. While s < w every policy gives ``L * (s + 1) / (w + 1)``; once s > T it gives 0 (the hold policies: m).
@@ -91,7 +91,7 @@ class WarmupHoldPolicy(WarmupPolicy):
     hold_steps: float = None  # type: ignore[assignment]  # None when given, a number when made
     hold_ratio: InitVar[float | None] = None
 
-    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None = None) -> None:
+    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None) -> None:
         super().__post_init__(warmup_ratio)
         self.min_lr = _not_negative("min_lr", self.min_lr)
         is_held = self.hold_steps is not None or hold_ratio is not None
@@ -231,7 +231,7 @@ class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
     power: float = 1.0
     cycle: bool = False
 
-    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None = None) -> None:
+    def __post_init__(self, warmup_ratio: float | None, hold_ratio: float | None) -> None:
         _positive("total_steps", self.total_steps)
         super().__post_init__(warmup_ratio, hold_ratio)
         _not_negative("power", self.power)
@@ -286,7 +286,7 @@ def _polynomial(step: float, decay_steps: float, power: float, cycle: bool) -> f
 
 
 def _share(steps: float, span: float) -> float:
-    """``steps / span``; 1 (the end) when a warm-up as long as the training leaves no span."""
+    """``steps / span``; 1 (the end) when the warm-up is as long as the training, so that no span is left."""
     return steps / span if span > 0 else 1.0
 
 

@@ -1,8 +1,8 @@
-"""The ``logging`` object: NeMo's singleton, on top of the standard library's logging. No experiment folders in here.
+"""The ``logging`` object: NeMo's singleton, on top of the standard library's logging. No experiment folders here.
 
 A line reads ``[NeMo I 2026-01-01 12:00:00 train:17] message`` (level, local time, module and line of the caller).
-INFO and below go to stdout, the rest to stderr. On ranks above 0, which any launcher's variables tell, only files are
-written, unless NEMO_TESTING is set; NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
+INFO and below go to stdout, the rest to stderr. Ranks above 0 (as the launcher's variables say) write to files only,
+unless NEMO_TESTING is set. NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nemo_lite.utils.launch import rank_in
 
 
 class LogMode(enum.Enum):
-    """How often one message is written: each time, or the first time only."""
+    """How often a message is written: each time, or the first time only."""
 
     EACH = 0
     ONCE = 1
 
 
 class Logger:
-    """What a NeMo user knows as ``nemo.logging``; there is one, called ``logging``.
+    """The class of ``nemo.logging``; there is one object, called ``logging``.
 
     A message with arguments is formatted as in the standard library: ``logging.info("step %d", step)``.
     """
@@ -58,7 +58,7 @@ class Logger:
     def debug(
         self, msg: object, *args: object, mode: LogMode = LogMode.EACH, stacklevel: int = 1, exc_info: bool = False
     ) -> None:
-        """Write a detail that only helps to find an error."""
+        """Write a detail that helps to find an error."""
         self._write(_logging.DEBUG, msg, args, mode, stacklevel, exc_info)
 
     def info(
@@ -95,7 +95,7 @@ class Logger:
             if text in self._once:
                 return
             self._once.add(text)
-        # 2: this method and the one named after the level lie between the caller and the standard library.
+        # 2: the frames of this method and of the one named after the level.
         self._logger.log(level, msg, *args, stacklevel=stacklevel + 2, exc_info=exc_info)
 
     def setLevel(self, level: int | str) -> None:  # noqa: N802 - the standard library's spelling
@@ -120,7 +120,7 @@ class Logger:
 
     @contextmanager
     def temp_verbosity(self, level: int | str) -> Iterator[None]:
-        """Another level for the duration of a ``with`` block."""
+        """Use another level inside a ``with`` block."""
         before = self.get_verbosity()
         self.setLevel(level)
         try:
@@ -129,12 +129,12 @@ class Logger:
             self.setLevel(before)
 
     def add_stream_handlers(self) -> None:
-        """Write to stdout and stderr (the default); doing so twice changes nothing."""
+        """Write to stdout and stderr (the default); a second call changes nothing."""
         for handler in (self._stdout, self._stderr):
             self._logger.addHandler(handler)
 
     def remove_stream_handlers(self) -> None:
-        """Write to stdout and stderr no longer; files stay."""
+        """Stop writing to stdout and stderr; files stay."""
         for handler in (self._stdout, self._stderr):
             self._logger.removeHandler(handler)
 
@@ -152,7 +152,7 @@ class Logger:
         return _PatchedStream(self._stderr, stream)
 
     def add_file_handler(self, log_file: str | Path) -> None:
-        """Write to this file as well, on every rank, appending; the same file twice is added once."""
+        """Append to this file as well, on every rank; a file is added once."""
         path = Path(log_file).absolute()
         if path not in self._files:
             handler = _logging.FileHandler(path, encoding="utf-8")
@@ -161,14 +161,14 @@ class Logger:
             self._logger.addHandler(handler)
 
     def remove_file_handler(self, log_file: str | Path) -> None:
-        """Write to this file no longer, and close it; unknown files are passed over."""
+        """Stop writing to this file, and close it; unknown files are ignored."""
         handler = self._files.pop(Path(log_file).absolute(), None)
         if handler is not None:
             self._logger.removeHandler(handler)
             handler.close()
 
     def captureWarnings(self, capture: bool) -> None:  # noqa: N802 - the standard library's spelling
-        """Turn what ``warnings.warn`` shows into log lines of level WARNING, or stop doing so."""
+        """Turn warnings of ``warnings.warn`` into log lines of level WARNING, or stop doing so."""
         if capture and warnings.showwarning != self._log_warning:
             self._show_warning, warnings.showwarning = warnings.showwarning, self._log_warning
         elif not capture and warnings.showwarning == self._log_warning:
@@ -190,7 +190,7 @@ class Logger:
 
 
 class _StandardStream(_logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stdout`` or ``sys.stderr`` is at that moment, so that redirections are seen."""
+    """Writes to the current ``sys.stdout`` or ``sys.stderr``, so that redirections take effect."""
 
     def __init__(self, name: str) -> None:
         self.patched: TextIO | None = None
@@ -204,11 +204,11 @@ class _StandardStream(_logging.StreamHandler[TextIO]):
 
     @stream.setter
     def stream(self, value: TextIO) -> None:
-        """The base class sets what it was given when it was made; that is not kept."""
+        """Ignored: the base class sets the stream of the moment when it was made."""
 
 
 class _PatchedStream:
-    """A replaced stream; leaving it as a context restores the one before."""
+    """A replaced stream; leaving the ``with`` block restores the one before."""
 
     def __init__(self, handler: _StandardStream, stream: TextIO) -> None:
         self._handler, self._before = handler, handler.patched
@@ -222,7 +222,7 @@ class _PatchedStream:
 
 
 class _Formatter(_logging.Formatter):
-    """``[NeMo I 2026-01-01 12:00:00 train:17] message``; ranks are named where they all write."""
+    """``[NeMo I 2026-01-01 12:00:00 train:17] message``; with the rank where all ranks write."""
 
     def __init__(self) -> None:
         super().__init__(

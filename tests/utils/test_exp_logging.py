@@ -10,7 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from toys.ranks import on_ranks
 
+from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
@@ -98,13 +100,10 @@ class Ranks:
         return share
 
     def run(self, folder, **kwargs):
-        """What each rank made, or the error it ended with."""
+        """What each rank made."""
 
         def make(rank):
-            try:
-                return made(folder, rank, rank, broadcast_func=self.broadcast(rank), **kwargs)
-            except UsageError as error:
-                return error
+            return made(folder, rank, rank, broadcast_func=self.broadcast(rank), **kwargs)
 
         with ThreadPoolExecutor(self.num_ranks) as pool:
             return list(pool.map(make, range(self.num_ranks)))
@@ -136,19 +135,26 @@ def test_folders_for_checkpoints_and_curves_need_to_be_writable_on_rank_0_only(t
         made(tmp_path / "exp", 0, 0, broadcast_func=lambda text: text, **elsewhere)
 
 
+def join_with_folder(folder, kwargs):
+    NeuralModuleFactory(log_dir=folder, placement=DeviceType.CPU, **kwargs)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "told"),
     [
-        ({"exist_ok": False, "add_time": False}, "exp: the folder exists already; choose another folder"),
+        ({"checkpoint_dir": "file/checkpoints"}, "file/checkpoints: the folder is not writable"),
         ({"files_to_copy": ["nowhere.yaml"]}, "nowhere.yaml: no such file; correct files_to_copy"),
     ],
 )
-def test_where_rank_0_cannot_all_ranks_fail_and_none_waits(kwargs, told, tmp_path):
-    (tmp_path / "exp").mkdir()
-    first, *others = Ranks(3).run(tmp_path / "exp", **kwargs)
-    assert told in str(first)
-    assert [str(error) for error in others] == [f"on rank 0: {first}"] * 2
-    assert list((tmp_path / "exp").iterdir()) == []
+def test_where_rank_0_cannot_all_ranks_fail_and_none_waits(kwargs, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    first, other = on_ranks(2, join_with_folder, tmp_path / "exp", kwargs)
+    assert (first.code, other.code) == (2, 2), first.err + other.err
+    assert told in first.err
+    assert re.search(rf"rank 0 \(.*\) stopped.*UsageError: {re.escape(told)}", other.err), other.err
+    assert other.seconds < 20
+    assert list(tmp_path.glob("exp/**/log_*")) == []
 
 
 def test_ranks_that_cannot_speak_to_each_other_may_share_a_folder(tmp_path):
