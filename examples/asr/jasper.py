@@ -1,85 +1,28 @@
-"""Train Jasper or QuartzNet: one training DAG, any number of validation DAGs.
+"""Train a speech recogniser, Jasper or QuartzNet say: one training DAG, any number of validation DAGs.
 
     python examples/asr/jasper.py --model_config examples/asr/configs/jasper10x5dr.yaml \
         --train_dataset train-a.json,train-b.json --eval_datasets dev-clean.json dev-other.json \
         --num_epochs 100 --work_dir runs
 
-``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read. Started by torchrun, Slurm or
-MPI, it trains on all their processes.
+``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read. ``--import my_encoder.py``
+makes modules of your own known. Started by torchrun, Slurm or MPI, it trains on all their processes.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from functools import partial
-from typing import NamedTuple
 
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import launch_arguments, positive_int
+from nemo_lite.utils.argparse import factory_arguments, positive_int
 from nemo_lite.utils.lr_policies import get_lr_policy
 
 
-class Model(NamedTuple):
-    """The modules that all DAGs share."""
-
-    preprocessor: nemo_asr.AudioPreprocessor
-    encoder: nemo_asr.JasperEncoder
-    decoder: nemo_asr.JasperDecoderForCTC
-    loss: nemo_asr.CTCLossNM
-    greedy: nemo_asr.GreedyCTCDecoder
-
-
-class Wires(NamedTuple):
-    """What a DAG is asked for."""
-
-    loss: nemo.NmTensor
-    predictions: nemo.NmTensor
-    transcripts: nemo.NmTensor
-    transcript_lengths: nemo.NmTensor
-
-
-def connect(
-    model: Model, data_layer: nemo_asr.AudioToTextDataLayer, recipe: nemo_asr.Recipe | None = None
-) -> tuple[Wires, nemo.NmTensor]:
-    """From audio to loss and predictions; with a recipe, through its augmentation. Also gives the log-probabilities."""
-    audio, audio_len, text, text_len = data_layer()
-    features, features_len = model.preprocessor(input_signal=audio, length=audio_len)
-    if recipe is not None:
-        multiply, augment = recipe.multiply_batch(), recipe.spec_augmentation()
-        if multiply is not None:
-            features, features_len, text, text_len = multiply(
-                in_x=features, in_x_len=features_len, in_y=text, in_y_len=text_len
-            )
-        if augment is not None:
-            features = augment(input_spec=features, length=features_len)
-    encoded, encoded_len = model.encoder(audio_signal=features, length=features_len)
-    log_probs = model.decoder(encoder_output=encoded)
-    loss = model.loss(log_probs=log_probs, targets=text, input_length=encoded_len, target_length=text_len)
-    predictions = model.greedy(log_probs=log_probs, log_probs_length=encoded_len)
-    return Wires(loss, predictions, text, text_len), log_probs
-
-
-def connect_all(
-    model: Model,
-    recipe: nemo_asr.Recipe,
-    train_data: nemo_asr.AudioToTextDataLayer,
-    eval_data: dict[str, nemo_asr.AudioToTextDataLayer],
-) -> tuple[Wires, dict[str, Wires]]:
-    """The training DAG and the evaluation DAGs. Texts that do not fit their frames are listed, and not trained on."""
-    train, log_probs = connect(model, train_data, recipe)
-    nemo_asr.leave_out_infeasible(train_data, log_probs)
-    evals = {}
-    for tag, data_layer in eval_data.items():
-        evals[tag], log_probs = connect(model, data_layer)
-        nemo_asr.warn_of_infeasible(data_layer, log_probs)
-    return train, evals
-
-
-def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo_asr.AudioToTextDataLayer:
+def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo.DataLayerNM:
     """A data layer with the configuration's arguments, and those that the command line overrides."""
     batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
     workers = {} if args.num_workers is None else {"num_workers": args.num_workers}
@@ -96,24 +39,25 @@ def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
         "files_to_copy": [args.model_config],
     }
     return nemo.NeuralModuleFactory(
-        placement=args.placement,
-        optimization_level=args.amp_opt_level,
         amp_dtype=args.amp_dtype,
         cudnn_benchmark=args.cudnn_benchmark,
         random_seed=args.random_seed,
-        shard_weights=args.shard_weights,
-        **launch_arguments(args),
+        **factory_arguments(args),
         **({} if args.plan else folders),
     )
 
 
 def make_callbacks(
-    args: Namespace, factory: nemo.NeuralModuleFactory, labels: list[str], train: Wires, evals: dict[str, Wires]
+    args: Namespace,
+    factory: nemo.NeuralModuleFactory,
+    labels: list[str],
+    train: nemo_asr.Wires,
+    evals: dict[str, nemo_asr.Wires],
 ) -> list[object]:
     """Training's progress, each validation set's error rate, and checkpoints."""
     callbacks: list[object] = [
         nemo.SimpleLossLoggerCallback(
-            tensors=list(train),
+            tensors=train.scored,
             print_func=partial(monitor_asr_train_progress, labels=labels),
             get_tb_values=lambda values: [("loss", values[0])],
             step_freq=args.log_freq,
@@ -130,10 +74,10 @@ def make_callbacks(
                 force_load=args.load_dir is not None,
             )
         )
-    # Behind the checkpoints: what an evaluation stumbles over costs no weights.
+    # After the checkpoints: an evaluation that fails costs no weights.
     callbacks += [
         nemo.EvaluatorCallback(
-            eval_tensors=list(wires),
+            eval_tensors=wires.scored,
             user_iter_callback=partial(process_evaluation_batch, labels=labels),
             user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
             eval_step=args.eval_freq,
@@ -145,7 +89,7 @@ def make_callbacks(
 
 def main() -> None:
     """Train, or with --plan say what would be trained."""
-    parser = AsrArgParser(description="Train Jasper or QuartzNet")
+    parser = AsrArgParser(description="Train a speech recogniser")
     parser.add_argument("--log_freq", type=positive_int, default=25, help="steps between log lines about training")
     args = parser.parse_args()
 
@@ -158,10 +102,13 @@ def main() -> None:
     }
 
     factory = make_factory(args)
-    with nemo_asr.without_weights(args.plan):
-        encoder, decoder = recipe.encoder(), recipe.decoder()
-    model = Model(recipe.preprocessor(), encoder, decoder, recipe.loss(), recipe.greedy())
-    train, evals = connect_all(model, recipe, train_data, eval_data)
+    model = recipe.model(with_weights=not args.plan)
+    train = nemo_asr.connect(model, train_data, training=True)
+    nemo_asr.leave_out_infeasible(train_data, train.log_probs)
+    evals = {tag: nemo_asr.connect(model, data_layer) for tag, data_layer in eval_data.items()}
+    for tag, wires in evals.items():
+        nemo_asr.warn_of_infeasible(eval_data[tag], wires.log_probs)
+
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
@@ -169,7 +116,7 @@ def main() -> None:
         nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}
-        dags.update((f"evaluation_{tag}", nemo.Dag(list(wires))) for tag, wires in evals.items())
+        dags.update((f"evaluation_{tag}", nemo.Dag(wires.scored)) for tag, wires in evals.items())
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )

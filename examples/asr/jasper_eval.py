@@ -9,7 +9,6 @@ Started by torchrun, the processes share the work; the result is the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import nemo_asr
@@ -18,24 +17,8 @@ from nemo_asr.argparse import EvalArgParser, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import launch_arguments
+from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.files import make_writable_folder, write_atomically
-
-Connect = Callable[[nemo_asr.AudioToTextDataLayer], list[nemo.NmTensor]]
-
-
-def connector(recipe: nemo_asr.Recipe) -> Connect:
-    """The model, once: a function from a data layer to the wires of predictions, texts and text lengths."""
-    preprocessor, encoder, decoder, greedy = recipe.preprocessor(), recipe.encoder(), recipe.decoder(), recipe.greedy()
-
-    def connect(data_layer: nemo_asr.AudioToTextDataLayer) -> list[nemo.NmTensor]:
-        audio, audio_len, text, text_len = data_layer()
-        features, features_len = preprocessor(input_signal=audio, length=audio_len)
-        encoded, encoded_len = encoder(audio_signal=features, length=features_len)
-        log_probs = decoder(encoder_output=encoded)
-        return [greedy(log_probs=log_probs, log_probs_length=encoded_len), text, text_len]
-
-    return connect
 
 
 def write_transcripts(path: Path, places: list[str], references: list[str], hypotheses: list[str]) -> None:
@@ -55,16 +38,13 @@ def main() -> None:
     recipe = nemo_asr.load_recipe(args.model_config)
     manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
-    factory = nemo.NeuralModuleFactory(
-        optimization_level=args.amp_opt_level,
-        placement=args.placement,
-        shard_weights=args.shard_weights,
-        **launch_arguments(args),
-    )
-    connect, out = connector(recipe), factory.on_first(lambda: make_writable_folder(args.out))
+    factory = nemo.NeuralModuleFactory(**factory_arguments(args))
+    model, out = recipe.model(), factory.on_first(lambda: make_writable_folder(args.out))
     for tag, data_layer in data.items():
-        values = factory.infer(connect(data_layer), checkpoint_dir=args.load_dir)
-        if values is None or out is None:  # the first process has the values of all
+        wires = nemo_asr.connect(model, data_layer)
+        scored_wires = [wires.predictions, wires.transcripts, wires.transcript_lengths]
+        values = factory.infer(scored_wires, checkpoint_dir=args.load_dir)
+        if values is None or out is None:  # rank 0 has the values of all
             continue
         predictions, texts, lengths = values
         heard = post_process_predictions(predictions, recipe.labels)

@@ -11,7 +11,7 @@ import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser
 from nemo_asr.helpers import post_process_predictions
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import launch_arguments
+from nemo_lite.utils.argparse import factory_arguments
 
 
 def main() -> None:
@@ -21,19 +21,10 @@ def main() -> None:
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
-    factory = nemo.NeuralModuleFactory(
-        optimization_level=args.amp_opt_level,
-        placement=args.placement,
-        shard_weights=args.shard_weights,
-        **launch_arguments(args),
-    )
-    audio, audio_len = data_layer()
-    features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)
-    encoded, encoded_len = recipe.encoder()(audio_signal=features, length=features_len)
-    log_probs = recipe.decoder()(encoder_output=encoded)
-    predictions = recipe.greedy()(log_probs=log_probs, log_probs_length=encoded_len)
-    values = factory.infer([predictions], checkpoint_dir=args.load_dir)
-    if values is not None:  # the first process has the values of all
+    factory = nemo.NeuralModuleFactory(**factory_arguments(args))
+    wires = nemo_asr.connect(recipe.model(), data_layer)
+    values = factory.infer([wires.predictions], checkpoint_dir=args.load_dir)
+    if values is not None:  # rank 0 has the values of all
         for file, text in zip(args.files, post_process_predictions(values[0], recipe.labels), strict=True):
             print(f"{file}: {text}")
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.utils.helpers import parse_checkpoint_name
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
@@ -49,55 +55,63 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class LaunchedParser(OneLineParser):
-    """The options by which a process that a launcher started knows its place among the others; checked when parsed.
+    """The options by which a process that a launcher started knows its rank; checked when parsed.
 
     ``local_rank`` in the result is the launcher's, whichever way it says it, and ``None`` for a single process.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        group = self.add_argument_group("several processes")
+        add = self.add_argument_group("several processes").add_argument
+        rank_help = "index of this process on its machine, given by the launcher (default: the launcher's variables)"
         # torch.distributed.launch passes --local-rank, its older versions --local_rank; torchrun passes nothing.
-        group.add_argument(
-            "--local_rank",
-            "--local-rank",
-            type=not_negative_int,
-            help="index of this process on its machine, given by the launcher (default: the launcher's variables)",
+        add("--local_rank", "--local-rank", type=not_negative_int, help=rank_help)
+        add("--launcher", choices=LAUNCHERS, default="auto", help="what started this process; none: nothing did")
+        add("--init_method", help="tcp://host:port where processes meet (default: what the launcher says)")
+        add("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
+        add("--world_size", type=positive_int, help="number of processes, with --init_method")
+        backend_help = "what exchanges gradients (default: nccl on GPUs, else gloo)"
+        add("--dist_backend", choices=("nccl", "gloo"), help=backend_help)
+        add("--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them")
+        start_help = "seconds that processes wait for each other at the start"
+        add("--dist_start_timeout", type=seconds, default=60.0, help=start_help)
+
+    def add_run_options(self, placements: type[Enum], load_dir: str | None = None) -> None:
+        """The options of a script that runs a model: modules of one's own, device, precision, checkpoints.
+
+        Args:
+            placements: what ``--placement`` is one of, by name: ``DeviceType``.
+            load_dir: help of a ``--load_dir`` that the script needs; by default it can do without.
+        """
+        add = self.add_argument
+        import_help = "Python file to run first, which registers modules of your own; may be given several times"
+        add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+        own_help = "folder of checkpoints to start from (default: the run's own)"
+        add("--load_dir", type=_folder, required=load_dir is not None, help=load_dir or own_help)
+        precision_help = "precision: float32 (O0) or mixed (O1) (default: O1 on a GPU, O0 on a CPU)"
+        add("--amp_opt_level", choices=("O0", "O1"), help=precision_help)
+        add(
+            "--placement",
+            type=partial(_member, placements),
+            metavar=f"{{{','.join(each.name for each in placements)}}}",
+            help="where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started "
+            "runs on one GPU and prints the line that starts it on all",
         )
-        group.add_argument(
-            "--launcher", choices=LAUNCHERS, default="auto", help="what started this process; none: nothing did"
-        )
-        group.add_argument(
-            "--init_method", help="tcp://host:port where processes meet (default: what the launcher says)"
-        )
-        group.add_argument("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
-        group.add_argument("--world_size", type=positive_int, help="number of processes, with --init_method")
-        group.add_argument(
-            "--dist_backend",
-            choices=("nccl", "gloo"),
-            help="what exchanges gradients (default: nccl on GPUs, else gloo)",
-        )
-        group.add_argument(
-            "--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them"
-        )
-        group.add_argument(
-            "--dist_start_timeout",
-            type=seconds,
-            default=60.0,
-            help="seconds that processes wait for each other at the start",
-        )
+        add("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """As in argparse; what the options and the launcher say must fit together."""
         parsed = super().parse_args(args, namespace)
-        place = self.place_of(parsed)
-        parsed.local_rank = None if place is None else place.local_rank
+        process = self.process_of(parsed)
+        parsed.local_rank = None if process is None else process.local_rank
+        for file in getattr(parsed, "imports", ()):
+            self._run_file(Path(file))
         return parsed
 
-    def place_of(self, parsed: Any) -> ProcessInfo | None:
-        """This process's place, by its options and the environment; ``None`` for a single process."""
+    def process_of(self, parsed: Any) -> ProcessInfo | None:
+        """Rank and world size by the options and the environment; ``None`` for a single process."""
         try:
             return who_am_i(
                 parsed.local_rank,
@@ -109,62 +123,71 @@ class LaunchedParser(OneLineParser):
         except UsageError as error:
             self.error(str(error))
 
+    def check_checkpoints(self, parsed: Any) -> None:
+        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads them; other machines need not have them."""
+        process = self.process_of(parsed)
+        if parsed.load_dir is None or not (process is None or process.is_first):
+            return
+        path = Path(parsed.load_dir)
+        if not path.is_dir():
+            problem = "is a file" if path.exists() else "does not exist"
+            self.error(f"argument --load_dir: {parsed.load_dir!r} {problem}; give a folder of checkpoints")
+        if not any(parse_checkpoint_name(file.name) for file in path.iterdir()):
+            self.error(f"argument --load_dir: there is no checkpoint in {parsed.load_dir!r}")
+
+    def _run_file(self, path: Path) -> None:
+        """Import a file by its path, under the name of the file. Processes that load data find it there as well."""
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            self.error(f"argument --import: {str(path)!r} is not a Python file")
+        if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", None) != spec.origin:
+            self.error(f"argument --import: a module called {path.stem} is there already; rename {str(path)!r}")
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.resolve().parent))
+        spec.loader.exec_module(module)
+
 
 class NemoArgParser(LaunchedParser):
     """NeMo's common options; also of use in ``parents=[NemoArgParser()]``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._add_run_options()
-        self._add_data_options()
-        self._add_optimization_options()
-        self._add_output_options()
-
-    def _add_run_options(self) -> None:
-        self.add_argument(
-            "--amp_opt_level",
-            choices=("O0", "O1", "O2", "O3"),
-            default="O0",
-            help="precision, from float32 (O0) and mixed (O1, O2) to half (O3)",
-        )
-        self.add_argument(
-            "--cudnn_benchmark", action="store_true", help="let cuDNN time its kernels; for inputs of constant shapes"
-        )
-
-    def _add_data_options(self) -> None:
-        self.add_argument("--model_config", help="YAML file of the model")
-        self.add_argument("--train_dataset", help="training data")
-        self.add_argument("--eval_datasets", nargs="*", help="evaluation data, any number of sets")
-        self.add_argument("--batch_size", type=positive_int, help="items per training batch and process")
-        self.add_argument("--eval_batch_size", type=positive_int, help="items per evaluation batch and process")
-        self.add_argument("--eval_freq", type=positive_int, default=1000, help="optimizer steps between evaluations")
-
-    def _add_optimization_options(self) -> None:
-        self.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help="optimizer")
-        self.add_argument("--weight_decay", type=not_negative_float, default=0.0, help="weight decay")
-        self.add_argument("--num_epochs", type=positive_int, help="epochs to train")
-        self.add_argument("--max_steps", type=positive_int, help="optimizer steps to train")
-        self.add_argument("--lr", type=not_negative_float, default=1e-3, help="initial learning rate")
-        self.add_argument(
-            "--lr_policy", choices=tuple(get_all_lr_classes()), default="WarmupAnnealing", help="learning-rate policy"
-        )
-        self.add_argument(
-            "--iter_per_step", type=positive_int, default=1, help="batches whose gradients make one optimizer step"
-        )
-
-    def _add_output_options(self) -> None:
-        self.add_argument("--work_dir", help="folder for logs, curves and checkpoints")
-        self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/checkpoints)")
-        self.add_argument("--create_tb_writer", action="store_true", help="write TensorBoard events")
-        self.add_argument("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
-        self.add_argument(
-            "--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints"
-        )
+        add = self.add_argument
+        precision_help = "precision, from float32 (O0) and mixed (O1, O2) to half (O3)"
+        add("--amp_opt_level", choices=("O0", "O1", "O2", "O3"), default="O0", help=precision_help)
+        benchmark_help = "let cuDNN time its kernels; for inputs of constant shapes"
+        add("--cudnn_benchmark", action="store_true", help=benchmark_help)
+        add("--model_config", help="YAML file of the model")
+        add("--train_dataset", help="training data")
+        add("--eval_datasets", nargs="*", help="evaluation data, any number of sets")
+        add("--batch_size", type=positive_int, help="items per training batch and process")
+        add("--eval_batch_size", type=positive_int, help="items per evaluation batch and process")
+        add("--eval_freq", type=positive_int, default=1000, help="optimizer steps between evaluations")
+        add("--optimizer", choices=tuple(OPTIMIZERS), help="optimizer")
+        add("--weight_decay", type=not_negative_float, default=0.0, help="weight decay")
+        add("--num_epochs", type=positive_int, help="epochs to train")
+        add("--max_steps", type=positive_int, help="optimizer steps to train")
+        add("--lr", type=not_negative_float, default=1e-3, help="initial learning rate")
+        policies = tuple(get_all_lr_classes())
+        add("--lr_policy", choices=policies, default="WarmupAnnealing", help="learning-rate policy")
+        batches_help = "batches whose gradients make one optimizer step"
+        add("--iter_per_step", type=positive_int, default=1, help=batches_help)
+        add("--work_dir", help="folder for logs, curves and checkpoints")
+        add("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/checkpoints)")
+        add("--create_tb_writer", action="store_true", help="write TensorBoard events")
+        add("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
+        add("--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints")
 
 
 def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     """What a :class:`LaunchedParser` read, as keyword arguments of ``NeuralModuleFactory``."""
     return {option: getattr(parsed, option) for option in _OF_THE_LAUNCH}
+
+
+def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """As `launch_arguments`, with where to run and in what precision: the options of ``add_run_options``."""
+    run = {"placement": parsed.placement, "optimization_level": parsed.amp_opt_level}
+    return {**launch_arguments(parsed), **run, "shard_weights": parsed.shard_weights}
 
 
 class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -205,6 +228,16 @@ def seconds(text: str) -> float:
     if value is None or not 0 < value <= _WEEK_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, up to {_WEEK_SECONDS} (a week)")
     return value
+
+
+def _member(kind: type[Enum], text: str) -> Enum:
+    if text not in kind.__members__:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind.__members__)}")
+    return kind[text]
+
+
+def _folder(text: str) -> str:
+    return str(Path(text).expanduser())
 
 
 def _parsed(number: Callable[[str], N], text: str) -> N | None:

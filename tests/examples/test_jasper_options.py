@@ -10,7 +10,9 @@ import nemo_asr
 from nemo_asr.argparse import AsrArgParser
 
 # Options that the parser turns into others.
-FOLDED = {"beta1", "beta2", "disable_mixed_precision", "exp_name", "global_batch_size", "num_gpus", "work_dir"}
+FOLDED = {
+    *("beta1", "beta2", "disable_mixed_precision", "exp_name", "global_batch_size", "imports", "num_gpus", "work_dir"),
+}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from argparse import ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -15,7 +15,6 @@ from nemo_lite.utils.argparse import (
     not_negative_int,
     positive_int,
 )
-from nemo_lite.utils.helpers import parse_checkpoint_name
 from nemo_lite.utils.launch import ProcessInfo
 
 # The first generation's name of an option -> the name it has now.
@@ -36,8 +35,16 @@ _NEEDS = {
 }
 _DEFAULT_BATCH_SIZE = 64
 _DEFAULT_BETAS = {"novograd": (0.95, 0.25), "fused_novograd": (0.95, 0.25)}
-_LEVELS = ("O0", "O1")
-_LEVELS_HELP = "precision: float32 (O0) or mixed (O1) (default: O1 on a GPU, O0 on a CPU)"
+
+
+# What some of the common options are in these scripts.
+_HELP = {
+    "train_dataset": "manifest to train on; several are separated by commas",
+    "eval_datasets": "manifests to evaluate, each a set of its own",
+    "batch_size": f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
+    "checkpoint_dir": "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)",
+    "tensorboard_dir": "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)",
+}
 
 
 class AsrArgParser(NemoArgParser):
@@ -56,102 +63,67 @@ class AsrArgParser(NemoArgParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Some of the common options mean less, or more, in these scripts: they are defined anew.
         super().__init__(*args, conflict_handler="resolve", **kwargs)
-        self._add_run_and_model_options()
+        for action in self._actions:
+            action.help = _HELP.get(action.dest, action.help)
+        self.add_run_options(DeviceType)
+        self._add_run_folders()
         self._add_training_options()
-        self._add_shared_training_options()
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
 
-    def _add_run_and_model_options(self) -> None:
-        self.add_argument("--train_dataset", help="manifest to train on; several are separated by commas")
-        self.add_argument("--eval_datasets", nargs="*", help="manifests to evaluate, each a set of its own")
-        self.add_argument("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
-        self.add_argument(
-            "--exp_name",
-            default="Jasper",
-            help="name of the run: its results go to WORK_DIR/EXP_NAME",
-        )
-        self.add_argument(
-            "--load_dir", type=_folder, help="folder of checkpoints to start from (default: the run's own)"
-        )
-        self.add_argument("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)")
-        self.add_argument("--tensorboard_dir", help="folder for events (default: WORK_DIR/EXP_NAME/tensorboard)")
-        self.add_argument(
-            "--create_tb_writer",
-            action=BooleanOptionalAction,
-            help="write TensorBoard events (default: if there is a folder)",
-        )
-        _add_placement(self)
-        self.add_argument(
-            "--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)"
-        )
+    def _add_run_folders(self) -> None:
+        add = self.add_argument
+        add("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
+        add("--exp_name", default="Jasper", help="name of the run: its results go to WORK_DIR/EXP_NAME")
+        events_help = "write TensorBoard events (default: if there is a folder)"
+        add("--create_tb_writer", action=BooleanOptionalAction, help=events_help)
+        add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
 
     def _add_training_options(self) -> None:
-        self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
-        self.add_argument("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in; asks for O1")
-        self.add_argument("--beta1", type=_beta, help="first decay rate of the optimizer")
-        self.add_argument("--beta2", type=_beta, help="second decay rate of the optimizer")
-        self.add_argument(
-            "--warmup_steps", type=not_negative_int, default=0, help="steps over which the learning rate rises"
+        add = self.add_argument
+        add("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in; asks for O1")
+        add("--beta1", type=_beta, help="first decay rate of the optimizer")
+        add("--beta2", type=_beta, help="second decay rate of the optimizer")
+        warmup_help = "steps over which the learning rate rises"
+        add("--warmup_steps", type=not_negative_int, default=0, help=warmup_help)
+        add("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
+        global_help = "items per optimizer step of all processes together, instead of --batch_size"
+        add("--global_batch_size", type=positive_int, help=global_help)
+        add("--synced_bn", action="store_true", help="batch statistics of all processes together")
+        group_help = "processes that share batch statistics (default: 0, all)"
+        add("--synced_bn_groupsize", type=not_negative_int, default=0, help=group_help)
+        uneven_help = (
+            "what becomes of an epoch's last batches where not all processes have one: take some items twice, "
+            "leave them out, let the others wait, or stop"
         )
-        self.add_argument("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
-
-    def _add_shared_training_options(self) -> None:
-        self.add_argument(
-            "--batch_size",
-            type=positive_int,
-            help=f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
-        )
-        self.add_argument(
-            "--global_batch_size",
-            type=positive_int,
-            help="items per optimizer step of all processes together, instead of --batch_size",
-        )
-        self.add_argument("--synced_bn", action="store_true", help="batch statistics of all processes together")
-        self.add_argument(
-            "--synced_bn_groupsize",
-            type=not_negative_int,
-            default=0,
-            help="processes that share batch statistics (default: 0, all)",
-        )
-        self.add_argument(
-            "--uneven",
-            choices=("pad", "drop", "join", "error"),
-            default="pad",
-            help="what becomes of an epoch's last batches where not all processes have one: take some items twice, "
-            "leave them out, let the others wait, or stop",
-        )
-        _add_shard_weights(self)
+        add("--uneven", choices=("pad", "drop", "join", "error"), default="pad", help=uneven_help)
 
     def _add_older_options(self) -> None:
-        group = self.add_argument_group("options of the first generation")
+        add = self.add_argument_group("options of the first generation").add_argument
         for older, newer in _OLDER.items():
             kind = positive_int if newer in ("iter_per_step", "checkpoint_save_freq") else str
-            group.add_argument(f"--{older}", type=kind, help=f"older name of --{newer}")
+            add(f"--{older}", type=kind, help=f"older name of --{newer}")
         for manifest in _VAL_MANIFESTS:
-            group.add_argument(f"--{manifest}", default="", help="one more of --eval_datasets")
-        group.add_argument(
-            "--disable_mixed_precision", action="store_true", help="older spelling of --amp_opt_level O0"
-        )
-        group.add_argument(
-            "--num_gpus", type=positive_int, help="processes that the launcher started, one for each GPU; checked"
-        )
+            add(f"--{manifest}", default="", help="one more of --eval_datasets")
+        add("--disable_mixed_precision", action="store_true", help="older spelling of --amp_opt_level O0")
+        num_gpus_help = "processes that the launcher started, one for each GPU; checked"
+        add("--num_gpus", type=positive_int, help=num_gpus_help)
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """As in argparse, with the older options folded into those they became, and everything checked."""
         parsed = super().parse_args(args, namespace)
-        place = self.place_of(parsed)
+        process = self.process_of(parsed)
         self._fold_older_options(parsed)
         self._check_needed(parsed)
-        self._check_num_gpus(parsed, place)
-        self._fold_batch_size(parsed, place.world_size if place else 1)
+        self._check_num_gpus(parsed, process)
+        self._fold_batch_size(parsed, process.world_size if process else 1)
         self._fold_precision(parsed)
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
-        _check_checkpoints(self, parsed.load_dir, place)
+        self.check_checkpoints(parsed)
         return parsed
 
     def _fold_older_options(self, parsed: Any) -> None:
@@ -175,10 +147,10 @@ class AsrArgParser(NemoArgParser):
             if getattr(parsed, option) != self.get_default(option) and not any(getattr(parsed, n) for n in needed):
                 self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
 
-    def _check_num_gpus(self, parsed: Any, place: ProcessInfo | None) -> None:
-        asked, started = parsed.num_gpus, place.world_size if place else 1
+    def _check_num_gpus(self, parsed: Any, process: ProcessInfo | None) -> None:
+        asked, started = parsed.num_gpus, process.world_size if process else 1
         if asked not in (None, started):
-            what = f"the launcher started {started}" if place else "no launcher started this process"
+            what = f"the launcher started {started}" if process else "no launcher started this process"
             self.error(
                 f"--num_gpus: {asked} asked, {what}; start it with torchrun --nproc-per-node={asked}, "
                 "or leave the option out"
@@ -244,20 +216,15 @@ class EvalArgParser(LaunchedParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.add_argument("--model_config", required=True, help="YAML file of the model")
-        self.add_argument(
-            "--load_dir", type=_folder, required=True, help="folder of its checkpoints: the newest is taken"
-        )
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
-        self.add_argument("--amp_opt_level", choices=_LEVELS, help=_LEVELS_HELP)
-        _add_placement(self)
-        _add_shard_weights(self)
+        self.add_run_options(DeviceType, load_dir="folder of its checkpoints: the newest is taken")
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """As in argparse; there must be a checkpoint."""
         parsed = super().parse_args(args, namespace)
-        _check_checkpoints(self, parsed.load_dir, self.place_of(parsed))
+        self.check_checkpoints(parsed)
         return parsed
 
 
@@ -289,43 +256,6 @@ def _numbered(tags: Sequence[str]) -> list[str]:
         is_taken = tags.count(tag) > 1
         numbered.append(next(c for c in candidates if c not in tags and c not in numbered) if is_taken else tag)
     return numbered
-
-
-def _add_placement(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--placement",
-        type=_placement,
-        metavar="{GPU,CPU,AllGpu}",
-        help="where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started runs on "
-        "one GPU and prints the line that starts it on all",
-    )
-
-
-def _add_shard_weights(parser: ArgumentParser) -> None:
-    parser.add_argument("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
-
-
-def _folder(text: str) -> str:
-    return str(Path(text).expanduser())
-
-
-def _check_checkpoints(parser: ArgumentParser, load_dir: str | None, place: ProcessInfo | None) -> None:
-    """End the script where there is no checkpoint. The first process reads them; other machines need not have them."""
-    if load_dir is None or not (place is None or place.is_first):
-        return
-    path = Path(load_dir)
-    if not path.is_dir():
-        problem = "is a file" if path.exists() else "does not exist"
-        parser.error(f"argument --load_dir: {load_dir!r} {problem}; give a folder of checkpoints")
-    if not any(parse_checkpoint_name(file.name) for file in path.iterdir()):
-        parser.error(f"argument --load_dir: there is no checkpoint in {load_dir!r}")
-
-
-def _placement(text: str) -> DeviceType:
-    names = [device.name for device in DeviceType]
-    if text not in names:
-        raise ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
-    return DeviceType[text]
 
 
 def _beta(text: str) -> float:
