@@ -1,7 +1,7 @@
 """nemo_asr: speech recognition with nemo_lite. Re-exports, nothing else."""
 
 import nemo_asr.known_modules
-from nemo_asr.audio.perturbation import AudioAugmentor as AudioAugmentor
+from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder

@@ -7,20 +7,17 @@ import numpy as np
 import pytest
 import soundfile
 
+from nemo_asr.audio.augmentor import perturbation_types
 from nemo_asr.audio.perturbation import (
-    AudioAugmentor,
     GainPerturbation,
     ImpulsePerturbation,
     NoisePerturbation,
-    Perturbation,
     ShiftPerturbation,
     SpeedPerturbation,
     TimeStretchPerturbation,
     WhiteNoisePerturbation,
-    perturbation_types,
-    register_perturbation,
 )
-from nemo_lite.errors import DataError, UnknownNameError, UsageError
+from nemo_lite.errors import DataError, UsageError
 
 RATE = 8000
 
@@ -89,24 +86,6 @@ def test_a_number_of_rates_means_that_many():
 def test_speed_refuses_audio_of_another_rate():
     with pytest.raises(UsageError, match=r"speed\.sr: the audio has another sample rate: got 8000, wanted 16000"):
         SpeedPerturbation(16000).perturb(tone(), RATE, generator())
-
-
-@pytest.mark.parametrize("rate", [0.8, 1.25])
-def test_time_stretch_divides_the_length_and_keeps_the_pitch(rate):
-    stretched = TimeStretchPerturbation(rate, rate).perturb(tone(), RATE, generator())
-    assert len(stretched) == round(RATE / rate)
-    assert pitch(stretched) == pytest.approx(440, abs=2)
-    assert stretched.dtype == np.float32
-
-
-def test_time_stretch_at_a_rate_of_nearly_one_gives_nearly_the_same_samples():
-    samples = generator().normal(0, 0.1, RATE).astype(np.float32)
-    stretched = TimeStretchPerturbation(1.0 + 1e-9, 1.0 + 1e-9).perturb(samples, RATE, generator())
-    np.testing.assert_allclose(stretched, samples, atol=1e-4)
-
-
-def test_time_stretch_takes_audio_shorter_than_a_frame():
-    assert len(TimeStretchPerturbation(0.5, 0.5).perturb(tone(0.01), RATE, generator())) == 160
 
 
 def test_gain_scales_by_decibels():
@@ -200,57 +179,6 @@ def test_no_perturbation_modifies_its_input_or_depends_on_more_than_the_generato
         assert first.dtype == np.float32, name
 
 
-def test_the_augmentor_applies_each_perturbation_with_its_probability():
-    augmentor = AudioAugmentor([(0.25, GainPerturbation(6, 6))])
-    rng = generator()
-    changed = sum(not np.array_equal(augmentor.perturb(tone(0.01), RATE, rng), tone(0.01)) for _ in range(1000))
-    assert 200 < changed < 300
-
-
-def test_the_augmentor_reads_a_mapping_and_the_list_of_nemo():
-    mapping = {"shift": {"prob": 1.0, "min_shift_ms": 1.0, "max_shift_ms": 1.0}, "gain": {"prob": 0.5}}
-    listed = [
-        {"aug_type": name, "prob": section["prob"], "cfg": {k: v for k, v in section.items() if k != "prob"}}
-        for name, section in mapping.items()
-    ]
-    one, two = (AudioAugmentor.from_config(c).perturb(tone(), RATE, generator()) for c in (mapping, listed))
-    assert np.array_equal(one, two)
-    assert not np.array_equal(one, tone())
-    assert mapping["shift"]["prob"] == 1.0
-
-
-def test_the_augmentor_knows_the_longest_result():
-    augmentor = AudioAugmentor.from_config({"speed": {"prob": 1, "sr": RATE}, "time_stretch": {"prob": 1}})
-    assert augmentor.max_augmentation_length(10.0) == pytest.approx(10 / 0.81)
-
-
-@pytest.mark.parametrize(
-    ("config", "error", "message"),
-    [
-        ({"sped": {"prob": 1}}, UnknownNameError, r'augmentor: perturbation "sped" is not known.*did you mean speed\?'),
-        ({"gain": {}}, UsageError, r"augmentor\.gain: prob is missing"),
-        ({"gain": {"prob": 1.5}}, UsageError, r"GainPerturbation: prob is no probability: got 1\.5, wanted 0 to 1"),
-        (
-            {"gain": {"prob": 1, "min_gain": 1}},
-            UsageError,
-            r"augmentor\.gain: min_gain is not an argument \(did you mean min_gain_dbfs\?\)",
-        ),
-        ({"speed": {"prob": 1}}, UsageError, r"augmentor\.speed: sr is missing"),
-        ({"gain": {"prob": 1, "min_gain_dbfs": 20}}, UsageError, r"gain: min_gain_dbfs is above max_gain_dbfs"),
-        ({"speed": {"prob": 1, "sr": 8, "min_speed_rate": 0}}, UsageError, r"speed: the speed rates are not usable"),
-        (
-            {"speed": {"prob": 1, "sr": 8, "resample_type": "best"}},
-            UnknownNameError,
-            r'resample_type "best" is not known',
-        ),
-        ({"time_stretch": {"prob": 1, "n_fft": 510}}, UsageError, r"n_fft must be a multiple of 4"),
-    ],
-)
-def test_a_configuration_that_cannot_be_used_says_why(config, error, message):
-    with pytest.raises(error, match=message):
-        AudioAugmentor.from_config(config)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -274,15 +202,3 @@ def test_a_missing_recording_names_the_manifest_line(recordings):
     (Path(path).parent / "0.wav").unlink()
     with pytest.raises(DataError, match=r"noises\.json:1: .*0\.wav"):
         perturbation.perturb(tone(), RATE, generator())
-
-
-def test_registered_perturbations_can_be_named_once(monkeypatch):
-    class Silence(Perturbation):
-        def perturb(self, samples, sample_rate, rng):
-            return np.zeros_like(samples)
-
-    monkeypatch.setattr("nemo_asr.audio.perturbation.perturbation_types", dict(perturbation_types))
-    register_perturbation("silence", Silence)
-    assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturb(tone(), RATE, generator()).any()
-    with pytest.raises(UsageError, match=r'perturbation "silence" exists'):
-        register_perturbation("silence", Silence)

@@ -62,6 +62,30 @@ def test_every_allowed_codec_is_read(name, subtype, error, save):
     assert np.abs(audio.samples - tone()).max() < error
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+@pytest.mark.parametrize("part", [{}, {"offset": 0.2, "duration": 0.1}])
+def test_the_content_of_a_file_is_read_as_the_file_is(name, part, save):
+    path = save(np.stack([tone(rate=8000), tone(hertz=500, rate=8000)], axis=1), name, rate=8000)
+    from_path, from_bytes = (read_audio(s, sample_rate=RATE, **part) for s in (path, Path(path).read_bytes()))
+    np.testing.assert_array_equal(from_bytes.samples, from_path.samples)
+    assert (from_bytes.source_rate, from_bytes.num_channels) == (8000, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "the audio is empty (0 bytes)"),
+        (b"<html>", "the audio is not a WAV, FLAC or OGG file; convert it"),
+        (wav_bytes(0x11), "the audio has the WAV codec IMA ADPCM"),
+        (b"fLaC" + bytes(50), "the audio is damaged (File contains data in an unimplemented format)"),
+    ],
+)
+def test_content_that_cannot_be_used_is_named_by_its_place(content, problem):
+    with pytest.raises(DataError, match=r"^clips\.zip: a\.wav: ") as error:
+        read_audio(content, sample_rate=RATE, place="clips.zip: a.wav")
+    assert problem in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])
 def test_sixteen_bits_become_the_floats_of_libsndfile(name, save):
     path = save(np.arange(-32768, 32768).astype(np.int16), name)

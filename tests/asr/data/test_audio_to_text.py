@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from toys.manifests import LABELS, damage, layer_of, make_set
 

@@ -8,9 +8,9 @@ import pytest
 import soundfile
 import torch
 
+from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data.dataset import AudioTextDataset, Reading, Request, collate
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.audio.perturbation import AudioAugmentor
 from nemo_asr.text.parser import make_parser
 
 LABELS = [" ", "a", "b", "c"]

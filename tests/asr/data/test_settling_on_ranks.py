@@ -2,8 +2,8 @@
 
 import os
 
-from toys.ranks import on_ranks
 from toys.manifests import damage, layer_of, make_set
+from toys.ranks import on_ranks
 
 from nemo_lite import DeviceType
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter

@@ -1,4 +1,4 @@
-"""Waveforms: reading files, perturbing samples. Re-exports, nothing else."""
+"""Waveforms: reading and perturbing them. Re-exports, nothing else."""
 
 from nemo_asr.audio.reading import Audio as Audio
 from nemo_asr.audio.reading import read_audio as read_audio

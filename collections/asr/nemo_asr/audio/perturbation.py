@@ -1,26 +1,24 @@
-"""Perturbations of waveforms: speed, stretching, level, shifts, noises, rooms; and the augmentor that applies them.
+"""Perturbations of waveforms: speed, time stretching, level, shift, noise, room. Which of them act: `augmentor`.
 
-Each takes (samples, sample rate, generator) and gives new samples. Nothing here keeps a random state of its own: the
-caller's generator decides, so that draws do not depend on worker processes. Decoding audio is in audio.py.
+Each takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's generator, so they
+do not depend on worker processes.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import soxr
 
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.audio.time_stretch import time_stretched
-from nemo_lite.errors import DataError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.errors import DataError, UnknownNameError, UsageError
 
-# The names by which NeMo chose a resampler, and the quality of soxr that stands for each: 16 bits for the fast one.
+# NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
 
 
@@ -36,8 +34,8 @@ class Perturbation:
         return length
 
 
-class _Rates:
-    """Rates to draw from: ``num_rates`` evenly spaced ones, or any in between when that is 0 or negative."""
+class _RatePerturbation(Perturbation):
+    """Base of those that draw a rate: one of ``num_rates`` evenly spaced ones, or any if that is 0 or negative."""
 
     def __init__(self, place: str, least: float, most: float, num_rates: int) -> None:
         if not 0 < least <= most:
@@ -47,15 +45,19 @@ class _Rates:
                 got=f"min_speed_rate {least} and max_speed_rate {most}",
                 wanted="0 < min_speed_rate <= max_speed_rate",
             )
-        self.least, self.most = least, most
+        self._least, self._most = least, most
         self._choices = np.linspace(least, most, num_rates) if num_rates > 0 else None
 
-    def draw(self, rng: np.random.Generator) -> float:
-        return float(rng.uniform(self.least, self.most) if self._choices is None else rng.choice(self._choices))
+    def _draw(self, rng: np.random.Generator) -> float:
+        return float(rng.uniform(self._least, self._most) if self._choices is None else rng.choice(self._choices))
+
+    def max_augmentation_length(self, length: float) -> float:
+        """At the slowest rate."""
+        return length / self._least
 
 
-class SpeedPerturbation(Perturbation):
-    """Play faster or slower, pitch and all: at rate r, T samples become T / r.
+class SpeedPerturbation(_RatePerturbation):
+    """Play faster or slower, which changes the pitch: at rate r, T samples become T / r.
 
     (NeMo turns T samples into T r under the same name; the rates of a symmetric range come out in the opposite order.)
 
@@ -81,28 +83,21 @@ class SpeedPerturbation(Perturbation):
     ) -> None:
         if resample_type not in _SOXR_QUALITY:
             raise UnknownNameError("resample_type", resample_type, _SOXR_QUALITY, place="speed")
+        super().__init__("speed", min_speed_rate, max_speed_rate, num_rates)
         self._sample_rate, self._quality = sr, _SOXR_QUALITY[resample_type]
-        self._rates = _Rates("speed", min_speed_rate, max_speed_rate, num_rates)
-
-    def max_augmentation_length(self, length: float) -> float:
-        """At the slowest rate."""
-        return length / self._rates.least
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
         if sample_rate != self._sample_rate:
-            raise UsageError(
-                "the audio has another sample rate",
-                place="speed.sr",
-                got=str(sample_rate),
-                wanted=str(self._sample_rate),
-            )
-        rate = self._rates.draw(rng)
+            problem = "the audio has another sample rate"
+            raise UsageError(problem, place="speed.sr", got=str(sample_rate), wanted=str(self._sample_rate))
+        rate = self._draw(rng)
+        if rate == 1.0:
+            return samples
         faster: Samples = soxr.resample(samples, sample_rate * rate, sample_rate, quality=self._quality)
-        return samples if rate == 1.0 else faster
+        return faster
 
 
-class TimeStretchPerturbation(Perturbation):
+class TimeStretchPerturbation(_RatePerturbation):
     """Speak faster or slower at the same pitch, by a phase vocoder: at rate r, T samples become T / r.
 
     Args:
@@ -110,6 +105,9 @@ class TimeStretchPerturbation(Perturbation):
         max_speed_rate: fastest rate.
         num_rates: how many evenly spaced rates to choose from; 0 or less for any rate.
         n_fft: samples of the vocoder's frames.
+
+    Raises:
+        UsageError: rates out of order, or an n_fft that is not a multiple of 4.
     """
 
     def __init__(
@@ -117,16 +115,11 @@ class TimeStretchPerturbation(Perturbation):
     ) -> None:
         if n_fft < 4 or n_fft % 4:
             raise UsageError("n_fft must be a multiple of 4", place="time_stretch", got=str(n_fft))
-        self._rates = _Rates("time_stretch", min_speed_rate, max_speed_rate, num_rates)
+        super().__init__("time_stretch", min_speed_rate, max_speed_rate, num_rates)
         self._n_fft = n_fft
 
-    def max_augmentation_length(self, length: float) -> float:
-        """At the slowest rate."""
-        return length / self._rates.least
-
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        rate = self._rates.draw(rng)
+        rate = self._draw(rng)
         return samples if rate == 1.0 else time_stretched(samples, rate, self._n_fft)
 
 
@@ -134,22 +127,20 @@ class GainPerturbation(Perturbation):
     """Louder or softer by a gain drawn evenly between two levels in dB."""
 
     def __init__(self, min_gain_dbfs: float = -10.0, max_gain_dbfs: float = 10.0) -> None:
-        self._least, self._most = _ordered("gain", min_gain_dbfs=min_gain_dbfs, max_gain_dbfs=max_gain_dbfs)
+        self._limits = _ordered("gain", min_gain_dbfs=min_gain_dbfs, max_gain_dbfs=max_gain_dbfs)
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        return samples * np.float32(_amplitude(rng.uniform(self._least, self._most)))
+        return samples * np.float32(_amplitude(rng.uniform(*self._limits)))
 
 
 class ShiftPerturbation(Perturbation):
     """Earlier (above 0) or later (below 0) by some milliseconds, silence in the gap; not if nothing would be left."""
 
     def __init__(self, min_shift_ms: float = -5.0, max_shift_ms: float = 5.0) -> None:
-        self._least, self._most = _ordered("shift", min_shift_ms=min_shift_ms, max_shift_ms=max_shift_ms)
+        self._limits = _ordered("shift", min_shift_ms=min_shift_ms, max_shift_ms=max_shift_ms)
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        earlier = round(rng.uniform(self._least, self._most) * sample_rate / 1000)
+        earlier = round(rng.uniform(*self._limits) * sample_rate / 1000)
         if abs(earlier) >= len(samples):
             return samples
         shifted = np.zeros_like(samples)
@@ -164,19 +155,18 @@ class WhiteNoisePerturbation(Perturbation):
     """White noise of a level drawn evenly between two levels in dB of full scale."""
 
     def __init__(self, min_level: float = -90, max_level: float = -46) -> None:
-        self._least, self._most = _ordered("white_noise", min_level=min_level, max_level=max_level)
+        self._limits = _ordered("white_noise", min_level=min_level, max_level=max_level)
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        level = np.float32(_amplitude(rng.uniform(self._least, self._most)))
+        level = np.float32(_amplitude(rng.uniform(*self._limits)))
         return samples + level * rng.standard_normal(len(samples), dtype=np.float32)
 
 
 class NoisePerturbation(Perturbation):
-    """A stretch of a random recording of a manifest on top, at a signal-to-noise ratio drawn evenly between two.
+    """Add a random stretch of a random recording of a manifest, at a signal-to-noise ratio drawn evenly.
 
-    A recording longer than the audio is cut at a random place, a shorter one is laid at a random place. The ratio is
-    that of the mean powers of the audio and of the stretch. Where either is silent nothing is added.
+    A recording longer than the audio is cut at a random position, a shorter one is put at a random position. The ratio
+    is that of the mean powers of the audio and of the stretch. If either is silent, nothing is added.
 
     Args:
         manifest_path: JSON lines with audio_filepath and duration, optionally offset; text is not needed.
@@ -191,14 +181,14 @@ class NoisePerturbation(Perturbation):
     def __init__(
         self, manifest_path: str, min_snr_db: float = 40.0, max_snr_db: float = 50.0, max_gain_db: float = 300.0
     ) -> None:
-        self._least, self._most = _ordered("noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
+        self._limits = _ordered("noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
         self._max_gain_db, self._recordings = max_gain_db, _read_recordings(manifest_path)
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        snr_db = rng.uniform(self._least, self._most)
+        snr_db, seconds = rng.uniform(*self._limits), len(samples) / sample_rate
         recording = self._recordings[rng.integers(len(self._recordings))]
-        noise = recording.stretch(len(samples) / sample_rate, sample_rate, rng)[: len(samples)]
+        first = rng.uniform(0.0, max(0.0, recording.duration - seconds))
+        noise = recording.read(sample_rate, first, min(seconds, recording.duration))[: len(samples)]
         level, noise_level = _rms(samples), _rms(noise)
         if level == 0.0 or noise_level == 0.0:
             return samples
@@ -225,8 +215,8 @@ class ImpulsePerturbation(Perturbation):
         self._recordings = _read_recordings(manifest_path)
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """See the class."""
-        response = self._recordings[rng.integers(len(self._recordings))].whole(sample_rate)
+        recording = self._recordings[rng.integers(len(self._recordings))]
+        response = recording.read(sample_rate, 0.0, recording.duration)
         n_fft = 1 << (len(samples) + len(response) - 1).bit_length()
         convolved = np.fft.irfft(np.fft.rfft(samples, n_fft) * np.fft.rfft(response, n_fft), n_fft)
         peak = int(np.argmax(np.abs(response)))
@@ -236,24 +226,16 @@ class ImpulsePerturbation(Perturbation):
 
 
 class _Recording(NamedTuple):
-    """One line of a manifest of noises or impulse responses: where it is, and the seconds of it that count."""
+    """One line of a manifest of noises or impulse responses: the file, and which seconds of it."""
 
     place: str
     path: str
     offset: float
     duration: float
 
-    def whole(self, sample_rate: int) -> Samples:
-        return self._read(sample_rate, self.offset, self.duration)
-
-    def stretch(self, seconds: float, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """At most ``seconds`` of it, from a random place."""
-        start = rng.uniform(0.0, max(0.0, self.duration - seconds))
-        return self._read(sample_rate, self.offset + start, min(seconds, self.duration))
-
-    def _read(self, sample_rate: int, offset: float, duration: float) -> Samples:
-        audio = read_audio(self.path, sample_rate=sample_rate, offset=offset, duration=duration, place=self.place)
-        return audio.samples
+    def read(self, sample_rate: int, first: float, seconds: float) -> Samples:
+        offset = self.offset + first
+        return read_audio(self.path, sample_rate=sample_rate, offset=offset, duration=seconds, place=self.place).samples
 
 
 def _read_recordings(manifest_path: str) -> list[_Recording]:
@@ -274,10 +256,8 @@ def _recording(place: str, folder: str, line: str) -> _Recording:
         path = fields.get("audio_filepath") or fields["audio_filename"]
         duration, offset = float(fields["duration"]), float(fields.get("offset") or 0.0)
     except (ValueError, TypeError, AttributeError, KeyError):
-        wanted = '{"audio_filepath": "...", "duration": seconds}'
-        raise DataError(
-            "the line does not name a recording", place=place, got=line.strip()[:80], wanted=wanted
-        ) from None
+        problem, wanted = "the line does not name a recording", '{"audio_filepath": "...", "duration": seconds}'
+        raise DataError(problem, place=place, got=line.strip()[:80], wanted=wanted) from None
     if not (0.0 < duration < math.inf and 0.0 <= offset < math.inf):
         raise DataError("duration or offset is not usable", place=place, got=f"{duration} s and {offset} s")
     return _Recording(place, os.path.join(folder, os.path.expanduser(path)), offset, duration)
@@ -292,100 +272,8 @@ def _rms(samples: Samples) -> float:
 
 
 def _ordered(place: str, **limits: float) -> tuple[float, float]:
-    """The least and the most, refused when they are the wrong way round."""
+    """The least and the most; UsageError when they are the wrong way round."""
     (least_name, least), (most_name, most) = limits.items()
     if least > most:
         raise UsageError(f"{least_name} is above {most_name}", place=place, got=f"{least} and {most}")
     return float(least), float(most)
-
-
-perturbation_types: dict[str, type[Perturbation]] = {
-    "speed": SpeedPerturbation,
-    "time_stretch": TimeStretchPerturbation,
-    "gain": GainPerturbation,
-    "impulse": ImpulsePerturbation,
-    "shift": ShiftPerturbation,
-    "noise": NoisePerturbation,
-    "white_noise": WhiteNoisePerturbation,
-}
-"""The perturbations that a configuration can name."""
-
-
-def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
-    """Make a class known to configurations under ``name``.
-
-    Raises:
-        UsageError: the name is taken.
-    """
-    if name in perturbation_types:
-        taken = perturbation_types[name].__name__
-        raise UsageError(
-            f'perturbation "{name}" exists', got=perturbation.__name__, wanted=f"a name other than {taken}'s"
-        )
-    perturbation_types[name] = perturbation
-
-
-class AudioAugmentor:
-    """Perturbations, each applied with its own probability, one after the other.
-
-    Args:
-        perturbations: (probability, perturbation) pairs.
-
-    Raises:
-        UsageError: a probability outside 0 to 1.
-    """
-
-    def __init__(self, perturbations: Sequence[tuple[float, Perturbation]] | None = None) -> None:
-        self._pipeline = list(perturbations or [])
-        for probability, perturbation in self._pipeline:
-            if not 0.0 <= probability <= 1.0:
-                raise UsageError(
-                    "prob is no probability", place=type(perturbation).__name__, got=str(probability), wanted="0 to 1"
-                )
-
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
-        """Perturbed samples (T',) float32; the given (T,) stay as they are. All draws come from ``rng``."""
-        for probability, perturbation in self._pipeline:
-            if rng.random() < probability:
-                samples = perturbation.perturb(samples, sample_rate, rng)
-        return samples
-
-    def max_augmentation_length(self, length: float) -> float:
-        """The longest that audio of this length can become, in the same unit."""
-        for _, perturbation in self._pipeline:
-            length = perturbation.max_augmentation_length(length)
-        return length
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> AudioAugmentor:
-        """An augmentor from ``{name: {prob: ..., argument: ...}}`` or ``[{aug_type: name, prob: ..., cfg: {...}}]``.
-
-        Raises:
-            UnknownNameError: a perturbation that is not registered.
-            UsageError: a missing or impossible probability, or unknown or missing arguments.
-        """
-        if isinstance(config, Mapping):
-            sections = [(name, {**arguments}) for name, arguments in config.items()]
-        else:
-            sections = [(c.get("aug_type", ""), {**c.get("cfg", {}), **_prob_of(c)}) for c in config]
-        return cls([_from_section(name, arguments) for name, arguments in sections])
-
-
-def _prob_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"prob": config["prob"]} if "prob" in config else {}
-
-
-def _from_section(name: str, arguments: dict[str, Any]) -> tuple[float, Perturbation]:
-    place = f"augmentor.{name}"
-    if name not in perturbation_types:
-        raise UnknownNameError("perturbation", name, perturbation_types, place="augmentor")
-    if "prob" not in arguments:
-        raise UsageError("prob is missing", place=place, remedy="say how often it acts, from 0 to 1")
-    probability = arguments.pop("prob")
-    parameters = inspect.signature(perturbation_types[name]).parameters
-    for key in arguments.keys() - parameters.keys():
-        raise UsageError(f"{key} is not an argument{did_you_mean(key, parameters)}", place=place)
-    for parameter in parameters.values():
-        if parameter.default is parameter.empty and parameter.name not in arguments:
-            raise UsageError(f"{parameter.name} is missing", place=place)
-    return probability, perturbation_types[name](**arguments)

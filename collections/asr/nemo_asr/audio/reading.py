@@ -1,13 +1,21 @@
-"""Audio from files: one mono float32 array at the wanted rate, checked against what was promised. No manifests in here.
+"""Audio from files or bytes: one mono float32 array at the wanted rate, checked before use. No manifests in here.
 
-WAV, FLAC and OGG through libsndfile. Everything that the header tells is checked before anything is decoded: a FLAC
-file of silence expands more than a thousand times.
+WAV, FLAC and OGG, decoded by libsndfile. Two checks come before the decoder sees anything:
+
+- The kind of file and the WAV codec. libsndfile decodes the first block of some codecs while it opens a file, and its
+  IMA ADPCM reader (CVE-2026-37555) must not even start.
+- What the header promises. A FLAC file of silence expands more than a thousand times.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,10 +23,21 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
-from nemo_asr.audio.header import REMEDY, SUBTYPES, check_header
 from nemo_lite.errors import DataError
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
+
+ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position) -> bytes, as os.pread
+
+SUBTYPES = frozenset(
+    {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
+)  # libsndfile's names of the allowed codecs
+_WAV_TAGS = frozenset({0x0001, 0x0003, 0x0006, 0x0007})  # PCM, float, A-law, mu-law
+_EXTENSIBLE = 0xFFFE
+_KNOWN_REFUSED = {0x0002: "MS ADPCM", 0x0011: "IMA ADPCM", 0x0031: "GSM 6.10", 0x0040: "G.721", 0x0055: "MP3"}
+_BYTE_ORDER = {b"RIFF": "<", b"RF64": "<", b"RIFX": ">"}
+_MAX_CHUNKS = 64
+_REMEDY = "convert it to 16-bit WAV or FLAC"
 
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01
@@ -50,7 +69,7 @@ def tolerance(seconds: float) -> float:
 
 
 def read_audio(
-    path: str,
+    source: str | bytes,
     *,
     sample_rate: int,
     offset: float | None = None,
@@ -59,41 +78,92 @@ def read_audio(
     trim_silence: bool = False,
     place: str = "",
 ) -> Audio:
-    """Read a file, or a part of it, as mono at ``sample_rate``.
+    """Read a recording, or a part of it, as mono at ``sample_rate``.
 
     Args:
-        path: a WAV, FLAC or OGG file of any rate and any number of channels (they are averaged).
+        source: path or content of a WAV, FLAC or OGG file. Any rate; channels are averaged.
         sample_rate: samples a second wanted; another rate in the file is resampled.
-        offset: seconds where to start. None: the utterance is the whole file, which then has to be ``duration`` long.
+        offset: seconds where to start. None: the utterance is the whole file, which then must be ``duration`` long.
         duration: seconds to read. None: to the end, at most an hour.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
-        place: who asks (``manifest:line``), for messages.
+        place: where the source is named (``manifest:line``), for messages.
 
     Raises:
         DataError: the file is missing, empty, damaged, of another kind, shorter or longer than promised, or has samples
             that are not finite.
     """
+    path = "the audio" if isinstance(source, bytes) else source
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not make us wait for a writer
-    except OSError as error:
-        raise DataError(f"the audio file {path} cannot be opened ({error.strerror})", place=place) from None
-    try:
-        check_header(descriptor, path, place)
-        with soundfile.SoundFile(descriptor, closefd=False) as file:
-            first, count = _wanted_frames(file, path, offset, duration, place)
-            samples = _decode(file, first, count, int_values)
-            rate, channels, subtype = file.samplerate, file.channels, file.subtype
+        with _opened(source, place) as (handle, read_at):
+            _check_header(read_at, path, place)
+            with soundfile.SoundFile(handle, closefd=False) as file:
+                first, count = _wanted_frames(file, path, offset, duration, place)
+                samples = _decode(file, first, count, int_values)
+                rate, channels, subtype = file.samplerate, file.channels, file.subtype
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
         reason = getattr(error, "error_string", str(error)).rstrip(".")
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
-    finally:
-        os.close(descriptor)
     _check_decoded(samples, count, subtype, path, place)
     if rate != sample_rate:
         samples = soxr.resample(samples, rate, sample_rate)
     return Audio(trimmed(samples) if trim_silence else samples, rate, channels)
+
+
+@contextmanager
+def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO, ReadAt]]:
+    """What the decoder opens, and a function that reads bytes without moving the decoder's position."""
+    if isinstance(source, bytes):
+        yield io.BytesIO(source), lambda size, start: source[start : start + size]
+        return
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not make us wait for a writer
+    except OSError as error:
+        raise DataError(f"the audio file {source} cannot be opened ({error.strerror})", place=place) from None
+    try:
+        yield descriptor, partial(os.pread, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_header(read_at: ReadAt, path: str, place: str) -> None:
+    """Refuse empty files, and all but WAV (PCM, float, A-law, mu-law), FLAC and OGG."""
+    head = read_at(12, 0)
+    if not head:
+        raise DataError(f"{path} is empty (0 bytes)", place=place)
+    if head[:4] in (b"fLaC", b"OggS"):
+        return
+    if head[:4] not in _BYTE_ORDER or head[8:12] != b"WAVE":
+        raise DataError(f"{path} is not a WAV, FLAC or OGG file", place=place, remedy=_REMEDY)
+    tags = _wav_tags(read_at, _BYTE_ORDER[head[:4]])
+    if not tags:
+        raise DataError(f"{path} is damaged: a WAV file without a format", place=place)
+    refused = [tag for tag in tags if tag not in _WAV_TAGS]
+    if refused:
+        codec = _KNOWN_REFUSED.get(refused[0], f"0x{refused[0]:04x}")
+        raise DataError(f"{path} has the WAV codec {codec}", place=place, wanted="PCM or float", remedy=_REMEDY)
+
+
+def _wav_tags(read_at: ReadAt, order: str) -> list[int]:
+    """The format tag of each ``fmt`` chunk. A decoder may obey the last one, so all of them count."""
+    tags: list[int] = []
+    position = 12
+    for _ in range(_MAX_CHUNKS):
+        header = read_at(8 + 26, position)
+        if len(header) < 8:
+            return tags
+        name, size = struct.unpack(f"{order}4sI", header[:8])
+        if name == b"fmt ":
+            if len(header) < 8 + 14:
+                return []
+            tag = struct.unpack_from(f"{order}H", header, 8)[0]
+            # An extensible format has the real tag at the start of its GUID, 24 bytes into the chunk.
+            if tag == _EXTENSIBLE and len(header) == 8 + 26:
+                tag = struct.unpack_from(f"{order}H", header, 8 + 24)[0]
+            tags.append(tag)
+        position += 8 + size + size % 2
+    return []
 
 
 def _wanted_frames(
@@ -103,7 +173,10 @@ def _wanted_frames(
     rate, frames = file.samplerate, file.frames
     _check_format(file, path, place)
     if offset is None and duration is not None:
-        _check_whole(frames / rate, duration, path, place)
+        if abs(frames / rate - duration) > tolerance(duration):
+            problem = f"duration {duration:g} s disagrees with {path}, which holds {frames / rate:.3f} s"
+            remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
+            raise DataError(problem, place=place, remedy=remedy)
         return 0, frames
     first = round((offset or 0.0) * rate)
     if duration is None:
@@ -123,21 +196,12 @@ def _wanted_frames(
 
 def _check_format(file: soundfile.SoundFile, path: str, place: str) -> None:
     if file.subtype not in SUBTYPES:
-        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=REMEDY)
+        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=_REMEDY)
     if not _RATES[0] <= file.samplerate <= _RATES[1]:
         wanted = f"{_RATES[0]} to {_RATES[1]}"
         raise DataError(f"{path} claims {file.samplerate} samples a second", place=place, wanted=wanted)
     if file.frames <= 0:
         raise DataError(f"{path} holds no samples", place=place)
-
-
-def _check_whole(seconds: float, promised: float, path: str, place: str) -> None:
-    if abs(seconds - promised) > tolerance(promised):
-        raise DataError(
-            f"duration {promised:g} s disagrees with {path}, which holds {seconds:.3f} s",
-            place=place,
-            remedy=f"correct the duration (within {tolerance(promised):.2g} s), or add an offset to take a part",
-        )
 
 
 def _decode(file: soundfile.SoundFile, first: int, count: int, int_values: bool) -> Samples:

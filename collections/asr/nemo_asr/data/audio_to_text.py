@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.audio.perturbation import AudioAugmentor
+from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import AudioTextDataset, Reading
 from nemo_asr.data.loading import Account, AudioTextLoader

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.data.manifest_lines import LineRef, ManifestChangedError, Reader, Utterance
-from nemo_asr.audio.perturbation import AudioAugmentor
 from nemo_asr.text.parser import CharParser
 from nemo_lite.errors import DataError, NemoLiteError
 

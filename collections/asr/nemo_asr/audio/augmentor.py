@@ -1,0 +1,102 @@
+"""AudioAugmentor: which perturbations act on a waveform, each with its probability. What they do: `perturbation`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nemo_asr.audio import perturbation
+from nemo_asr.audio.perturbation import Perturbation
+from nemo_asr.audio.reading import Samples
+from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
+
+perturbation_types: dict[str, type[Perturbation]] = {
+    "speed": perturbation.SpeedPerturbation,
+    "time_stretch": perturbation.TimeStretchPerturbation,
+    "gain": perturbation.GainPerturbation,
+    "impulse": perturbation.ImpulsePerturbation,
+    "shift": perturbation.ShiftPerturbation,
+    "noise": perturbation.NoisePerturbation,
+    "white_noise": perturbation.WhiteNoisePerturbation,
+}
+"""The perturbations that a configuration can name."""
+
+
+def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
+    """Let configurations use a class under ``name``.
+
+    Raises:
+        UsageError: the name is taken.
+    """
+    if name in perturbation_types:
+        wanted = f"a name other than {perturbation_types[name].__name__}'s"
+        raise UsageError(f'perturbation "{name}" exists', got=perturbation.__name__, wanted=wanted)
+    perturbation_types[name] = perturbation
+
+
+class AudioAugmentor:
+    """Perturbations, each applied with its own probability, one after the other.
+
+    Args:
+        perturbations: (probability, perturbation) pairs.
+
+    Raises:
+        UsageError: a probability outside 0 to 1.
+    """
+
+    def __init__(self, perturbations: Sequence[tuple[float, Perturbation]] | None = None) -> None:
+        self._pipeline = list(perturbations or [])
+        for probability, one in self._pipeline:
+            if not 0.0 <= probability <= 1.0:
+                place = type(one).__name__
+                raise UsageError("prob is no probability", place=place, got=str(probability), wanted="0 to 1")
+
+    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+        """Perturbed samples (T',) float32; the given (T,) stay as they are. All draws come from ``rng``."""
+        for probability, one in self._pipeline:
+            if rng.random() < probability:
+                samples = one.perturb(samples, sample_rate, rng)
+        return samples
+
+    def max_augmentation_length(self, length: float) -> float:
+        """The longest that audio of this length can become, in the same unit."""
+        for _, one in self._pipeline:
+            length = one.max_augmentation_length(length)
+        return length
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> AudioAugmentor:
+        """An augmentor from ``{name: {prob: ..., argument: ...}}`` or ``[{aug_type: name, prob: ..., cfg: {...}}]``.
+
+        Raises:
+            UnknownNameError: a perturbation that is not registered.
+            UsageError: a missing or impossible probability, or unknown or missing arguments.
+        """
+        if isinstance(config, Mapping):
+            sections = [(name, {**arguments}) for name, arguments in config.items()]
+        else:
+            sections = [(entry.get("aug_type", ""), {**entry.get("cfg", {}), **_prob_of(entry)}) for entry in config]
+        return cls([_from_section(name, arguments) for name, arguments in sections])
+
+
+def _prob_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: entry[key] for key in ("prob",) if key in entry}
+
+
+def _from_section(name: str, arguments: dict[str, Any]) -> tuple[float, Perturbation]:
+    place = f"augmentor.{name}"
+    if name not in perturbation_types:
+        raise UnknownNameError("perturbation", name, perturbation_types, place="augmentor")
+    if "prob" not in arguments:
+        raise UsageError("prob is missing", place=place, remedy="say how often it acts, from 0 to 1")
+    probability = arguments.pop("prob")
+    parameters = inspect.signature(perturbation_types[name]).parameters
+    for key in arguments.keys() - parameters.keys():
+        raise UsageError(f"{key} is not an argument{did_you_mean(key, parameters)}", place=place)
+    for parameter in parameters.values():
+        if parameter.default is parameter.empty and parameter.name not in arguments:
+            raise UsageError(f"{parameter.name} is missing", place=place)
+    return probability, perturbation_types[name](**arguments)
