@@ -5,10 +5,10 @@ from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
+from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
 from nemo_asr.features.augmentation import MultiplyBatch as MultiplyBatch
 from nemo_asr.features.augmentation import SpectrogramAugmentation as SpectrogramAugmentation
-from nemo_asr.features.base import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.preprocessors import AudioToMFCCPreprocessor as AudioToMFCCPreprocessor
 from nemo_asr.features.preprocessors import AudioToSpectrogramPreprocessor as AudioToSpectrogramPreprocessor

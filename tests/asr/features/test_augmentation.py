@@ -183,5 +183,5 @@ def test_output_shapes_are_known():
 
 
 def test_no_frames_at_all_are_refused():
-    with pytest.raises(UsageError, match=r"audio_length is too small: got 0, wanted 1 or more frames"):
+    with pytest.raises(UsageError, match=r"audio_length is too small: got 0, wanted 1 or more"):
         CropOrPadSpectrogramAugmentation(0)

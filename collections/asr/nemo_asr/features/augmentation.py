@@ -1,4 +1,4 @@
-"""Augmentation of spectrograms and batches: masks, repetition, fixed lengths. Waveforms are perturbed in perturb.py."""
+"""Augmentation of spectrograms and batches: masks, repetition, fixed lengths. Waveforms: `audio.perturbation`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from nemo_asr.arguments import check_least
 from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
@@ -57,37 +58,30 @@ class SpectrogramAugmentation(NonTrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        numbers = {
-            "freq_masks": freq_masks,
-            "time_masks": time_masks,
-            "freq_width": freq_width,
-            "time_width": time_width,
-            "rect_masks": rect_masks,
-            "rect_time": rect_time,
-            "rect_freq": rect_freq,
-        }
-        for argument, value in numbers.items():
-            if value < 0:
-                raise UsageError(f"{argument} is negative", place=type(self).__name__, got=str(value))
-        if isinstance(time_width, float) and time_width > 1.0:
-            raise UsageError(
-                "time_width is no share",
-                place=type(self).__name__,
-                got=str(time_width),
-                wanted="a float from 0 to 1 (a share of the frames) or an int (frames)",
-            )
-        if rng is not None and not isinstance(rng, torch.Generator):
-            remedy = "pass torch.Generator().manual_seed(seed)"
-            raise UsageError(
-                "rng is not a torch generator", place=type(self).__name__, got=str(type(rng)), remedy=remedy
-            )
+        place = type(self).__name__
         self.freq_masks, self.time_masks, self.rect_masks = freq_masks, time_masks, rect_masks
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
         self._rng = rng
+        for argument in (
+            "freq_masks",
+            "time_masks",
+            "freq_width",
+            "time_width",
+            "rect_masks",
+            "rect_time",
+            "rect_freq",
+        ):
+            if getattr(self, argument) < 0:
+                raise UsageError(f"{argument} is negative", place=place, got=str(getattr(self, argument)))
+        if isinstance(time_width, float) and time_width > 1.0:
+            wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
+            raise UsageError("time_width is no share", place=place, got=str(time_width), wanted=wanted)
+        if rng is not None and not isinstance(rng, torch.Generator):
+            remedy = "pass torch.Generator().manual_seed(seed)"
+            raise UsageError("rng is not a torch generator", place=place, got=str(type(rng)), remedy=remedy)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """The input's."""
         return {"augmented_spec": shapes["input_spec"]}
 
     @torch.no_grad()
@@ -98,9 +92,9 @@ class SpectrogramAugmentation(NonTrainableNM):
         num_rows, num_features, num_frames = input_spec.shape
         device = input_spec.device
         features = torch.full((num_rows,), num_features, device=device)
-        frames = (
-            torch.full((num_rows,), num_frames, device=device) if length is None else length.to(device, torch.int64)
-        )
+        if length is None:
+            length = torch.full((num_rows,), num_frames, device=device)
+        frames = length.to(device, torch.int64)
         bands = self._intervals(self.freq_masks, self.freq_width, features, num_features).any(1)
         stretches = self._intervals(self.time_masks, self.time_width, frames, num_frames).any(1)
         heights = self._intervals(self.rect_masks, self.rect_freq, features, num_features)
@@ -144,19 +138,11 @@ class MultiplyBatch(NonTrainableNM):
         "in_y": NeuralType("B T", LabelsType()),
         "in_y_len": NeuralType("B", LengthsType()),
     }
-    output_ports: Ports = {
-        "out_x": NeuralType("B D T", SpectrogramType()),
-        "out_x_len": NeuralType("B", LengthsType()),
-        "out_y": NeuralType("B T", LabelsType()),
-        "out_y_len": NeuralType("B", LengthsType()),
-    }
+    output_ports: Ports = {port.replace("in", "out"): ntype for port, ntype in input_ports.items()}
 
     def __init__(self, mult_batch: int = 1, name: str | None = None) -> None:
         super().__init__(name)
-        if mult_batch < 1:
-            raise UsageError(
-                "mult_batch is too small", place=type(self).__name__, got=str(mult_batch), wanted="1 or more"
-            )
+        check_least(type(self).__name__, mult_batch=(mult_batch, 1))
         self.mult_batch = mult_batch
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
@@ -184,25 +170,18 @@ class CropOrPadSpectrogramAugmentation(NonTrainableNM):
         UsageError: less than one.
     """
 
+    input_ports: Ports = {
+        "input_signal": NeuralType("B D T", SpectrogramType()),
+        "length": NeuralType("B", LengthsType()),
+    }
+
     def __init__(self, audio_length: int, name: str | None = None) -> None:
         super().__init__(name)
-        if audio_length < 1:
-            raise UsageError(
-                "audio_length is too small", place=type(self).__name__, got=str(audio_length), wanted="1 or more frames"
-            )
+        check_least(type(self).__name__, audio_length=(audio_length, 1))
         self.audio_length = audio_length
 
     @property
-    def input_ports(self) -> Ports:
-        """``input_signal`` (B, D, T) and ``length`` (B,) in frames."""
-        return {
-            "input_signal": NeuralType("B D T", SpectrogramType()),
-            "length": NeuralType("B", LengthsType()),
-        }
-
-    @property
     def output_ports(self) -> Ports:
-        """``processed_signal`` (B, D, audio_length) and ``processed_length`` (B,)."""
         axes = (AxisType(AxisKind.Batch), AxisType(AxisKind.Dimension), AxisType(AxisKind.Time, self.audio_length))
         return {
             "processed_signal": NeuralType(axes, SpectrogramType()),

@@ -1,4 +1,4 @@
-"""Preprocessors: typed modules that turn waveforms into spectrograms. The signal processing itself is in features."""
+"""Preprocessors: typed modules that turn waveforms into spectrograms. The mathematics is in `signal_processing`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
+from nemo_asr.arguments import check_least
 from nemo_asr.features import signal_processing
-from nemo_asr.features.base import AudioPreprocessor, frame_sizes
+from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.signal_processing import MelScale
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -27,30 +28,23 @@ _SMALLEST_POWER = 1e-10  # torchaudio.transforms.AmplitudeToDB
 _DYNAMIC_RANGE_DB = 80.0  # the same
 
 
-def _filters(
-    place: str,
-    sample_rate: int,
-    n_fft: int,
-    num_mels: int,
-    lowfreq: float,
-    highfreq: float | None,
-    *,
-    scale: MelScale,
-    equal_area: bool,
-) -> torch.Tensor:
-    """Mel filters as columns, (n_fft // 2 + 1, num_mels), refused when the band does not fit the sample rate."""
-    highfreq = highfreq or sample_rate / 2
-    if not 0 <= lowfreq < highfreq <= sample_rate / 2:
+def _register_filters(
+    module: AudioPreprocessor, lowfreq: float, highfreq: float | None, *, scale: MelScale, equal_area: bool
+) -> None:
+    """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands)."""
+    nyquist = module.sample_rate / 2
+    highfreq = highfreq or nyquist
+    if not 0 <= lowfreq < highfreq <= nyquist:
         raise UsageError(
             "lowfreq and highfreq do not fit the sample rate",
-            place=place,
+            place=type(module).__name__,
             got=f"{lowfreq:g} and {highfreq:g} Hz",
-            wanted=f"0 <= lowfreq < highfreq <= {sample_rate / 2:g} Hz",
+            wanted=f"0 <= lowfreq < highfreq <= {nyquist:g} Hz",
         )
     filters = signal_processing.mel_filterbank(
-        sample_rate, n_fft, num_mels, lowfreq, highfreq, scale=scale, equal_area=equal_area
+        module.sample_rate, module.n_fft, module.num_bands, lowfreq, highfreq, scale=scale, equal_area=equal_area
     )
-    return filters.t().contiguous()
+    module.register_buffer("filters", filters.t().contiguous(), persistent=False)
 
 
 def _guard_value(place: str, kind: str, value: float | str) -> float:
@@ -77,21 +71,6 @@ def _fixed(place: str, normalize: Mapping[str, Sequence[float]], key: str, num_f
             wanted=f"fixed_mean and fixed_std with {num_features} numbers each, deviations above 0",
         )
     return values[:, None]
-
-
-def _checked_pad_to(place: str, pad_to: int | str) -> int | Literal["max"]:
-    if pad_to == "max":
-        return "max"
-    if isinstance(pad_to, str) or pad_to < 0:
-        raise UsageError("pad_to cannot be used", place=place, got=str(pad_to), wanted='0, a positive number or "max"')
-    return pad_to
-
-
-def _check_least(place: str, **limits: tuple[float, float]) -> None:
-    """Refuse values below their least; each given as ``name=(value, least)``."""
-    for argument, (value, least) in limits.items():
-        if value < least:
-            raise UsageError(f"{argument} is too small", place=place, got=str(value), wanted=f"{least} or more")
 
 
 class AudioToSpectrogramPreprocessor(AudioPreprocessor):
@@ -126,17 +105,13 @@ class AudioToSpectrogramPreprocessor(AudioPreprocessor):
         normalized: bool = True,
         name: str | None = None,
     ) -> None:
-        place = type(self).__name__
-        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
-        super().__init__(sample_rate, sizes, window, periodic=True, name=name)
+        size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
+        super().__init__(sample_rate, size, stride, n_fft, window, periodic=True, name=name)
         self.num_features = self.num_bands = self.n_fft // 2 + 1
         self.normalized = normalized
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
         return power / self.window.square().sum() if self.normalized else power
-
-    def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
-        return bands
 
 
 class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
@@ -212,25 +187,26 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
-        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
-        super().__init__(sample_rate, sizes, window, periodic=stft_conv, name=name)
-        _check_least(place, features=(features, 1), dither=(dither, 0), frame_splicing=(frame_splicing, 1))
+        size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
+        super().__init__(sample_rate, size, stride, n_fft, window, periodic=stft_conv, name=name)
+        check_least(place, features=(features, 1), dither=(dither, 0), frame_splicing=(frame_splicing, 1))
         self.num_features = self.num_bands = features
         self.dither, self.preemph, self.mag_power = dither, preemph, mag_power
-        self.pad_to, self.pad_value, self.frame_splicing = _checked_pad_to(place, pad_to), pad_value, frame_splicing
+        if pad_to != "max" and (isinstance(pad_to, str) or pad_to < 0):
+            wanted = '0, a positive number or "max"'
+            raise UsageError("pad_to cannot be used", place=place, got=str(pad_to), wanted=wanted)
+        self.pad_to, self.pad_value, self.frame_splicing = pad_to, pad_value, frame_splicing
         self.log, self.log_zero_guard_type = log, log_zero_guard_type
         self.log_zero_guard_value = _guard_value(place, log_zero_guard_type, log_zero_guard_value)
         self._set_normalization(place, normalize)
-        filters = _filters(place, sample_rate, self.n_fft, features, lowfreq, highfreq, scale="slaney", equal_area=True)
-        self.register_buffer("filters", filters, persistent=False)
+        _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
     def _set_normalization(self, place: str, normalize: Normalization) -> None:
         self._over: tuple[int, ...] = ()
         fixed_mean = fixed_std = None
         if isinstance(normalize, Mapping):
-            fixed_mean, fixed_std = (
-                _fixed(place, normalize, key, self.num_features) for key in ("fixed_mean", "fixed_std")
-            )
+            fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
+            fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
         elif normalize not in _NORMALIZED_AXES:
             known = [*(key for key in _NORMALIZED_AXES if key), "fixed_mean and fixed_std"]
             raise UnknownNameError("normalize", str(normalize), known, place=place)
@@ -307,8 +283,8 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
-        sizes = frame_sizes(place, sample_rate, (window_size, n_window_size), (window_stride, n_window_stride), n_fft)
-        super().__init__(sample_rate, sizes, window, periodic=True, name=name)
+        size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
+        super().__init__(sample_rate, size, stride, n_fft, window, periodic=True, name=name)
         if dct_type != 2:
             raise UsageError("dct_type is not supported", place=place, got=str(dct_type), wanted="2")
         if norm not in ("ortho", None):
@@ -316,8 +292,7 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         if not 1 <= n_mfcc <= n_mels:
             raise UsageError("n_mfcc does not fit n_mels", place=place, got=str(n_mfcc), wanted=f"1 to {n_mels}")
         self.num_features, self.num_bands, self.log = n_mfcc, n_mels, log
-        filters = _filters(place, sample_rate, self.n_fft, n_mels, lowfreq, highfreq, scale="htk", equal_area=False)
-        self.register_buffer("filters", filters, persistent=False)
+        _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
         dct = signal_processing.dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
         self.register_buffer("dct", dct, persistent=False)
 

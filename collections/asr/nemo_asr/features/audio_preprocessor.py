@@ -1,10 +1,10 @@
-"""AudioPreprocessor: what all preprocessors share: frame sizes, ports, blocks, padding. No features in this file."""
+"""AudioPreprocessor: frame sizes, ports, blocks and padding, which all preprocessors share. No features in here."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 
@@ -23,55 +23,11 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div, named
 from nemo_lite.errors import UsageError
 
+SecondsOrSamples: TypeAlias = "tuple[float | None, int | None]"  # of which one is given
+
 # With pad_to="max" batches are padded to the longest utterance of NeMo's LibriSpeech recipes.
 MAX_SECONDS = 16.7
 FRAMES_MULTIPLE = 16
-
-
-class FrameSizes(NamedTuple):
-    """How audio is cut into frames, in samples."""
-
-    win_length: int
-    hop_length: int
-    n_fft: int
-
-
-def frame_sizes(
-    place: str,
-    sample_rate: int,
-    window: tuple[float | None, int | None],
-    stride: tuple[float | None, int | None],
-    n_fft: int | None,
-) -> FrameSizes:
-    """Frame sizes from (seconds, samples) pairs of which one is given; ``n_fft`` is by default the next power of 2.
-
-    Raises:
-        UsageError: both or neither of a pair, nothing positive, or a window longer than ``n_fft``.
-    """
-    win_length = _samples(place, sample_rate, "window_size", *window)
-    hop_length = _samples(place, sample_rate, "window_stride", *stride)
-    n_fft = n_fft or 2 ** math.ceil(math.log2(win_length))
-    if win_length > n_fft:
-        raise UsageError(
-            "the window is longer than n_fft",
-            place=place,
-            got=f"{win_length} and {n_fft} samples",
-            remedy="raise n_fft, or leave it out",
-        )
-    return FrameSizes(win_length, hop_length, n_fft)
-
-
-def _samples(place: str, sample_rate: int, argument: str, seconds: float | None, samples: int | None) -> int:
-    if bool(seconds) == bool(samples):
-        got = "both" if seconds else "neither"
-        remedy = f"pass {argument}=None as well" if seconds else ""
-        raise UsageError(f"give one of {argument} and n_{argument}", place=place, got=got, remedy=remedy)
-    # 0.29 * 100 is 28.999999999999996.
-    number = samples if samples else int(seconds * sample_rate + 1e-6) if seconds else 0
-    if number < 1:
-        got = f"{seconds} s at {sample_rate} Hz" if seconds else str(samples)
-        raise UsageError(f"{argument} must be at least one sample", place=place, got=got)
-    return number
 
 
 class AudioPreprocessor(NonTrainableNM):
@@ -85,7 +41,21 @@ class AudioPreprocessor(NonTrainableNM):
     On CPU the work is done in blocks that fit the cache. No weights, no gradients, float32 throughout; the window and
     the filters follow the module's device and are not part of its state.
 
-    Subclasses set the class attributes and implement :meth:`_bands` and :meth:`_finish`.
+    Subclasses set the class attributes and implement :meth:`_bands`, and :meth:`_finish` where bands are not the
+    features yet.
+
+    Args:
+        sample_rate: Hz.
+        window_size: a frame's window, as (seconds, samples) of which one is given.
+        window_stride: from frame to frame, likewise.
+        n_fft: samples of a frame; by default the next power of 2.
+        window: see :func:`signal_processing.window_function`.
+        periodic: the window in its periodic form.
+        name: the module's name.
+
+    Raises:
+        UsageError: both or neither of a pair, nothing positive, or a window longer than ``n_fft``.
+        UnknownNameError: another window.
     """
 
     keep_float32 = True
@@ -101,17 +71,42 @@ class AudioPreprocessor(NonTrainableNM):
     window: torch.Tensor
 
     def __init__(
-        self, sample_rate: int, sizes: FrameSizes, window: str | None, *, periodic: bool, name: str | None
+        self,
+        sample_rate: int,
+        window_size: SecondsOrSamples,
+        window_stride: SecondsOrSamples,
+        n_fft: int | None,
+        window: str | None,
+        *,
+        periodic: bool,
+        name: str | None,
     ) -> None:
         super().__init__(name)
         self.sample_rate = sample_rate
-        self.win_length, self.hop_length, self.n_fft = sizes
+        self.win_length = self._num_samples("window_size", *window_size)
+        self.hop_length = self._num_samples("window_stride", *window_stride)
+        self.n_fft = n_fft or 2 ** math.ceil(math.log2(self.win_length))
+        if self.win_length > self.n_fft:
+            got, remedy = f"{self.win_length} and {self.n_fft} samples", "raise n_fft, or leave it out"
+            raise UsageError("the window is longer than n_fft", place=type(self).__name__, got=got, remedy=remedy)
         weights = signal_processing.window_function(window, self.win_length, periodic=periodic)
         self.register_buffer("window", signal_processing.centred(weights, self.n_fft), persistent=False)
 
+    def _num_samples(self, argument: str, seconds: float | None, samples: int | None) -> int:
+        place = type(self).__name__
+        if bool(seconds) == bool(samples):
+            got = "both" if seconds else "neither"
+            remedy = f"pass {argument}=None as well" if seconds else ""
+            raise UsageError(f"give one of {argument} and n_{argument}", place=place, got=got, remedy=remedy)
+        # 0.29 * 100 is 28.999999999999996.
+        number = int(seconds * self.sample_rate + 1e-6) if seconds else samples or 0
+        if number < 1:
+            got = f"{seconds} s at {self.sample_rate} Hz" if seconds else str(samples)
+            raise UsageError(f"{argument} must be at least one sample", place=place, got=got)
+        return number
+
     @property
     def input_ports(self) -> Ports:
-        """``input_signal`` (B, T samples) and ``length`` (B,) in samples."""
         return {
             "input_signal": NeuralType("B T", AudioSignal(self.sample_rate)),
             "length": NeuralType("B", LengthsType()),
@@ -119,12 +114,8 @@ class AudioPreprocessor(NonTrainableNM):
 
     @property
     def output_ports(self) -> Ports:
-        """``processed_signal`` (B, D, T frames) and ``processed_length`` (B,) in frames."""
-        axes = (
-            AxisType(AxisKind.Batch),
-            AxisType(AxisKind.Dimension, self.num_features * self.frame_splicing),
-            AxisType(AxisKind.Time),
-        )
+        features = AxisType(AxisKind.Dimension, self.num_features * self.frame_splicing)
+        axes = (AxisType(AxisKind.Batch), features, AxisType(AxisKind.Time))
         return {
             "processed_signal": NeuralType(axes, self.spectrogram_type()),
             "processed_length": NeuralType("B", LengthsType()),
@@ -134,10 +125,8 @@ class AudioPreprocessor(NonTrainableNM):
         """``B D T`` with T = ceil(samples / hop)."""
         batch, samples = shapes["input_signal"]
         frames = named("T", ceil_div(samples, self.hop_length * self.frame_splicing))
-        return {
-            "processed_signal": (batch, self.num_features * self.frame_splicing, frames),
-            "processed_length": (batch,),
-        }
+        spectrogram = (batch, self.num_features * self.frame_splicing, frames)
+        return {"processed_signal": spectrogram, "processed_length": (batch,)}
 
     @torch.no_grad()
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,7 +162,7 @@ class AudioPreprocessor(NonTrainableNM):
 
     def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Bands (B, num_bands, U) of whole utterances, free to be changed, to features (B, num_features, U)."""
-        raise NotImplementedError(f"{type(self).__name__} has no _finish")
+        return bands
 
     def _padded(self, num_frames: int) -> int:
         """The size of the time axis that holds so many frames."""
