@@ -51,11 +51,11 @@ ORDERS = {
         arguments, module_state, objectives, step_batches, step_values < evaluation < run_state < training
     """,
     "nemo_asr": """
-        text, audio, features, models, argparse < decoding, scoring < data < recipe < known_modules, corpora
+        arguments < text, audio, features, models, argparse < decoding, scoring < data < recipe < known_modules, corpora
     """,
-    "nemo_asr.audio": "header < reading < time_stretch < perturbation",
+    "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": "manifest_lines < manifest < dataset < loading, preflight, audio_files < audio_to_text",
-    "nemo_asr.features": "signal_processing, augmentation < base < preprocessors",
+    "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors",
     "nemo_asr.models": "convolution, jasper_spec, losses < squeeze_excite < jasper_blocks < jasper",
     "nemo_asr.recipe": "registry, wiring, plan < sections < trial < recipe",
     "nemo_asr.scoring": "metrics < helpers",
