@@ -12,4 +12,9 @@ from nemo_lite.backends.pytorch.distributed.comm import SingleProcess as SingleP
 from nemo_lite.backends.pytorch.distributed.fingerprint import fingerprint_of as fingerprint_of
 from nemo_lite.backends.pytorch.distributed.group import Patience as Patience
 from nemo_lite.backends.pytorch.distributed.group import ProcessGroup as ProcessGroup
+from nemo_lite.backends.pytorch.distributed.health import BACKWARD as BACKWARD
+from nemo_lite.backends.pytorch.distributed.health import EVALUATION as EVALUATION
+from nemo_lite.backends.pytorch.distributed.health import READING_CHECKPOINT as READING_CHECKPOINT
+from nemo_lite.backends.pytorch.distributed.health import WAITING_FOR_DATA as WAITING_FOR_DATA
+from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT as WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.rank_table import effective_batch as effective_batch

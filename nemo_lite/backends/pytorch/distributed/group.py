@@ -18,7 +18,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_gr
 from nemo_lite.backends.pytorch.distributed.comm import Replica
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal
-from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
+from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
@@ -83,7 +83,7 @@ class ProcessGroup:
         self.local_rank: int | None = info.local_rank
         patience = patience or Patience()
         meeting = meet(info, patience.start_seconds)
-        self._watch = Watch(meeting, info, patience.timeout_seconds)
+        self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds)
         self._is_closed = False
         self._links: _Links | None = None
         self._sharding: Any = None
@@ -113,7 +113,7 @@ class ProcessGroup:
         )
         self._timeout = timeout
         side = dist.new_group(backend="gloo", timeout=timeout)
-        self._links = _Links(side, Exchange(side, self.rank, self.world_size, mark=self._watch.collective))
+        self._links = _Links(side, Exchange(side, self.rank, self.world_size, mark=self._monitor.collective))
 
     def replicate(self, module: nn.Module) -> Replica:
         """One DistributedDataParallel around it, with the first rank's weights; or none, where weights are sharded."""
@@ -205,11 +205,11 @@ class ProcessGroup:
     def at_step(self, step: int | None) -> None:
         """Reports name this step from now on. What the first rank left of an evaluation is ended before it."""
         self._end_rounds()
-        self._watch.step = step
+        self._monitor.step = step
 
     def _together(self, label: str) -> AbstractContextManager[None]:
         self._end_rounds()
-        return self._watch.collective(label)
+        return self._monitor.collective(label)
 
     def _end_rounds(self) -> None:
         """Here and not where an iteration is dropped: an error may have dropped it, which is told by guarded()."""
@@ -223,8 +223,8 @@ class ProcessGroup:
             yield
             self._end_rounds()
         except BaseException as error:
-            explained = self._watch.explained(error)
-            self._watch.fail(explained)
+            explained = self._monitor.explained(error)
+            self._monitor.fail(explained)
             self.close()
             if explained is error:
                 raise
@@ -235,7 +235,7 @@ class ProcessGroup:
         if self._is_closed:
             return
         self._is_closed = True
-        self._watch.leave()
+        self._monitor.leave()
         self._links = None
         self._groups.clear()
         if dist.is_initialized():

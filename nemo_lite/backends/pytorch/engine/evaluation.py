@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
-from nemo_lite.backends.pytorch.distributed import Comm, needs_all_ranks
+from nemo_lite.backends.pytorch.distributed import EVALUATION, WAITING_FOR_DATA, Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -92,7 +92,7 @@ class Evaluation:
         return self.data_layer.loader(training=False, shard=shard)
 
     def _run(self, batch: Batch) -> list[Any]:
-        with self._precision.forward():
+        with EVALUATION, self._precision.forward():
             return list(self.module(*to_device(batch.values, self._device)))
 
     def _any_batch(self, comm: Comm) -> Batch:
@@ -113,7 +113,7 @@ def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch 
     A round is a stretch of the data, one batch for each rank. Where nothing of a rank's batch could be used, its next
     one waits for its own round: so rounds are in data order, and no results need to be held back.
     """
-    for count, batch in enumerate(batches):
+    for count, batch in enumerate(WAITING_FOR_DATA.around(batches)):
         number = count * comm.world_size + comm.rank if batch.number is None else batch.number
         while not _vote(number // comm.world_size, comm).is_ours:
             yield _UNCOUNTED, None

@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
@@ -194,7 +194,8 @@ class RunState:
 
     def _write(self, write: Callable[[], object]) -> None:
         """Write on the first rank; the others go on when it is done."""
-        self.comm.on_first(write)
+        with WRITING_CHECKPOINT:
+            self.comm.on_first(write)
         self.comm.barrier()
 
     def restore_state_from(self, path: str | Path) -> None:
@@ -234,7 +235,9 @@ class RunState:
 
 def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
     """What the first rank reads, on all: the others need not see its files."""
-    travels: Any = comm.share(comm.on_first(lambda: None if (found := read()) is None else tuple(found)))
+    with READING_CHECKPOINT:
+        read_here: Any = comm.on_first(lambda: None if (found := read()) is None else tuple(found))
+    travels = comm.share(read_here)
     return None if travels is None else Contents(*travels)
 
 

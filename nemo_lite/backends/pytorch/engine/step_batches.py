@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -80,7 +80,8 @@ class StepBatchLoader:
 
     def first(self, epoch: int) -> StepBatches:
         """The batches of the first step of an epoch."""
-        self._batches, self._epoch, self._step = iter(self._loader.epoch(epoch)), epoch, 0
+        self._batches = WAITING_FOR_DATA.around(self._loader.epoch(epoch))
+        self._epoch, self._step = epoch, 0
         self._repeated = self._dropped = self._joined = 0.0
         taken = self._agree(are_finite=True, stop=False)
         taken.first_wait = taken.wait_seconds

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
-from nemo_lite.backends.pytorch.distributed import adding_nothing
+from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
@@ -159,7 +159,8 @@ class Training:
             loss = _total(outputs[: objective.num_losses])
             if objective.run.is_unchecked:
                 self._check_reach(objective, loss)
-            state.precision.backward(loss if weight == 1.0 else loss * weight)
+            with BACKWARD:
+                state.precision.backward(loss if weight == 1.0 else loss * weight)
         detached = loss.detach()
         self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
         self._callbacks.notify("on_batch_end", state)
@@ -239,4 +240,5 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
 def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
     """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
     total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
-    return math.isfinite(total.item())
+    with BACKWARD:  # a GPU may still be in it
+        return math.isfinite(total.item())

@@ -1,4 +1,4 @@
-"""Whereabouts: what a thread is doing, in the words of a user, read off its stack."""
+"""What the training thread is doing: every mark of the loop, and what is read from the thread's stack."""
 
 import re
 import threading
@@ -8,23 +8,82 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
+from toys.nets import Net, Points, build
 
-from nemo_lite.backends.pytorch.distributed.health.activity import Whereabouts
-from nemo_lite.backends.pytorch.engine import training
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.distributed.health.activity import EVALUATION, WRITING_CHECKPOINT, ActivityReader
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.precision import Precision
 
 
 @contextmanager
 def running(function):
-    """The whereabouts of a thread that runs the function until a lock is given back."""
+    """The activity of a thread that runs ``function(lock)``; the lock is released at the end."""
     lock = threading.Lock()
     lock.acquire()
     thread = threading.Thread(target=function, args=(lock,), daemon=True)
     thread.start()
-    time.sleep(0.1)
-    yield Whereabouts(thread.ident).now
-    lock.release()
-    thread.join()
+    try:
+        yield ActivityReader(thread.ident).now
+    finally:
+        lock.release()
+        thread.join(30)
+
+
+def soon(now, text):
+    """The activity once it has that text, or after ten seconds."""
+    deadline = time.perf_counter() + 10
+    while now().text != text and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    return now()
+
+
+def one_step(*losses, callbacks=()):
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
+    params = {"lr": 0.1, "max_steps": 1}
+    factory.train(list(losses), optimizer="sgd", callbacks=list(callbacks), optimization_params=params)
+
+
+def blocking(lock, result=None):
+    """A function that waits for the lock."""
+
+    def wait(*args, **kwargs):
+        with lock:
+            return result
+
+    return wait
+
+
+# The marks of the loop
+
+
+def test_the_loop_marks_that_it_waits_for_data():
+    class Slow(Points):
+        @property
+        def dataset(self):
+            return SlowItems(lock_of_run[0])
+
+    lock_of_run = []
+
+    def run(lock):
+        lock_of_run.append(lock)
+        one_step(build(Slow())[1])
+
+    with running(run) as now:
+        assert soon(now, "waiting for data") == ("waiting for data", False)
+
+
+class SlowItems(torch.utils.data.Dataset):
+    def __init__(self, lock):
+        self.lock = lock
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        with self.lock:
+            return torch.ones(3), torch.ones(1)
 
 
 class Waiting(torch.autograd.Function):
@@ -37,6 +96,88 @@ class Waiting(torch.autograd.Function):
     def backward(ctx, grad):
         with ctx.lock:
             return grad, None
+
+
+def test_the_loop_marks_the_backward_pass_in_which_other_ranks_may_be_waited_for():
+    class SlowBackward(Net):
+        def forward(self, x):
+            return Waiting.apply(super().forward(x), lock_of_run[0])
+
+    lock_of_run = []
+
+    def run(lock):
+        lock_of_run.append(lock)
+        one_step(build(net=SlowBackward())[1])
+
+    with running(run) as now:
+        assert soon(now, "backward") == ("backward", True)
+
+
+def test_reading_the_loss_waits_for_the_backward_pass_of_the_device(monkeypatch):
+    class SlowDevice(nemo.NeMoCallback):
+        def on_batch_end(self, state):
+            monkeypatch.setattr(torch.Tensor, "item", blocking(lock_of_run[0], 1.0))
+
+    lock_of_run = []
+
+    def run(lock):
+        lock_of_run.append(lock)
+        one_step(build()[1], callbacks=[SlowDevice()])
+
+    with running(run) as now:
+        assert soon(now, "backward") == ("backward", True)
+
+
+def test_evaluation_is_marked(monkeypatch):
+    @contextmanager
+    def slow(self):
+        with lock_of_run[0]:
+            yield
+
+    lock_of_run = []
+
+    def run(lock):
+        lock_of_run.append(lock)
+        monkeypatch.setattr(Precision, "forward", slow)
+        x, _ = Points()()
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU).infer([Net()(x=x)])
+
+    with running(run) as now:
+        assert soon(now, "evaluation") == ("evaluation", False)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "text"), [("save", None, "writing a checkpoint"), ("is_empty", True, "reading a checkpoint")]
+)
+def test_writing_and_reading_a_checkpoint_are_marked(method, result, text, monkeypatch, tmp_path):
+    def run(lock):
+        monkeypatch.setattr(CheckpointFolder, method, blocking(lock, result))
+        one_step(build()[1], callbacks=[nemo.CheckpointCallback(tmp_path, step_freq=1)])
+
+    with running(run) as now:
+        assert soon(now, text) == (text, False)
+
+
+def test_of_marks_inside_each_other_the_inner_one_counts_and_none_stays():
+    now = ActivityReader(threading.get_ident()).now
+    with EVALUATION:
+        with WRITING_CHECKPOINT, pytest.raises(ValueError, match="x"), EVALUATION:
+            raise ValueError("x")
+        assert now().text == "evaluation"
+    assert "test_activity.py" in now().text
+
+
+def test_an_iterator_is_marked_while_it_makes_an_item_and_not_while_the_item_is_used():
+    now = ActivityReader(threading.get_ident()).now
+    seen = list(EVALUATION.around(now() for _ in range(2)))
+    assert [each.text for each in seen] == ["evaluation"] * 2
+    for _ in EVALUATION.around([1, 2]):
+        assert "test_activity.py" in now().text
+        break  # an iterator that is left early leaves no mark
+    assert "test_activity.py" in now().text
+
+
+# What the stack says
 
 
 class Blocking(TrainableNM):
@@ -57,49 +198,38 @@ class Plain(torch.nn.Module):
             pass
 
 
-class Slow(torch.utils.data.Dataset):
-    def __init__(self, lock):
-        self.lock = lock
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, index):
-        with self.lock:
-            return index
-
-
 def test_the_module_whose_method_runs_is_named_through_plain_modules_and_decorators():
     with running(lambda lock: Blocking(name="decoder").forward(lock)) as now:
-        assert now() == ("forward of decoder", False)
+        assert soon(now, "forward of decoder") == ("forward of decoder", False)
 
 
-def test_a_backward_pass_is_told():
-    with running(lambda lock: Waiting.apply(torch.ones(1, requires_grad=True), lock).backward()) as now:
-        assert now() == ("backward", True)
+def test_the_module_that_runs_is_named_inside_a_mark_too():
+    def run(lock):
+        with EVALUATION:
+            Blocking(name="decoder").forward(lock)
+
+    with running(run) as now:
+        assert soon(now, "forward of decoder") == ("forward of decoder", False)
 
 
-def test_waiting_for_data_is_told():
-    with running(lambda lock: next(iter(torch.utils.data.DataLoader(Slow(lock))))) as now:
-        assert now() == ("waiting for data", False)
-
-
-def test_elsewhere_file_line_and_function_are_told():
+def test_elsewhere_file_line_and_function_are_named():
     def take(lock):
         with lock:
             pass
 
     with running(take) as now:
-        assert re.fullmatch(r"test_whereabouts\.py:\d+ in take", now().text)
+        time.sleep(0.05)
+        assert re.fullmatch(r"test_activity\.py:\d+ in take", now().text)
 
 
-def test_an_exchange_inside_a_module_is_told_as_one_for_another_rank_may_be_late():
+def test_a_collective_inside_a_module_is_named_because_another_rank_may_be_late():
     class Exchanging(TrainableNM):
         def forward(self, lock=None):
             dist.distributed_c10d._object_to_tensor(Locked(lock), None, None)
 
     with running(lambda lock: Exchanging(name="encoder").forward(lock)) as now:
-        assert now() == ("_object_to_tensor in forward of encoder", True)
+        text = "_object_to_tensor in forward of encoder"
+        assert soon(now, text) == (text, True)
 
 
 class Locked:
@@ -113,15 +243,20 @@ class Locked:
             return (int, ())
 
 
-def test_the_function_of_the_engine_that_waits_for_the_device_is_where_it_is_looked_for():
-    assert callable(training._all_finite)
+# Errors, after they have left
 
 
-def test_where_an_error_came_from_is_told_after_it_left():
+def test_the_module_that_an_error_came_from_is_named_after_it_left():
     class Failing(TrainableNM):
         def forward(self):
             raise RuntimeError("gloo")
 
     with pytest.raises(RuntimeError) as caught:
         Failing(name="encoder").forward()
-    assert Whereabouts(threading.get_ident()).of(caught.value).text == "forward of encoder"
+    assert ActivityReader(threading.get_ident()).of(caught.value).text == "forward of encoder"
+
+
+def test_the_activity_that_an_error_came_from_is_named_after_it_left():
+    with pytest.raises(RuntimeError) as caught, WRITING_CHECKPOINT, EVALUATION:
+        raise RuntimeError("gloo")
+    assert ActivityReader(threading.get_ident()).of(caught.value).text == "evaluation"

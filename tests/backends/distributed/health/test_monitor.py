@@ -1,4 +1,4 @@
-"""Watch: a rank that was killed, stopped, hangs or failed is named by the others, in time, and nobody waits on."""
+"""HealthMonitor: a rank that was killed, stopped, hangs or failed is named by the others in time; nobody waits on."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from toys.ranks import free_port, on_ranks, start_ranks, wait_all
 
-from nemo_lite.backends.pytorch.distributed.health.monitor import Watch
+from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.errors import DataError
@@ -29,42 +29,42 @@ class Sleeper(TrainableNM):
 @contextmanager
 def group(timeout=1.0, gloo_timeout=60.0, grace=0.5, **kwargs):
     """What a run does around its work."""
-    place = who_am_i()
-    meeting = meet(place, 20.0)
-    watch = Watch(meeting, place, timeout, grace_seconds=grace, **kwargs)
+    info = who_am_i()
+    meeting = meet(info, 20.0)
+    monitor = HealthMonitor(meeting, info, timeout, grace_seconds=grace, **kwargs)
     dist.init_process_group(
         "gloo",
         store=meeting.store,
-        rank=place.rank,
-        world_size=place.world_size,
+        rank=info.rank,
+        world_size=info.world_size,
         timeout=timedelta(seconds=gloo_timeout),
     )
     try:
-        yield watch, place.rank
+        yield monitor, info.rank
     except BaseException as error:
-        watch.fail(error)
+        monitor.fail(error)
         raise
     finally:
-        watch.leave()
+        monitor.leave()
         dist.destroy_process_group()
 
 
-def vote(watch, label="vote"):
-    with watch.collective(label):
+def vote(monitor, label="vote"):
+    with monitor.collective(label):
         dist.all_reduce(torch.zeros(1))
 
 
-def steps(watch, number):
+def steps(monitor, number):
     for step in range(number):
-        watch.step = step
-        vote(watch)
+        monitor.step = step
+        vote(monitor)
 
 
 def end_in_order():
-    with group() as (watch, rank):
-        steps(watch, 3)
+    with group() as (monitor, rank):
+        steps(monitor, 3)
         time.sleep(2.0 if rank == 2 else 0.0)  # the first rank waits for the others, for it serves the store
-        return watch.step
+        return monitor.step
 
 
 def test_a_run_whose_ranks_end_in_order_one_after_the_other_says_nothing():
@@ -79,8 +79,8 @@ def be_ready():
 
 
 def wait_for_a_killed_one(victim, silence=6.0):
-    with group(timeout=60.0, silence_seconds=silence) as (watch, rank):
-        steps(watch, 3)
+    with group(timeout=60.0, silence_seconds=silence) as (monitor, rank):
+        steps(monitor, 3)
         if rank == victim:
             if os.fork() == 0:  # like a data loader's worker, it keeps the connections open when its parent is killed
                 time.sleep(5)
@@ -88,7 +88,7 @@ def wait_for_a_killed_one(victim, silence=6.0):
             be_ready()
         if rank in (victim, 2):
             time.sleep(60)  # rank 2 computes on its own and asks nobody
-        vote(watch)
+        vote(monitor)
 
 
 def struck(victim, strike, function, *args, world_size=3):
@@ -114,7 +114,7 @@ def test_a_killed_rank_is_named_by_all_others_within_ten_seconds(victim):
         assert end.code == 3
         assert f"rank {victim} (" in end.err
         assert f"pid {pid}) is gone: its process has ended" in end.err
-        assert "at step 2 in test_watch.py:" in end.err
+        assert "at step 2 in test_monitor.py:" in end.err
 
 
 @pytest.mark.parametrize(("victim", "sign"), [(1, "no sign of life for"), (0, "does not answer for")])
@@ -135,8 +135,8 @@ def serve_a_store(port):
 
 
 def compute_until_told():
-    with group() as (watch, _):
-        vote(watch)
+    with group() as (monitor, _):
+        vote(monitor)
         print("ready", flush=True)
         time.sleep(60)
 
@@ -156,16 +156,16 @@ def test_a_launcher_whose_store_is_gone_is_named():
 
 def hang_in_forward(gloo_timeout):
     net = Sleeper(name="encoder")
-    with group(gloo_timeout=gloo_timeout) as (watch, rank):
-        steps(watch, 3)
+    with group(gloo_timeout=gloo_timeout) as (monitor, rank):
+        steps(monitor, 3)
         if rank == 1:
             net.forward()
-        vote(watch)
+        vote(monitor)
 
 
 @pytest.mark.parametrize("gloo_timeout", [60.0, 0.8])
 def test_a_hung_rank_is_named_with_its_step_and_module(gloo_timeout):
-    """Whether the backend's own time is up first or ours."""
+    """Whether the backend's timeout comes first or ours."""
     ends = on_ranks(2, hang_in_forward, gloo_timeout)
     for end in ends:
         assert end.code == 3
@@ -176,11 +176,11 @@ def test_a_hung_rank_is_named_with_its_step_and_module(gloo_timeout):
 
 
 def raise_on_one_rank():
-    with group() as (watch, rank):
-        steps(watch, 3)
+    with group() as (monitor, rank):
+        steps(monitor, 3)
         if rank == 1:
             raise DataError("duration is negative", place="train.json:17")
-        vote(watch)
+        vote(monitor)
 
 
 def test_a_rank_that_raises_ends_all_with_its_error_and_its_exit_code():
@@ -192,12 +192,12 @@ def test_a_rank_that_raises_ends_all_with_its_error_and_its_exit_code():
 
 
 def go_separate_ways(second):
-    with group() as (watch, rank):
-        steps(watch, 2)
+    with group() as (monitor, rank):
+        steps(monitor, 2)
         if rank == 0:
-            vote(watch)
+            vote(monitor)
         elif second == "gather":
-            with watch.collective("gather"):
+            with monitor.collective("gather"):
                 dist.broadcast(torch.zeros(1), src=0)
                 dist.broadcast(torch.zeros(1), src=0)
 
@@ -216,10 +216,10 @@ def test_a_rank_that_ends_while_another_waits_for_it_is_named():
 
 
 def keep_others_waiting():
-    with group(timeout=20.0, silence_seconds=0.5) as (watch, rank):
+    with group(timeout=20.0, silence_seconds=0.5) as (monitor, rank):
         if rank == 1:
             ctypes.PyDLL(None).usleep(1_500_000)  # keeps the interpreter's lock
-        vote(watch)
+        vote(monitor)
         return rank
 
 

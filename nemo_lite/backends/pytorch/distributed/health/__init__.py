@@ -1,1 +1,8 @@
-"""Who hangs, who died: heartbeats of the ranks, and one diagnosis for all of them."""
+"""Health of a run: heartbeats of the ranks, and one diagnosis when one hangs or dies. Others import from here only."""
+
+from nemo_lite.backends.pytorch.distributed.health.activity import BACKWARD as BACKWARD
+from nemo_lite.backends.pytorch.distributed.health.activity import EVALUATION as EVALUATION
+from nemo_lite.backends.pytorch.distributed.health.activity import READING_CHECKPOINT as READING_CHECKPOINT
+from nemo_lite.backends.pytorch.distributed.health.activity import WAITING_FOR_DATA as WAITING_FOR_DATA
+from nemo_lite.backends.pytorch.distributed.health.activity import WRITING_CHECKPOINT as WRITING_CHECKPOINT
+from nemo_lite.backends.pytorch.distributed.health.monitor import HealthMonitor as HealthMonitor

@@ -1,83 +1,116 @@
-"""Where a thread is, read off its stack from outside: it costs that thread nothing. Nothing is sent or judged here."""
+"""What the training thread is doing, in a user's words, for reports about ranks that hang.
+
+The loop marks what it does (``with BACKWARD: ...``). Which neural module runs is read from the thread's stack, which
+costs that thread nothing. No file or function of the loop is known here, so none can be moved without its mark.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
 import sys
-from collections.abc import Iterator
-from types import CodeType, FrameType
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType, TracebackType
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
 
+T = TypeVar("T")
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_AUTOGRAD = os.path.join(_TORCH, "autograd")
-_DATA = os.path.join(_TORCH, "utils", "data", "")
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = "site-packages"
-_BACKEND = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
-_ENGINE, _CHECKPOINT = os.path.join(_BACKEND, "engine"), os.path.join(_BACKEND, "checkpoint")
-
-_EXCHANGES = tuple(
+# Collectives are recognised by torch's files: forward hooks of FSDP2 and synchronised layers call them where no mark
+# can be set.
+_COLLECTIVES = tuple(
     os.path.join(_TORCH, "distributed", name) for name in ("distributed_c10d.py", "_functional_collectives.py", "fsdp/")
 )
-_BACKWARD = "backward"
 
 
-class Spot(NamedTuple):
-    """Where a thread is.
+class Activity(NamedTuple):
+    """What the training thread does. ``with EVALUATION: ...`` marks it, for about 0.1 microseconds.
+
+    Put marks around calls, not around ``yield``: a generator that is not run to its end would keep its mark.
 
     Attributes:
-        text: in the words of a user.
-        waits: other ranks may be waited for there: in an exchange, or in a backward pass, which exchanges gradients.
+        text: in a user's words.
+        waits: this rank may wait for other ranks there: in a collective, or in backward, which averages gradients.
     """
 
     text: str
-    waits: bool
+    waits: bool = False
+
+    def __enter__(self) -> None:
+        _marks.append(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _marks.pop()
+        if error is not None:
+            vars(error).setdefault("activity", self)  # read by ActivityReader.of, when the mark is gone
+
+    def around(self, items: Iterable[T]) -> Iterator[T]:
+        """The items; the mark is set while the next one is made, not while the caller uses it."""
+        source = iter(items)
+        while True:
+            with self:
+                try:
+                    item = next(source)
+                except StopIteration:
+                    return
+            yield item
 
 
-class Whereabouts:
-    """Says in the words of a user what a thread is doing.
+# The marks of the one thread that trains, the innermost last. A list: other threads read it while it changes.
+_marks: list[Activity] = []
+
+BACKWARD = Activity("backward", waits=True)
+EVALUATION = Activity("evaluation")
+WAITING_FOR_DATA = Activity("waiting for data")
+READING_CHECKPOINT = Activity("reading a checkpoint")
+WRITING_CHECKPOINT = Activity("writing a checkpoint")
+
+
+class ActivityReader:
+    """Reads from another thread what the training thread is doing.
 
     Args:
-        thread_id: of the thread that is looked at, as ``threading.get_ident`` gives it.
+        thread_id: of the training thread, as ``threading.get_ident`` gives it.
     """
 
     def __init__(self, thread_id: int) -> None:
         self._thread_id = thread_id
         self._is_module_code: dict[CodeType, bool] = {}
 
-    def now(self) -> Spot:
-        """Where it is."""
-        return self._spot(sys._current_frames().get(self._thread_id))
+    def now(self) -> Activity:
+        """What it is doing."""
+        return self._activity(sys._current_frames().get(self._thread_id), next(iter(_marks[-1:]), None))
 
-    def of(self, error: BaseException) -> Spot:
-        """Where an error came from."""
+    def of(self, error: BaseException) -> Activity:
+        """What it was doing when an error was raised."""
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next
-        return self._spot(traceback.tb_frame if traceback else None)
+        return self._activity(traceback.tb_frame if traceback else None, getattr(error, "activity", None))
 
-    def _spot(self, innermost: FrameType | None) -> Spot:
-        """``forward of encoder``, ``backward``, ``waiting for data``, ``writing a checkpoint``, ``evaluation``, or
-        file, line and function of the innermost frame that is neither torch's nor of the standard library; in an
-        exchange, its name before that: ``all_reduce in forward of encoder``."""
-        known = own = exchange = ""
+    def _activity(self, innermost: FrameType | None, marked: Activity | None) -> Activity:
+        """``forward of encoder`` while a method of a neural module runs, or else the mark, or else file, line and
+        function of the innermost frame that is neither torch's nor the standard library's; in a collective, its name
+        before that: ``all_reduce in forward of encoder``."""
+        module = own = collective = ""
         for frame in _outward(innermost):
             code = frame.f_code
-            known = self._module(frame) or _known(code)
-            if known:
+            module = self._module(frame)
+            if module:
                 break
-            if not exchange and code.co_filename.startswith(_EXCHANGES):
-                exchange = code.co_name
+            if not collective and code.co_filename.startswith(_COLLECTIVES):
+                collective = code.co_name
             if not own and not code.co_filename.startswith((_TORCH, _HERE, "<")) and not _is_standard(code.co_filename):
                 own = f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
-        text = known or own or "an unknown place"
-        return Spot(f"{exchange} in {text}" if exchange else text, bool(exchange) or text == _BACKWARD)
+        found = Activity(module) if module else marked or Activity(own or "an unknown place")
+        return Activity(f"{collective} in {found.text}", True) if collective else found
 
     def _module(self, frame: FrameType) -> str:
         """``<method> of <module>`` if a method of a neural module runs in the frame."""
@@ -87,9 +120,7 @@ class Whereabouts:
         # Before Python 3.13 this makes a copy of the frame's variables that lives as long as the call does. Only
         # frames of modules are asked, not those of loops, which would keep the tensors of a whole epoch.
         module = frame.f_locals.get(code.co_varnames[0])
-        if not isinstance(module, NeuralModule):
-            return ""
-        return f"{code.co_name} of {module.name}"
+        return f"{code.co_name} of {module.name}" if isinstance(module, NeuralModule) else ""
 
     def _belongs_to_module(self, code: CodeType) -> bool:
         if code.co_argcount == 0 or code.co_filename.startswith(_TORCH):
@@ -116,19 +147,3 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _is_standard(path: str) -> bool:
     return path.startswith(_STANDARD_LIBRARY) and _PACKAGES not in path
-
-
-def _known(code: CodeType) -> str:
-    folder, name = os.path.split(code.co_filename)
-    if folder == _AUTOGRAD and name == "graph.py":
-        return _BACKWARD
-    if code.co_filename.startswith(_DATA):
-        return "waiting for data"
-    if folder == _ENGINE:
-        if name == "training.py" and code.co_name == "_all_finite":
-            return _BACKWARD  # where a CPU waits for what its GPU does
-        if name == "evaluation.py":
-            return "evaluation"
-    if folder == _CHECKPOINT:
-        return "writing a checkpoint"
-    return ""

@@ -1,16 +1,17 @@
-"""Verdict: who is to blame when ranks cannot go on, judged from what is known of each. No store, no clock, no thread.
+"""Diagnosis: which rank is to blame when ranks cannot go on, from what is known of each. No store, clock or threads.
 
-The order of suspicion: processes that are gone, ranks that ended while others wait for them, ranks that hang.
+The causes, in the order in which they are looked for: processes that ended, ranks that left while others wait for them,
+ranks that hang.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
+from nemo_lite.backends.pytorch.distributed.rank_table import aligned, grouped
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
 from nemo_lite.errors import DistributedError
 
@@ -21,66 +22,61 @@ _NETWORK = (
 _KILLED = "see the end of its output; a system short of memory kills processes without a word (dmesg)"
 # On another machine there are more reasons.
 _LOST = "its machine or the network to it failed, or its process was ended: see the end of its output"
-# What gloo, its barrier that names ranks, and nccl say when a collective took too long.
+_SEE_OUTPUT = "see the end of that process' own output"
+# Texts of gloo, its barrier that names ranks, and nccl when a collective took too long.
 _TIMED_OUT = re.compile(r"timed out|time-?out|monitoredBarrier", re.IGNORECASE)
-
 _TRANSFER = re.compile(r"rank (\d+) to rank (\d+)")
 
 RUNS, LEFT, FAILED, TOLD = "runs", "left", "failed", "told"
 
 
-@dataclass(frozen=True)
-class Status:
-    """What a rank says of itself, with each beat.
+class Status(NamedTuple):
+    """What a rank says about itself with each heartbeat.
 
     Attributes:
-        count: of its beats.
-        step: the training step it makes, ``None`` before the first.
-        where: in the words of a user.
-        waits: others may be waited for there.
-        seconds: for how long it has been there.
-        exchange: how many collectives of all ranks it has begun.
-        label: of the collective it is in, "" outside.
-        trouble: what went wrong in that collective, "" while nothing did.
+        beat: number of the heartbeat.
+        step: the training step, ``None`` before the first.
+        activity: what it does, in a user's words.
+        waits: it may wait for other ranks there.
+        seconds: how long it has been doing that.
+        num_collectives: how many collectives of all ranks it has begun.
+        collective: the name of the one it is in, "" outside.
+        network_error: what went wrong in that collective, "" while nothing did.
         state: it runs, has left in order, has failed, or was told that another one failed.
     """
 
-    count: int = 0
+    beat: int = 0
     step: int | None = None
-    where: str = "the start"
+    activity: str = "the start"
     waits: bool = False
     seconds: float = 0.0
-    exchange: int = 0
-    label: str = ""
-    trouble: str = ""
+    num_collectives: int = 0
+    collective: str = ""
+    network_error: str = ""
     state: str = RUNS
 
     @property
-    def place(self) -> str:
+    def at_step(self) -> str:
         """``at step 12 in forward of encoder``."""
-        return f"{'before the first step' if self.step is None else f'at step {self.step}'} in {self.where_exactly}"
+        return f"{'before the first step' if self.step is None else f'at step {self.step}'} in {self.where}"
 
     @property
-    def where_exactly(self) -> str:
-        """The collective it is in, or else where it is."""
-        if not self.label:
-            return self.where
-        return self.label if transfer_of(self.label) else f"collective {self.exchange} ({self.label})"
-
-    def encoded(self) -> str:
-        """As it lies in the store."""
-        return json.dumps(asdict(self))
+    def where(self) -> str:
+        """The collective it is in, or else its activity."""
+        if not self.collective:
+            return self.activity
+        is_transfer = transfer_of(self.collective)
+        return self.collective if is_transfer else f"collective {self.num_collectives} ({self.collective})"
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Observation(NamedTuple):
     """What one rank knows of another.
 
     Attributes:
         member: which one.
-        status: the last that was seen of it; ``None``: nothing yet.
-        silent_seconds: since then.
-        process: ``gone``, ``stopped`` or ``alive`` if it runs on this machine, else "".
+        status: its last heartbeat; ``None``: none yet.
+        silent_seconds: time since then.
+        process: ``gone``, ``stopped`` or ``alive`` if it is on this machine, else "".
     """
 
     member: Member
@@ -90,33 +86,31 @@ class Sighting:
 
     @property
     def runs(self) -> bool:
-        """It has not ended, as far as it said."""
+        """It has not said that it ended."""
         return self.status is None or self.status.state == RUNS
 
+    @property
+    def stopped(self) -> str:
+        """A remark for messages."""
+        return " (its process is stopped)" if self.process == "stopped" else ""
 
-@dataclass(frozen=True)
-class Verdict:
+
+class Diagnosis(NamedTuple):
     """Why the run ends.
 
     Attributes:
-        problem: one line that names who is to blame.
-        ranks: they.
+        problem: one line that names the ranks to blame.
         remedy: what to look at.
-        table: all ranks, where they are and for how long; "" where the reason is plain.
+        table: all ranks with their activity and for how long; "" where the reason is plain.
         exit_code: of all ranks; ``None`` for the usual one.
-        by_silence: found by waiting for a sign of life.
+        by_silence: a timeout passed without a heartbeat.
     """
 
     problem: str
-    ranks: tuple[int, ...] = ()
     remedy: str = ""
     table: str = ""
     exit_code: int | None = None
     by_silence: bool = False
-
-    def encoded(self) -> str:
-        """As it lies in the store."""
-        return json.dumps(asdict(self))
 
     def error(self) -> DistributedError:
         """For the main thread."""
@@ -127,210 +121,174 @@ class Verdict:
         return "\n".join(part for part in (f"{self.problem}; {self.remedy}", self.table) if part)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long what is borne.
+class Timeouts(NamedTuple):
+    """Timeouts.
 
     Attributes:
-        timeout_seconds: waiting in a collective.
-        silence_seconds: no sign of life.
-        troubled_silence_seconds: the same, once a connection has broken somewhere.
+        collective: seconds that a rank may wait in a collective.
+        silence: seconds without a heartbeat.
+        silence_after_error: the same, once a connection has broken somewhere.
     """
 
-    timeout_seconds: float
-    silence_seconds: float
-    troubled_silence_seconds: float
+    collective: float
+    silence: float
+    silence_after_error: float
 
 
 def transfer_of(label: str) -> tuple[int, int] | None:
-    """The two ranks that alone take part in something called ``gather: rank 1 to rank 0``; ``None`` for collectives."""
+    """The two ranks that take part in something called ``gather: rank 1 to rank 0``; ``None`` for collectives."""
     found = _TRANSFER.search(label)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def status_of(encoded: bytes) -> Status:
-    """What :meth:`Status.encoded` gave."""
-    return Status(**json.loads(encoded))
-
-
-def verdict_of(encoded: bytes) -> Verdict:
-    """What :meth:`Verdict.encoded` gave."""
-    fields = json.loads(encoded)
-    return Verdict(**{**fields, "ranks": tuple(fields["ranks"])})
-
-
-def of_failure(member: Member, status: Status, error: BaseException) -> Verdict:
-    """A rank that ends with an error of its own."""
+def diagnose_error(member: Member, status: Status, error: BaseException) -> Diagnosis:
+    """A rank ends with an error of its own."""
     lines = str(error).splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
     step = "" if status.step is None else f" at step {status.step}"
-    return Verdict(
-        f"{member} stopped{step}: {text}{' ...' if len(lines) > 1 else ''}",
-        (member.rank,),
-        "see the end of that process' own output",
-        exit_code=_exit_code(error),
-    )
+    problem = f"{member} stopped{step}: {text}{' ...' if len(lines) > 1 else ''}"
+    return Diagnosis(problem, _SEE_OUTPUT, exit_code=_exit_code(error))
 
 
-def of_lost_store(host: Sighting | None, address: str, silent_seconds: float) -> Verdict:
+def diagnose_lost_store(host: Observation | None, address: str, silent_seconds: float) -> Diagnosis:
     """The store does not answer any more.
 
     Args:
         host: the rank that serves it; ``None`` for the launcher.
-        address: where it was.
-        silent_seconds: for how long it has been silent; 0 if its connections were closed.
+        address: of the store.
+        silent_seconds: how long it has not answered; 0 if it closed its connections.
     """
     sign = f"at {address} {f'does not answer for {silent_seconds:.0f} s' if silent_seconds else 'was closed'}"
+    by_silence = bool(silent_seconds)
     if host is None:
         problem = f"the launcher of the first machine is gone: its store {sign}"
-        return Verdict(problem, (), _LOST, by_silence=bool(silent_seconds))
+        return Diagnosis(problem, _LOST, by_silence=by_silence)
     if host.process == "gone":
-        return _of_gone(host, "its process has ended")
-    stopped = " (its process is stopped)" if host.process == "stopped" else ""
-    return replace(_of_gone(host, f"the store that it serves {sign}{stopped}"), by_silence=bool(silent_seconds))
+        return _gone(host, "its process has ended")
+    return _gone(host, f"the store that it serves {sign}{host.stopped}", by_silence)
 
 
-def judge(sightings: Sequence[Sighting], limits: Limits, sees_all: bool) -> Verdict | None:
-    """Whether the ranks that are seen can go on; ``None`` while nothing speaks against it.
+def diagnose(observations: Sequence[Observation], timeouts: Timeouts, sees_all: bool) -> Diagnosis | None:
+    """Why the ranks cannot go on; ``None`` while they can.
 
     Args:
-        sightings: in order of the ranks, this one included.
-        limits: what is borne.
-        sees_all: these are all ranks. If not, the first rank judges who hangs, as long as it shows signs of life.
+        observations: in order of the ranks, this one included.
+        timeouts: when to give up.
+        sees_all: these are all ranks. If not, only rank 0 decides who hangs, as long as its heartbeat comes.
     """
-    verdict = _gone(sightings, limits) or _ended(sightings)
-    if verdict is None and (sees_all or _is_stale(sightings[0], limits)):
-        verdict = _hanging(sightings, limits)
-    return verdict
+    found = _find_gone(observations, timeouts) or _find_ended(observations)
+    if found is None and (sees_all or _is_stale(observations[0], timeouts)):
+        found = _find_hung(observations, timeouts)
+    return found
 
 
-def _gone(sightings: Sequence[Sighting], limits: Limits) -> Verdict | None:
-    is_troubled = any(s.status and s.status.trouble for s in sightings)
-    bearable = limits.troubled_silence_seconds if is_troubled else limits.silence_seconds
-    for seen in (s for s in sightings if s.runs):
+def _find_gone(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
+    has_error = any(seen.status and seen.status.network_error for seen in observations)
+    allowed = timeouts.silence_after_error if has_error else timeouts.silence
+    for seen in (each for each in observations if each.runs):
         if seen.process == "gone":
-            return _of_gone(seen, "its process has ended")
-        if _is_silent(seen, bearable, limits):
-            stopped = " (its process is stopped)" if seen.process == "stopped" else ""
-            gone = _of_gone(seen, f"no sign of life for {seen.silent_seconds:.0f} s{stopped}")
-            return replace(gone, by_silence=True)
+            return _gone(seen, "its process has ended")
+        # A process that is alive but silent is waited for as for one that hangs: something blocks its threads.
+        limit = allowed if seen.status else timeouts.collective
+        if seen.process != "alive" and seen.silent_seconds >= limit:
+            return _gone(seen, f"no sign of life for {seen.silent_seconds:.0f} s{seen.stopped}", by_silence=True)
     return None
 
 
-def _of_gone(seen: Sighting, sign: str) -> Verdict:
-    last = f", last seen {seen.status.place}" if seen.status else ""
+def _gone(seen: Observation, sign: str, by_silence: bool = False) -> Diagnosis:
+    last = f", last seen {seen.status.at_step}" if seen.status else ""
     remedy = _KILLED if seen.process else _LOST
-    return Verdict(f"{seen.member} is gone: {sign}{last}", (seen.member.rank,), remedy)
+    return Diagnosis(f"{seen.member} is gone: {sign}{last}", remedy, by_silence=by_silence)
 
 
-def _is_silent(seen: Sighting, bearable: float, limits: Limits) -> bool:
-    if seen.process == "alive":
-        return False  # something keeps its threads from running; it is waited for as for one that hangs
-    if seen.status is None:
-        return seen.silent_seconds >= limits.timeout_seconds
-    return seen.silent_seconds >= bearable
-
-
-def _ended(sightings: Sequence[Sighting]) -> Verdict | None:
-    """Ranks that left in order before a collective that another one is in."""
-    waiting = [s for s in sightings if s.runs and s.status and s.status.label]
-    for seen in sightings:
-        status = seen.status
-        if status is None or status.state != LEFT:
+def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
+    """A rank that left in order before a collective that another one is in."""
+    for seen in observations:
+        if seen.status is None or seen.status.state != LEFT:
             continue
-        for other in waiting:
-            if other.status and other.status.exchange > status.exchange:
-                return Verdict(
-                    f"{seen.member} has ended while rank {other.member.rank} waits for it {other.status.place}",
-                    (seen.member.rank,),
-                    "see the end of that process' own output",
-                )
+        for other in observations:
+            status = other.status
+            if other.runs and status and status.collective and status.num_collectives > seen.status.num_collectives:
+                problem = f"{seen.member} has ended while rank {other.member.rank} waits for it {status.at_step}"
+                return Diagnosis(problem, _SEE_OUTPUT)
     return None
 
 
-def _hanging(sightings: Sequence[Sighting], limits: Limits) -> Verdict | None:
-    running = {s.member.rank: s.status for s in sightings if s.runs and s.status}
-    stale = {s.member.rank for s in sightings if _is_stale(s, limits)}
+def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
+    running = {seen.member.rank: seen.status for seen in observations if seen.runs and seen.status}
+    stale = {seen.member.rank for seen in observations if _is_stale(seen, timeouts)}
     waiting = {rank: status for rank, status in running.items() if status.waits and rank not in stale}
-    if not any(_waits_too_long(status, limits) for status in waiting.values()):
+    if not any(_waits_too_long(status, timeouts) for status in waiting.values()):
         return None
-    table = as_table(sightings)
+    table = as_table(observations)
     late = {rank: status for rank, status in running.items() if rank not in waiting}
     waiter = max(waiting, key=lambda rank: waiting[rank].seconds)
     if not late:
-        waiter = max(waiting, key=lambda rank: (transfer_of(waiting[rank].label) is not None, waiting[rank].seconds))
-    pair = transfer_of(waiting[waiter].label)
+        waiter = max(
+            waiting, key=lambda rank: (transfer_of(waiting[rank].collective) is not None, waiting[rank].seconds)
+        )
+    pair = transfer_of(waiting[waiter].collective)
     if pair:
-        return _transfer(sightings, running, waiter, pair, table)
+        other = pair[0] if pair[1] == waiter else pair[1]
+        status = running.get(other)
+        if status is None or status.collective == running[waiter].collective:
+            problem = f"{running[waiter].collective} does not end although both ranks are in it"
+            return Diagnosis(problem, _NETWORK, table)
+        return _hung(observations, [other], waiter, running[waiter], table)
     if not late:
-        return _uneven({rank: status.where_exactly for rank, status in waiting.items()}, table)
-    fewest = min(status.exchange for status in late.values())
-    blamed = [rank for rank, status in late.items() if status.exchange == fewest]
-    return _of_hung(sightings, blamed, waiter, waiting[waiter], table)
+        return _uneven({rank: status.where for rank, status in waiting.items()}, table)
+    fewest = min(status.num_collectives for status in late.values())
+    blamed = [rank for rank, status in late.items() if status.num_collectives == fewest]
+    return _hung(observations, blamed, waiter, waiting[waiter], table)
 
 
-def _transfer(
-    sightings: Sequence[Sighting], running: Mapping[int, Status], waiter: int, pair: tuple[int, int], table: str
-) -> Verdict:
-    """A rank waits for one other rank only."""
-    other = pair[0] if pair[1] == waiter else pair[1]
-    status = running.get(other)
-    if status is None or status.label == running[waiter].label:
-        return Verdict(f"{running[waiter].label} does not end although both ranks are in it", (), _NETWORK, table)
-    return _of_hung(sightings, [other], waiter, running[waiter], table)
-
-
-def _of_hung(sightings: Sequence[Sighting], blamed: Sequence[int], waiter: int, waiting: Status, table: str) -> Verdict:
+def _hung(
+    observations: Sequence[Observation], blamed: Sequence[int], waiter: int, waiting: Status, table: str
+) -> Diagnosis:
     who = ", ".join(
-        f"{seen.member} hangs {seen.status.place} for {_seconds(seen.status.seconds + seen.silent_seconds)}"
-        for seen in sightings
+        f"{seen.member} hangs {seen.status.at_step} for {_seconds(seen.status.seconds + seen.silent_seconds)}"
+        for seen in observations
         if seen.member.rank in blamed and seen.status
     )
     them = "it" if len(blamed) == 1 else "them"
-    problem = f"{who}, while rank {waiter} waits for {them} in {waiting.where_exactly}"
-    remedy = "if it only needed longer there, let the ranks wait longer for each other"
-    return Verdict(problem, tuple(blamed), remedy, table)
+    problem = f"{who}, while rank {waiter} waits for {them} in {waiting.where}"
+    return Diagnosis(problem, "if it only needed longer there, let the ranks wait longer for each other", table)
 
 
-def _is_stale(seen: Sighting, limits: Limits) -> bool:
-    """Its last words are too old to say where it is."""
-    return seen.silent_seconds >= limits.silence_seconds
+def _is_stale(seen: Observation, timeouts: Timeouts) -> bool:
+    """Its last heartbeat is too old to say what it does."""
+    return seen.silent_seconds >= timeouts.silence
 
 
-def _waits_too_long(status: Status, limits: Limits) -> bool:
-    return status.seconds >= limits.timeout_seconds or bool(_TIMED_OUT.search(status.trouble))
+def _waits_too_long(status: Status, timeouts: Timeouts) -> bool:
+    return status.seconds >= timeouts.collective or bool(_TIMED_OUT.search(status.network_error))
 
 
-def _uneven(places: Mapping[int, str], table: str) -> Verdict:
+def _uneven(where: Mapping[int, str], table: str) -> Diagnosis:
     """All wait: for different things, or for the network."""
-    common, count = Counter(places.values()).most_common(1)[0]
-    if count == len(places):
-        return Verdict(f"{common} does not end although all ranks are in it", (), _NETWORK, table)
-    odd = tuple(rank for rank, place in places.items() if place != common)
-    by_place = {place: [str(r) for r, p in places.items() if p == place] for place in dict.fromkeys(places.values())}
+    common, count = Counter(where.values()).most_common(1)[0]
+    if count == len(where):
+        return Diagnosis(f"{common} does not end although all ranks are in it", _NETWORK, table)
     who = ", ".join(
-        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} {'are' if len(ranks) > 1 else 'is'} in {place}"
-        for place, ranks in by_place.items()
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} {'are' if len(ranks) > 1 else 'is'} in {there}"
+        for there, ranks in grouped((there, str(rank)) for rank, there in where.items())
     )
     remedy = (
         "every rank has to make the same calls in the same order: look for one that depends on the rank or its data"
     )
-    return Verdict(f"uneven collectives: {who}", odd, remedy, table)
+    return Diagnosis(f"uneven collectives: {who}", remedy, table)
 
 
-def as_table(sightings: Sequence[Sighting]) -> str:
-    """All ranks: host, process, step, where, for how long."""
+def as_table(observations: Sequence[Observation]) -> str:
+    """All ranks: host, process, step, activity, for how long."""
     rows = [("rank", "host", "pid", "step", "where", "for")]
-    for seen in sightings:
-        member, status = seen.member, seen.status or Status()
+    for seen in observations:
+        member, status = seen.member, seen.status or Status(activity="unknown")
         step = "-" if status.step is None else str(status.step)
-        where = status.where_exactly if status.state == RUNS else f"ended ({status.state})"
-        where = where if seen.status else "unknown"
+        where = status.where if status.state == RUNS else f"ended ({status.state})"
         since = _seconds(status.seconds + seen.silent_seconds)
         rows.append((str(member.rank), member.host, str(member.pid), step, where, since))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(f"  {line.rstrip()}" for line in lines)
+    return "\n".join(f"  {line}" for line in aligned(rows))
 
 
 def _seconds(seconds: float) -> str:
