@@ -63,9 +63,7 @@ ORDERS = {
     "nemo_asr.corpora": "archives, espeak, sentences, writing < an4, librispeech, synth",
 }
 # Arrows that point up today and are being turned; empty when the rooms are done.
-PENDING_ARROWS: tuple[str, ...] = (
-    "nemo_lite.backends.pytorch.distributed.group -> nemo_lite.backends.pytorch.distributed.health.monitor",
-)
+PENDING_ARROWS: tuple[str, ...] = ()
 # Packages with one entrance: others import the package, not its files.
 ONE_DOOR = ("nemo_lite.backends.pytorch.distributed.health",)
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
