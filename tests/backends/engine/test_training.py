@@ -1,17 +1,15 @@
-"""The training loop: the same numbers as a loop written by hand, and what it does when things go wrong."""
+"""The training loop: the numbers of a loop written by hand, and the same decisions on all ranks."""
 
 import pytest
 import torch
 from torch import nn
 from toys.nets import Mse, Net, Points, Record, build, train
+from toys.rank_training import Count, rank_factory, train_net
+from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.errors import DagError, NonFiniteLossError, UsageError
-
-
-@pytest.fixture
-def factory():
-    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
+from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.errors import NonFiniteLossError, UsageError
 
 
 def by_hand(data, net, num_epochs=2, lr=0.1, per_step=1, clip=None):
@@ -61,33 +59,6 @@ def test_accumulating_equal_batches_gives_the_weights_of_one_big_batch(factory):
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
 
 
-def test_several_losses_are_summed(factory):
-    data, net, record = Points(), Net(), Record()
-    x, y = data()
-    out = net(x=x)
-    losses = [Mse()(out=out, target=y), Mse()(out=out, target=y)]
-    train(factory, losses, record, params={"max_steps": 1})
-    expected = 2 * nn.functional.mse_loss(Net()(x=data.x[:4]), data.y[:4])
-    assert record.losses == [pytest.approx(expected.item())]
-
-
-def test_optimizer_and_loss_tuples_are_taken_in_turn(factory):
-    data, first, second, record = Points(), Net(name="first"), Net(name="second"), Record()
-    x, y = data()
-    losses = [Mse()(out=net(x=x), target=y) for net in (first, second)]
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (first, second)]
-    before = [net.fc.weight.clone() for net in (first, second)]
-    train(factory, [(o, [loss]) for o, loss in zip(optimizers, losses, strict=True)], record, params={"max_steps": 1})
-    assert not torch.equal(first.fc.weight, before[0])
-    assert torch.equal(second.fc.weight, before[1])
-
-
-def test_tuples_do_not_go_with_accumulation(factory):
-    net, loss = build()
-    with pytest.raises(UsageError, match="tuples go with neither optimizer= nor batches_per_step above 1"):
-        train(factory, [(torch.optim.SGD(net.parameters(), lr=0.1), [loss])], batches_per_step=2)
-
-
 def test_events_come_in_order_and_a_step_has_its_micro_batches(factory):
     _, loss = build()
     record = Record()
@@ -102,17 +73,6 @@ def test_training_ends_after_the_epochs_or_the_steps_asked_for(factory, params, 
     record = Record()
     train(factory, [loss], record, params=params)
     assert len(record.losses) == steps
-
-
-@pytest.mark.parametrize(
-    ("params", "got"), [({}, "neither"), ({"num_epochs": 2, "max_steps": 3}, "num_epochs=2 and max_steps=3")]
-)
-def test_both_or_neither_of_epochs_and_steps_is_refused_before_anything_runs(factory, params, got):
-    _, loss = build()
-    record = Record()
-    with pytest.raises(UsageError, match=f"must be said once: got {got}, wanted num_epochs or max_steps"):
-        train(factory, [loss], record, params={**params, "momentum": 0.0})
-    assert record.events == []
 
 
 def test_the_learning_rate_policy_scales_each_parameter_group_from_its_own_rate(factory):
@@ -175,69 +135,6 @@ def test_one_bad_batch_among_accumulated_ones_skips_their_step(factory):
     assert torch.equal(net.fc.weight, before)
 
 
-def test_a_frozen_module_keeps_its_weights_its_statistics_and_its_mode(factory):
-    net, head = Net(norm=True, name="net"), Net(name="head")
-    head.fc = nn.Linear(1, 1)
-    x, y = Points()()
-    loss = Mse()(out=head(x=net(x=x)), target=y)
-    net.freeze()
-    state = {key: value.clone() for key, value in net.state_dict().items()}
-    train(factory, [loss])
-    assert all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
-    assert not net.training
-    assert head.training
-
-
-def test_a_part_that_the_user_put_into_evaluation_mode_stays_there(factory):
-    net, loss = build(net=Net(norm=True))
-    net.norm.eval()
-    mean = net.norm.running_mean.clone()
-    train(factory, [loss])
-    assert torch.equal(net.norm.running_mean, mean)
-
-
-def test_a_renamed_wire_beyond_the_training_dag_is_computed_when_asked_for(factory):
-    net, loss = build()
-    prediction = next(iter(loss.call.inputs.values()))
-    head = Net(name="head")
-    head.fc = nn.Linear(1, 1)
-    head(x=prediction).rename("beyond")
-    record = Record("beyond")
-    train(factory, [loss], record, params={"max_steps": 1})
-    assert record.tensors[0][0].shape == (4, 1)
-    assert not record.tensors[0][0].requires_grad
-    assert head.fc.weight.grad is None
-    del net
-
-
-def test_a_wire_of_the_training_dag_that_was_not_kept_is_an_error_with_the_remedy(factory):
-    _, loss = build()
-    prediction = next(iter(loss.call.inputs.values()))
-
-    class Ask(nemo.NeMoCallback):
-        def on_step_end(self, state):
-            state["tensors"].get_tensor(prediction)
-
-    with pytest.raises(DagError, match=r"net\.out was not kept in this step: .*; name the wire before training starts"):
-        train(factory, [loss], Ask())
-
-
-def test_the_loss_of_an_objective_that_is_not_at_its_turn_can_be_read_too(factory):
-    data, nets = Points(), [Net(name="first"), Net(name="second")]
-    x, y = data()
-    losses = [Mse()(out=net(x=x), target=y) for net in nets]
-    seen = []
-
-    class Ask(nemo.NeMoCallback):
-        def on_step_end(self, state):
-            seen.append([state["tensors"].get_tensor(loss).item() for loss in losses])
-
-    pairs = [(torch.optim.SGD(net.parameters(), lr=0.1), [loss]) for net, loss in zip(nets, losses, strict=True)]
-    train(factory, pairs, Ask(), params={"max_steps": 2})
-    assert seen[0][1] == pytest.approx(nn.functional.mse_loss(Net()(x=data.x[:4]), data.y[:4]).item())
-    assert len(seen) == 2
-
-
 @pytest.mark.parametrize(
     ("max_steps", "ends"), [(3, ["epoch_end 0"]), (4, ["epoch_end 0"]), (6, ["epoch_end 0", "epoch_end 1"])]
 )
@@ -246,34 +143,6 @@ def test_an_epoch_ends_when_its_data_is_used_up_also_when_the_run_ends_there(fac
     record = Record()
     train(factory, [loss], record, params={"max_steps": max_steps})
     assert [event for event in record.events if event.startswith("epoch_end")] == ends
-
-
-def test_an_unknown_tensor_name_lists_the_known_ones(factory):
-    _, loss = build()
-    next(iter(loss.call.inputs.values())).rename("prediction")
-    with pytest.raises(DagError, match=r'named "predictoin"; known: loss, prediction \(did you mean prediction\?\)'):
-        train(factory, [loss], Record("predictoin"))
-
-
-def test_a_second_run_starts_anew(factory):
-    _, loss = build()
-    first, second = Record(), Record()
-    train(factory, [loss], first, params={"max_steps": 2})
-    train(factory, [loss], second, params={"max_steps": 2})
-    assert second.events[:3] == ["action_start", "epoch_start 0", "step_start 0"]
-
-
-def test_a_callback_can_ask_to_stop(factory):
-    _, loss = build()
-    record = Record()
-
-    class Stop(nemo.NeMoCallback):
-        def on_step_end(self, state):
-            if state.step == 1:
-                state.request_stop("enough")
-
-    factory.train([loss], optimizer="sgd", callbacks=[record, Stop()], optimization_params={"lr": 0.1, "num_epochs": 9})
-    assert record.events[-2:] == ["step_end 1", "action_end"]
 
 
 def test_the_epochs_order_of_shuffled_data_follows_from_the_seed():
@@ -303,3 +172,135 @@ def test_a_step_reads_one_number_from_the_device(factory):
         train(factory, [loss], batches_per_step=3, params={"num_epochs": 1})
     # Four steps, each asking once whether its losses are finite, and the seed of the epoch's loader.
     assert reads.count == 4 + 1
+
+
+def with_a_bad_item(stop=False, most=25):
+    made, net, count = rank_factory(), Net(norm=True), Count()
+    data = Points(n=16, batch_size=2, bad_item=5)  # dealt to rank 1
+    weights = train_net(made, net, data, [count], max_steps=12, stop_on_nan_loss=stop, max_nonfinite_steps=most)
+    return weights, count.steps
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_skips_that_step_on_all_and_names_the_item():
+    finished = on_ranks(2, with_a_bad_item)
+    assert [end.code for end in finished] == [0, 0], finished[0].err + finished[1].err
+    (weights, steps), (others_weights, others_steps) = (end.result for end in finished)
+    assert weights == others_weights
+    assert steps == others_steps == 12
+    assert torch.isfinite(torch.tensor(weights["fc.weight"])).all()
+    assert "the loss of step 1 is not finite; in the batch: rank 1: points[5]" in finished[0].err
+    assert "3 of 12 steps were skipped" in finished[0].err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [((True,), "of step 1 is not finite"), ((False, 1), "it was step 1 in a row")]
+)
+def test_all_ranks_stop_with_the_same_exit_code_when_it_is_too_much(arguments, told):
+    finished = on_ranks(2, with_a_bad_item, *arguments)
+    assert [end.code for end in finished] == [2, 2]
+    assert all(told in end.err and "NonFiniteLossError" in end.err for end in finished)
+
+
+def from_other_weights():
+    made, net = rank_factory(), Net()
+    with torch.no_grad():
+        net.fc.weight.add_(made.global_rank)
+    return train_net(made, net, Points(n=16, batch_size=2), max_steps=2)
+
+
+def test_all_ranks_start_from_the_first_ones_weights():
+    first, second = results_of(2, from_other_weights)
+    assert first == second
+
+
+def going_on_after_an_error():
+    made = rank_factory()
+    with pytest.raises(UsageError, match="how long to train must be said once"):
+        train_net(made, Net(), Points(n=16, batch_size=2), max_steps=None)
+    train_net(made, Net(), Points(n=16, batch_size=2))
+
+
+def test_a_run_that_ended_with_an_error_says_so_when_it_is_used_again():
+    finished = on_ranks(2, going_on_after_an_error)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("this process has left its group" in end.err for end in finished)
+
+
+def making_two_factories():
+    rank_factory()
+    rank_factory()
+
+
+def test_a_second_group_in_one_process_is_refused():
+    finished = on_ranks(2, making_two_factories)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("a process joins its group once; make one NeuralModuleFactory" in end.err for end in finished)
+
+
+class Masks(nemo.NonTrainableNM):
+    """Draws in training, as dropout does."""
+
+    input_ports = Net.input_ports
+    output_ports = Net.output_ports
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def forward(self, x):
+        self.drawn.append(float(torch.rand(())))
+        return x
+
+
+def drawing(num_epochs):
+    made, net, masks = rank_factory(), Net(), Masks()
+    x, y = Points(n=8, batch_size=2)()
+    loss = Mse()(out=net(x=masks(x=x)), target=y)
+    made.train([loss], optimizer="sgd", optimization_params={"lr": 0.1, "num_epochs": num_epochs})
+    return masks.drawn
+
+
+def test_random_draws_differ_by_rank_and_epoch_and_follow_from_the_seed():
+    (first, second), again = results_of(2, drawing, 2), results_of(2, drawing, 2)
+    assert [first, second] == again
+    assert len({*first, *second}) == len(first) + len(second) == 8
+
+
+class Wide(Net):
+    """Of another size on each rank."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3))
+
+    def forward(self, x):
+        return self.fc(self.hidden(x))
+
+
+def with_other_sizes():
+    made = rank_factory()
+    train_net(made, Wide(3 + made.global_rank), Points(n=16, batch_size=2))
+
+
+def test_modules_of_different_sizes_are_named_before_their_weights_meet():
+    finished = on_ranks(2, with_other_sizes)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("wide" in end.err and "differs: rank 0 has" in end.err for end in finished)
+    assert all("Traceback" not in end.err for end in finished)
+
+
+def with_other_arguments():
+    made, net = rank_factory(), Net(name="net")
+    data = Points(n=16, batch_size=2 + 2 * made.global_rank)
+    train_net(made, net, data)
+
+
+def test_ranks_that_are_about_to_run_different_things_are_stopped_before_step_0():
+    finished = on_ranks(2, with_other_arguments)
+    assert [end.code for end in finished] == [2, 2]
+    assert all("points" in end.err and "differs: rank 0 has" in end.err for end in finished)
+    assert all(end.seconds < 10 for end in finished)
+
+
+def test_items_of_a_batch_without_positions_are_counted_by_its_first_value():
+    assert Batch((torch.zeros(3, 2),)).num_items == 3

@@ -3,7 +3,6 @@
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder as CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointSet as CheckpointSet
 from nemo_lite.backends.pytorch.checkpoint.folder import Contents as Contents
-from nemo_lite.backends.pytorch.checkpoint.folder import unique_names as unique_names
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights as Weights
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module as load_module
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state as load_training_state

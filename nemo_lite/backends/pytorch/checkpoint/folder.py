@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -29,7 +29,6 @@ from nemo_lite.utils.files import is_abandoned, make_writable_folder, synchronis
 from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
-M = TypeVar("M")
 
 INDEX_FORMAT = "nemo_lite checkpoint"
 TRAINER = "trainer"
@@ -178,16 +177,6 @@ class CheckpointFolder:
         names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
         return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not self._indexed()
 
-    def restore(self, modules: Mapping[str, nn.Module], pattern: str = "") -> dict[str, Any] | None:
-        """Fill the modules from the newest complete set; its training state, None when it holds none. See `read`.
-
-        Raises:
-            CheckpointError: as in :meth:`read`; no module has been touched then.
-        """
-        contents = self.read(modules, pattern)
-        contents.fill(modules)
-        return contents.state
-
     def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:
         """The newest complete set, or NeMo's ``<Module>-STEP-<n>.pt`` when there is no set, compared with the modules.
 
@@ -269,20 +258,6 @@ class CheckpointFolder:
         names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
         tags = {name.tag for name in names if name and name.suffix == ".safetensors"} - {found.tag for found in indexed}
         return lacking + [f"{tag} lacks {self._index_path(tag).name}" for tag in sorted(tags)]
-
-
-def unique_names(named: Iterable[tuple[str, M]]) -> dict[str, M]:
-    """A dict of named modules, for :meth:`CheckpointFolder.save`.
-
-    Raises:
-        UsageError: two modules have one name, so that one file would overwrite the other.
-    """
-    modules: dict[str, M] = {}
-    for name, module in named:
-        if name in modules:
-            raise UsageError(f'two modules are called "{name}"', remedy="give them different names (name=...)")
-        modules[name] = module
-    return modules
 
 
 def _check_names(modules: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
@@ -233,7 +234,8 @@ def _read_pt(path: Path) -> Any:
         raise _damaged(path, error) from error
     if compressed:
         raise CheckpointError("the file is compressed, which torch never does", place=str(path), remedy="do not use it")
-    if any(tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size() for tensor in _tensors_in(state)):
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    if any(tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size() for tensor in tensors):
         raise CheckpointError("a tensor claims more elements than the file holds", place=str(path))
     return state
 
@@ -243,17 +245,6 @@ def _is_compressed(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
-
-
-def _tensors_in(value: object) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
 
 
 def _require_file(path: Path) -> None:

@@ -171,29 +171,19 @@ class Certificate:
         return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
-class EvaluationRun:
+class EvaluationRun(Certificate):
     """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`."""
 
     def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
+        super().__init__(evaluation.data_layer)
         self._evaluation, self._comm = evaluation, comm
-        self._certificate = Certificate(evaluation.data_layer)
 
     def __iter__(self) -> Iterator[list[list[Any]]]:
         for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
             in_order = in_data_order([rows])
             for row in in_order:
-                self._certificate.note(row.ids)
+                self.note(row.ids)
             yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
-
-    @property
-    def num_items(self) -> int | None:
-        """How many items came; ``None`` where the data layer does not number them."""
-        return self._certificate.num_items
-
-    @property
-    def digest(self) -> str:
-        """A hash of the names of the items that came."""
-        return self._certificate.digest
 
 
 class InferenceCache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,7 @@ from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import StepTensors, StepTiming
+from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
@@ -30,12 +31,12 @@ from nemo_lite.utils import logging
 T = TypeVar("T")
 
 
-@dataclass
 class _Clock:
     """Sums of what the steps took, and what each reader had seen of them."""
 
-    total: StepTiming = field(default_factory=StepTiming)
-    seen: dict[int, StepTiming] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.total = StepTiming()
+        self._seen: dict[int, StepTiming] = {}
 
     def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
         self.total.num_steps += 1
@@ -44,15 +45,10 @@ class _Clock:
         self.total.amount += amount
 
     def read(self, reader: object) -> StepTiming:
-        now, before = self.total, self.seen.get(id(reader), StepTiming())
-        self.seen[id(reader)] = StepTiming(now.num_steps, now.seconds, now.data_wait_seconds, now.amount)
-        return StepTiming(
-            now.num_steps - before.num_steps,
-            now.seconds - before.seconds,
-            now.data_wait_seconds - before.data_wait_seconds,
-            now.amount - before.amount,
-            now.amount_unit,
-        )
+        now, before = replace(self.total), self._seen.get(id(reader), StepTiming())
+        self._seen[id(reader)] = now
+        sums = ("num_steps", "seconds", "data_wait_seconds", "amount")
+        return replace(now, **{name: getattr(now, name) - getattr(before, name) for name in sums})
 
 
 class RunState:
@@ -241,18 +237,11 @@ def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents |
     return None if travels is None else Contents(*travels)
 
 
-def named_weighted_modules(modules: Iterable[Any]) -> dict[str, nn.Module]:
-    """The modules with something to save, by given name or class name.
+def named_weighted_modules(modules: Iterable[NeuralModule]) -> dict[str, nn.Module]:
+    """The modules with something to save, by the names they are saved under.
 
     Raises:
         CheckpointError: two of one name.
     """
-    found: dict[str, nn.Module] = {}
-    for module in modules:
-        if not isinstance(module, nn.Module) or not module.state_dict():
-            continue
-        name = module.name if module.has_own_name else type(module).__name__
-        if name in found:
-            raise CheckpointError(f'two modules would be saved as "{name}"', remedy="give each its own name=")
-        found[str(name)] = module
-    return found
+    named = unique_names(module for module in modules if isinstance(module, nn.Module) and module.state_dict())
+    return {name: module for name, module in named.items() if isinstance(module, nn.Module)}

@@ -1,6 +1,4 @@
-"""Evaluation and inference on several ranks: every item once, in data order, the same result on any number of them."""
-
-from __future__ import annotations
+"""Evaluation and inference: every item once, in data order, the same result on any number of ranks."""
 
 import pytest
 import torch
@@ -10,16 +8,6 @@ from toys.ranks import on_ranks, results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
-
-
-class Words(nemo.NonTrainableNM):
-    """A list of texts for a batch, and as many numbers as the first item of the batch says: ragged."""
-
-    input_ports = {"x": NeuralType("B D", VoidType())}
-    output_ports = {"words": NeuralType("B", StringType()), "ragged": NeuralType("T", VoidType())}
-
-    def forward(self, x):
-        return [f"item {float(row[0]):.6f} ä" for row in x], torch.arange(int(x[0, 0] * 10))
 
 
 def evaluate(num_items, batch_size, num_sets=1):
@@ -47,19 +35,6 @@ def evaluate(num_items, batch_size, num_sets=1):
     return inputs, results
 
 
-def infer(num_items, batch_size):
-    """What ``infer`` gives on each rank, and which items it computed."""
-    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
-    x, _ = Points(n=num_items, batch_size=batch_size)()
-    words, ragged = Words()(x=x)
-    values = factory.infer([words, ragged, x])
-    inferred = factory.get_trainer().inferred
-    if values is None:
-        return None
-    flat = [word for batch in values[0] for word in batch]
-    return flat, [len(r) for r in values[1]], torch.cat(values[2]).tolist(), inferred.num_items, inferred.digest
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_130_items_are_scored_once_each_and_in_order_on_any_number_of_ranks(world_size):
     (inputs, results), *others = results_of(world_size, evaluate, 130, 8)
@@ -75,6 +50,29 @@ def test_ranks_without_data_are_fine():
     assert inputs == Points(n=2).x.tolist()
 
 
+class Words(nemo.NonTrainableNM):
+    """A list of texts for a batch, and as many numbers as the first item of the batch says: ragged."""
+
+    input_ports = {"x": NeuralType("B D", VoidType())}
+    output_ports = {"words": NeuralType("B", StringType()), "ragged": NeuralType("T", VoidType())}
+
+    def forward(self, x):
+        return [f"item {float(row[0]):.6f} ä" for row in x], torch.arange(int(x[0, 0] * 10))
+
+
+def infer(num_items, batch_size):
+    """What ``infer`` gives on each rank, and which items it computed."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    x, _ = Points(n=num_items, batch_size=batch_size)()
+    words, ragged = Words()(x=x)
+    values = factory.infer([words, ragged, x])
+    inferred = factory.get_trainer().inferred
+    if values is None:
+        return None
+    flat = [word for batch in values[0] for word in batch]
+    return flat, [len(r) for r in values[1]], torch.cat(values[2]).tolist(), inferred.num_items, inferred.digest
+
+
 def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
     first, *others = results_of(3, infer, 29, 4)
     assert others == [None, None]
@@ -83,22 +81,6 @@ def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
     assert first[2] == Points(n=29).x.tolist()
     assert first[3:] == alone[3:]
     assert first[3] == 29
-
-
-class Stretches(nemo.DataLayerNM):
-    """Batches of two items; nothing of those with the numbers ``unusable`` can be used."""
-
-    output_ports = {"x": BD}
-
-    def __init__(self, num_batches, unusable):
-        super().__init__(name="stretches")
-        self.num_batches, self.unusable, self.settled = num_batches, unusable, []
-
-    def __len__(self):
-        return 2 * self.num_batches
-
-    def loader(self, *, training, shard):
-        return StretchesLoader(self, shard)
 
 
 class StretchesLoader:
@@ -116,6 +98,22 @@ class StretchesLoader:
 
     def settle(self, comm):
         self.layer.settled.append(comm.sum([1.0]))
+
+
+class Stretches(nemo.DataLayerNM):
+    """Batches of two items; nothing of those with the numbers ``unusable`` can be used."""
+
+    output_ports = {"x": BD}
+
+    def __init__(self, num_batches, unusable):
+        super().__init__(name="stretches")
+        self.num_batches, self.unusable, self.settled = num_batches, unusable, []
+
+    def __len__(self):
+        return 2 * self.num_batches
+
+    def loader(self, *, training, shard):
+        return StretchesLoader(self, shard)
 
 
 def evaluate_stretches(num_batches, unusable, shard_weights=False):
@@ -209,3 +207,50 @@ def train_and_leave(shard_weights, moment):
 @pytest.mark.parametrize("moment", ["on_step_start", "on_batch_start", "on_step_end", "on_action_end"])
 def test_an_evaluation_may_be_left_early_while_training(shard_weights, moment):
     assert results_of(2, train_and_leave, shard_weights, moment) == [(True, True)] * 2
+
+
+def keep_and_go_on(num_items):
+    """The inputs that were kept, and what follows from them, on the first rank."""
+    factory = made_factory()
+    x, _ = Points(n=num_items, batch_size=2)()
+    out = Net()(x=x)
+    kept = factory.infer([x], cache=True, verbose=False)
+    followed = factory.infer([out], use_cache=True, verbose=False)
+    again = factory.infer([out], verbose=False)
+    return None if kept is None else (torch.cat(kept[0]).tolist(), followed[0], again[0])
+
+
+@pytest.mark.parametrize("num_items", [1, 6])
+def test_going_on_from_what_was_kept_gives_what_the_whole_dag_gives(num_items):
+    (kept, followed, again), nothing = results_of(2, keep_and_go_on, num_items)
+    assert nothing is None
+    assert kept == Points(n=num_items).x.tolist()
+    assert len(followed) == len(again)
+    assert all(map(torch.equal, followed, again))
+
+
+def keep_of_sharded(num_items, goes_on):
+    factory = made_factory(shard_weights=True)
+    net = sharded_net(factory)
+    x, _ = Points(n=num_items, batch_size=2)()
+    out = net(x=x)
+    kept = factory.infer([x, out], cache=True, verbose=False)
+    further = net(x=out.producer_args["x"]) if goes_on else out
+    followed = factory.infer([further], use_cache=True, verbose=False)
+    return None if kept is None else (kept[1], followed[0])
+
+
+def test_what_sharded_modules_gave_is_kept_without_the_batches_that_only_ran_along():
+    (kept, followed), nothing = results_of(2, keep_of_sharded, 6, False)
+    assert nothing is None
+    assert [len(batch) for batch in kept] == [2, 2, 2]
+    assert all(map(torch.equal, kept, followed))
+
+
+def test_sharded_modules_refuse_to_go_on_from_what_was_kept_on_all_ranks():
+    for finished in on_ranks(2, keep_of_sharded, 6, True):
+        assert finished.code == 2
+        assert finished.err.endswith(
+            "UsageError: infer: use_cache cannot run modules whose weights are divided among the ranks; "
+            "infer these wires without use_cache\n"
+        )

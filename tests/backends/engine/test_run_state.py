@@ -1,0 +1,93 @@
+"""What the state of a run does for callbacks: checkpoints, resuming, stopping."""
+
+import pytest
+import torch
+from torch import nn
+from toys.nets import Mse, Net, Points, Record, build, train
+from toys.rank_training import rank_factory, train_net
+from toys.ranks import results_of
+
+import nemo_lite as nemo
+from nemo_lite.errors import CheckpointError, UsageError
+
+
+def test_a_second_run_starts_anew(factory):
+    _, loss = build()
+    first, second = Record(), Record()
+    train(factory, [loss], first, params={"max_steps": 2})
+    train(factory, [loss], second, params={"max_steps": 2})
+    assert second.events[:3] == ["action_start", "epoch_start 0", "step_start 0"]
+
+
+def test_a_callback_can_ask_to_stop(factory):
+    _, loss = build()
+    record = Record()
+
+    class Stop(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            if state.step == 1:
+                state.request_stop("enough")
+
+    factory.train([loss], optimizer="sgd", callbacks=[record, Stop()], optimization_params={"lr": 0.1, "num_epochs": 9})
+    assert record.events[-2:] == ["step_end 1", "action_end"]
+
+
+def test_a_finished_run_that_is_started_again_trains_no_further(factory, tmp_path):
+    net, loss = build()
+
+    def checkpoints():
+        return nemo.CheckpointCallback(tmp_path, step_freq=3)  # three steps are an epoch: saved by the last of them
+
+    train(factory, [loss], checkpoints())
+    weight, record = net.fc.weight.detach().clone(), Record()
+    factory.train(
+        [loss],
+        optimizer="sgd",
+        callbacks=[record, checkpoints()],
+        optimization_params={"lr": 0.1, "momentum": 0.0, "num_epochs": 2},
+    )
+    assert record.events == ["action_start", "action_end"]
+    assert torch.equal(net.fc.weight, weight)
+
+
+def two_of_one_name():
+    x, y = Points()()
+    first, second = Net(), Net()
+    second.fc = nn.Linear(1, 1)
+    return Mse()(out=second(x=first(x=x)), target=y)
+
+
+def test_modules_that_cannot_be_saved_side_by_side_are_told_before_the_first_step(factory, tmp_path):
+    record = Record()
+    callbacks = [record, nemo.CheckpointCallback(tmp_path, step_freq=100)]
+    with pytest.raises(CheckpointError, match='two modules would be saved as "Net"; give each its own name='):
+        factory.train(
+            [two_of_one_name()], optimizer="sgd", callbacks=callbacks, optimization_params={"max_steps": 9, "lr": 0.1}
+        )
+    assert record.events == ["action_start"]
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_told_before_the_first_step(factory, tmp_path):
+    (tmp_path / "file").touch()
+    record = Record()
+    callbacks = [record, nemo.CheckpointCallback(tmp_path / "file" / "folder", step_freq=100)]
+    with pytest.raises(UsageError, match="file"):
+        factory.train(
+            [build()[1]], optimizer="sgd", callbacks=callbacks, optimization_params={"max_steps": 9, "lr": 0.1}
+        )
+    assert record.events == ["action_start"]
+
+
+def with_folders_of_their_own(folder, max_steps):
+    made, net = rank_factory(), Net()
+    own = folder / str(made.global_rank)  # as on machines that share no file system
+    callback = nemo.CheckpointCallback(own, step_freq=4)
+    weights = train_net(made, net, Points(n=16, batch_size=2), [callback], max_steps=max_steps, lr_policy=None)
+    return weights, sorted(path.name for path in own.glob("Net-*")), made.get_trainer().step
+
+
+def test_a_checkpoint_need_only_lie_with_the_first_rank(tmp_path):
+    results_of(2, with_folders_of_their_own, tmp_path, 4)
+    (first, saved, step), (second, nothing, _) = results_of(2, with_folders_of_their_own, tmp_path, 8)
+    assert (saved, nothing, step) == (["Net-STEP-4.safetensors", "Net-STEP-8.safetensors"], [], 7)
+    assert first == second
