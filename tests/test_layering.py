@@ -34,7 +34,7 @@ ORDERS = {
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
-    "nemo_lite.core.show": "view, layout < text, mermaid, svg",
+    "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision,
         placement, module_wrapper, tutorials, optim < engine < actions < adapter
@@ -51,14 +51,15 @@ ORDERS = {
         arguments, module_state, objectives, step_batches, step_values < evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments < text, audio, features, models, argparse < decoding, scoring < data < recipe < known_modules, corpora
+        arguments < text, audio, features, models, argparse < decoding < scoring < data < recipe
+        < known_modules, corpora
     """,
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": "manifest_lines < manifest < dataset < loading, preflight, audio_files < audio_to_text",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors",
     "nemo_asr.models": "convolution, jasper_spec, losses < squeeze_excite < jasper_blocks < jasper",
-    "nemo_asr.recipe": "registry, wiring, plan < sections < trial < recipe",
-    "nemo_asr.scoring": "metrics < helpers",
+    "nemo_asr.recipe": "registry, wiring, feasibility < sections < trial < recipe",
+    "nemo_asr.scoring": "error_counts, classification, evaluated < asr_callbacks, classification_callbacks",
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < an4, librispeech, synth",
 }

@@ -36,7 +36,7 @@ PUBLIC = {
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
     "nemo_lite.core.show": """
-        as_mermaid as_svg as_text frames_of symbolic_shapes write_svg
+        as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg
     """,
     "nemo_lite.config": """
         Config MAX_BYTES MAX_DEPTH MAX_VALUES build check_call load_config raise_if shown unknown_key

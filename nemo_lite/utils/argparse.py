@@ -124,7 +124,7 @@ class LaunchedParser(OneLineParser):
             self.error(str(error))
 
     def check_checkpoints(self, parsed: Any) -> None:
-        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads them; other machines need not have them."""
+        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads it; other machines may lack it."""
         process = self.process_of(parsed)
         if parsed.load_dir is None or not (process is None or process.is_first):
             return

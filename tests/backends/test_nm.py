@@ -13,7 +13,14 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from nemo_lite.backends.pytorch.data import Shard, length_of
-from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, WeightShareTransform
+from nemo_lite.backends.pytorch.nm import (
+    DataLayerNM,
+    LossNM,
+    NonTrainableNM,
+    TrainableNM,
+    WeightShareTransform,
+    without_weights,
+)
 from nemo_lite.core.factory import DeviceType, NeuralModuleFactory
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule
@@ -212,6 +219,16 @@ def test_freezing_an_unknown_weight_is_refused_and_freezes_nothing() -> None:
     ):
         module.freeze(["scale", "scal"])
     assert module.num_weights == 12
+
+
+def test_modules_are_shown_without_their_values() -> None:
+    with without_weights():
+        shown = Linear()
+    with without_weights(False):
+        run = Linear()
+    assert shown.num_weights == run.num_weights > 0
+    assert {parameter.device.type for parameter in shown.parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in run.parameters()} == {"cpu"}
 
 
 def test_modules_without_weights_are_never_frozen() -> None:

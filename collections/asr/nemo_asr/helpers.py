@@ -1,12 +1,16 @@
 """The place where NeMo keeps these names: re-exports, nothing else."""
 
-from nemo_asr.scoring.helpers import monitor_asr_train_progress as monitor_asr_train_progress
-from nemo_asr.scoring.helpers import (
+from nemo_asr.decoding.texts import post_process_predictions as post_process_predictions
+from nemo_asr.decoding.texts import post_process_transcripts as post_process_transcripts
+from nemo_asr.scoring.asr_callbacks import monitor_asr_train_progress as monitor_asr_train_progress
+from nemo_asr.scoring.asr_callbacks import process_evaluation_batch as process_evaluation_batch
+from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch as process_evaluation_epoch
+from nemo_asr.scoring.classification_callbacks import (
     monitor_classification_training_progress as monitor_classification_training_progress,
 )
-from nemo_asr.scoring.helpers import post_process_predictions as post_process_predictions
-from nemo_asr.scoring.helpers import post_process_transcripts as post_process_transcripts
-from nemo_asr.scoring.helpers import process_classification_evaluation_batch as process_classification_evaluation_batch
-from nemo_asr.scoring.helpers import process_classification_evaluation_epoch as process_classification_evaluation_epoch
-from nemo_asr.scoring.helpers import process_evaluation_batch as process_evaluation_batch
-from nemo_asr.scoring.helpers import process_evaluation_epoch as process_evaluation_epoch
+from nemo_asr.scoring.classification_callbacks import (
+    process_classification_evaluation_batch as process_classification_evaluation_batch,
+)
+from nemo_asr.scoring.classification_callbacks import (
+    process_classification_evaluation_epoch as process_classification_evaluation_epoch,
+)

@@ -1,7 +1,7 @@
 """The place where NeMo keeps these names: re-exports, nothing else."""
 
-from nemo_asr.scoring.metrics import ErrorCounts as ErrorCounts
-from nemo_asr.scoring.metrics import classification_accuracy as classification_accuracy
-from nemo_asr.scoring.metrics import classification_confusion_matrix as classification_confusion_matrix
-from nemo_asr.scoring.metrics import count_errors as count_errors
-from nemo_asr.scoring.metrics import word_error_rate as word_error_rate
+from nemo_asr.scoring.classification import classification_accuracy as classification_accuracy
+from nemo_asr.scoring.classification import classification_confusion_matrix as classification_confusion_matrix
+from nemo_asr.scoring.error_counts import ErrorCounts as ErrorCounts
+from nemo_asr.scoring.error_counts import count_errors as count_errors
+from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate

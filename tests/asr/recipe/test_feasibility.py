@@ -1,4 +1,4 @@
-"""What is said before training: the plan, and the texts that their frames cannot hold."""
+"""Transcripts longer than the encoder's output are listed, and not trained on."""
 
 import json
 
@@ -15,12 +15,9 @@ from nemo_asr import (
     JasperDecoderForCTC,
     JasperEncoder,
     leave_out_infeasible,
-    show_plan,
     warn_of_infeasible,
-    without_weights,
 )
-from nemo_lite.errors import DataError, UsageError
-from nemo_lite.utils.lr_policies import CosineAnnealing
+from nemo_lite.errors import DataError
 
 LABELS = [" ", "a", "b"]
 # 16000 samples are 100 frames of features and, at stride 4, 25 frames of log-probabilities.
@@ -96,43 +93,3 @@ def test_of_many_texts_the_first_are_listed_and_long_ones_are_cut(folder, capsys
     assert told.count("frames cannot hold") == 20
     assert "30 of 30 texts do not fit their frames (10 more are not listed)" in told
     assert max(map(len, told.splitlines())) < 250
-
-
-def test_the_plan_shows_shapes_parameters_and_the_schedule_and_is_saved(folder, capsys):
-    _, _, loss = connected()
-    policy = CosineAnnealing(total_steps=100)
-    show_plan({"training": nemo.Dag([loss])}, policy, 0.5, 25, 100, folder / "runs" / "one")
-    printed = capsys.readouterr().out
-    assert "training: 5 steps" in printed
-    assert "B samples -> B 16 T" in printed
-    assert "B 16 T -> B 8 T/4" in printed
-    assert "25 steps an epoch, 100 steps in all" in printed
-    points = ", ".join(f"{policy(0.5, step, 0):.3g} at step {step}" for step in (0, 33, 66, 99))
-    assert f"learning rate {points}\n" in printed
-    saved = folder / "runs" / "one"
-    assert (saved / "plan.txt").read_text().rstrip() in printed
-    assert (saved / "training.svg").read_text().startswith("<svg")
-    assert f"Saved plan.txt and training.svg in {saved}" in printed
-
-
-def test_a_plan_that_cannot_be_saved_names_the_folder(folder):
-    _, _, loss = connected()
-    with pytest.raises(UsageError, match=r"one\.wav/run: the folder is not writable"):
-        show_plan({"training": nemo.Dag([loss])}, CosineAnnealing(total_steps=4), 0.5, 2, 4, folder / "one.wav" / "run")
-
-
-def test_a_plan_of_one_step_names_it_once(folder, capsys):
-    _, _, loss = connected()
-    show_plan({"training": nemo.Dag([loss])}, CosineAnnealing(total_steps=1), 0.5, 1, 1)
-    assert "learning rate 0.5 at step 0\n" in capsys.readouterr().out
-
-
-def test_modules_without_weights_count_their_parameters_and_hold_none():
-    blocks = [{"filters": 64, "kernel": 9, "stride": 1, **BLOCK}]
-    with without_weights():
-        shown = JasperEncoder(jasper=blocks, activation="relu", feat_in=64)
-    with without_weights(False):
-        run = JasperEncoder(jasper=blocks, activation="relu", feat_in=64)
-    assert shown.num_weights == run.num_weights > 64 * 64 * 9
-    assert {parameter.device.type for parameter in shown.parameters()} == {"meta"}
-    assert {parameter.device.type for parameter in run.parameters()} == {"cpu"}

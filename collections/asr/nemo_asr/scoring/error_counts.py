@@ -1,13 +1,12 @@
-"""Scores of hypotheses and of class predictions: word and character error counts, accuracy, confusion matrix."""
+"""Word and character errors of hypotheses. Class predictions are scored in ``classification``."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
-import torch
 from rapidfuzz.distance import Levenshtein
-from torch import Tensor
 
 from nemo_lite.errors import UsageError
 
@@ -42,14 +41,11 @@ class ErrorCounts:
         return self.errors / self.reference_length if self.reference_length else float("inf")
 
     def __add__(self, other: ErrorCounts) -> ErrorCounts:
-        return ErrorCounts(*(mine + theirs for mine, theirs in zip(self._counts(), other._counts(), strict=True)))
+        return ErrorCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def as_dict(self) -> dict[str, int]:
         """The five counts by name; ``ErrorCounts(**counts)`` is the way back."""
         return asdict(self)
-
-    def _counts(self) -> tuple[int, ...]:
-        return self.insertions, self.deletions, self.substitutions, self.correct, self.utterances
 
 
 def count_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: bool = False) -> ErrorCounts:
@@ -68,17 +64,15 @@ def count_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: 
             "hypotheses and references must pair up",
             got=f"{len(hypotheses)} hypotheses and {len(references)} references",
         )
-    insertions = deletions = substitutions = correct = 0
+    edits: Counter[str] = Counter()
+    length = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         said: Sequence[str] = reference if use_cer else reference.split()
         heard: Sequence[str] = hypothesis if use_cer else hypothesis.split()
-        tags = [edit.tag for edit in Levenshtein.editops(said, heard)]
-        deleted, replaced = tags.count("delete"), tags.count("replace")
-        insertions += len(tags) - deleted - replaced
-        deletions += deleted
-        substitutions += replaced
-        correct += len(said) - deleted - replaced
-    return ErrorCounts(insertions, deletions, substitutions, correct, len(references))
+        edits.update(edit.tag for edit in Levenshtein.editops(said, heard))
+        length += len(said)
+    deleted, replaced = edits["delete"], edits["replace"]
+    return ErrorCounts(edits["insert"], deleted, replaced, length - deleted - replaced, len(references))
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[str], use_cer: bool = False) -> float:
@@ -87,37 +81,3 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str], use_ce
     Infinite when the references have no words. See :func:`count_errors` for the arguments and errors.
     """
     return count_errors(hypotheses, references, use_cer).rate
-
-
-def classification_accuracy(logits: Tensor, targets: Tensor, top_k: Sequence[int] | None = None) -> list[float]:
-    """The share of items whose target is among the k highest logits, for each k of ``top_k`` (default: 1).
-
-    Args:
-        logits: (B, C) scores of C classes.
-        targets: (B,) class ids.
-
-    Raises:
-        UsageError: a k is not in 1..C.
-    """
-    ks = [1] if top_k is None else list(top_k)
-    num_classes = logits.shape[-1]
-    if any(not 1 <= k <= num_classes for k in ks):
-        raise UsageError("top_k is out of range", got=str(ks), wanted=f"numbers from 1 to {num_classes}, the classes")
-    best = logits.topk(max(ks), dim=-1).indices
-    hits = best == targets.reshape(-1, 1)
-    return [float(hits[:, :k].any(dim=1).double().mean()) for k in ks]
-
-
-def classification_confusion_matrix(logits: Tensor, targets: Tensor) -> Tensor:
-    """How often each class (row) was taken for each class (column).
-
-    Args:
-        logits: (B, C) scores of C classes.
-        targets: (B,) class ids.
-
-    Returns:
-        (C, C) counts, int64.
-    """
-    num_classes = logits.shape[-1]
-    pairs = targets.reshape(-1).long() * num_classes + logits.argmax(dim=-1)
-    return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)

@@ -1,19 +1,12 @@
-"""Error counts, rates, accuracy and confusion."""
+"""Error counts and rates."""
 
 import math
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_asr.scoring.metrics import (
-    ErrorCounts,
-    classification_accuracy,
-    classification_confusion_matrix,
-    count_errors,
-    word_error_rate,
-)
+from nemo_asr.scoring.error_counts import ErrorCounts, count_errors, word_error_rate
 from nemo_lite.errors import UsageError
 
 SENTENCES = st.lists(st.sampled_from(["a", "b", "cat", "dog"]), max_size=7).map(" ".join)
@@ -70,21 +63,3 @@ def test_counts_travel_as_plain_numbers():
     counts = count_errors(["the cat sat"], ["cat sat down"])
     assert counts.as_dict() == {"insertions": 1, "deletions": 1, "substitutions": 0, "correct": 2, "utterances": 1}
     assert ErrorCounts(**counts.as_dict()) == counts
-
-
-def test_top_k_accuracy_counts_a_target_once_among_the_k_best():
-    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 2.0], [3.0, 2.0, 1.0]])
-    targets = torch.tensor([0, 1, 0, 0])
-    assert classification_accuracy(logits, targets) == [0.5]
-    assert classification_accuracy(logits, targets, [1, 2, 3]) == [0.5, 0.75, 1.0]
-
-
-def test_a_k_beyond_the_classes_is_refused():
-    with pytest.raises(UsageError, match=r"top_k is out of range: got \[1, 4\], wanted numbers from 1 to 3"):
-        classification_accuracy(torch.zeros(2, 3), torch.tensor([0, 1]), [1, 4])
-
-
-def test_the_confusion_matrix_has_a_row_for_each_true_class():
-    logits = torch.eye(3)[[0, 2, 2, 1]]
-    matrix = classification_confusion_matrix(logits, torch.tensor([0, 2, 1, 1]))
-    assert matrix.tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]

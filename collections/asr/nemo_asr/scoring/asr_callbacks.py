@@ -1,0 +1,131 @@
+"""The functions that speech recognition hands to callbacks: what to print while training, how to score an evaluation.
+
+Decoding is of whole batches, in ``nemo_asr.decoding``; nothing in here runs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from nemo_asr.decoding.texts import post_process_predictions, post_process_transcripts
+from nemo_asr.scoring.error_counts import ErrorCounts, count_errors
+from nemo_asr.scoring.evaluated import EPOCH_LINE, LineWriter, ScalarWriter, by_port, collect_losses, mean_loss, take
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+# Any: evaluated values are tensors, lists or numbers.
+_PREDICTIONS = ("predictions",)
+_PREDICTION_LENGTHS = ("predictions_length", "predictions_len", "encoded_lengths", "encoded_length", "encoded_len")
+_TRANSCRIPTS = ("transcripts", "transcript")
+_TRANSCRIPT_LENGTHS = ("transcript_length", "transcripts_length", "transcript_len")
+_LOG_PROBS = ("output",)
+_METRICS = ("WER", "CER")
+
+
+def monitor_asr_train_progress(
+    tensors: Sequence[Any],
+    labels: Sequence[str],
+    eval_metric: str = "WER",
+    tb_logger: ScalarWriter | None = None,
+    logger: LineWriter | None = None,
+) -> None:
+    """Log the loss, the error rate of the batch, and its first utterance as recognised and as spoken.
+
+    Args:
+        tensors: loss, predictions (B, T), transcripts (B, U), transcript lengths (B,) and, where the decoder does not
+            blank the padding itself, the lengths (B,) of the predictions.
+        labels: the vocabulary.
+        eval_metric: WER or CER.
+        tb_logger: a writer that gets the rate too.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
+    """
+    metric = _known_metric(eval_metric)
+    loss, predictions, transcripts, transcript_lengths, *ends = tensors
+    hypotheses = post_process_predictions([predictions], labels, ends or None)
+    references = post_process_transcripts([transcripts], [transcript_lengths], labels)
+    rate = count_errors(hypotheses, references, use_cer=metric == "CER").rate
+    tag = f"training_batch_{metric}"
+    if tb_logger is not None:
+        tb_logger.add_scalar(tag, rate)
+    log = logger or logging
+    log.info(f"Loss: {float(loss)}")
+    log.info(f"{tag}: {rate * 100: 5.2f}%")
+    log.info(f"Prediction: {hypotheses[0]}")
+    log.info(f"Reference: {references[0]}")
+
+
+def process_evaluation_batch(
+    tensors: Mapping[str, Any], global_vars: MutableMapping[str, Any], labels: Sequence[str]
+) -> None:
+    """Collect one evaluated batch: the ``user_iter_callback`` of an evaluator.
+
+    ``global_vars`` gets ``predictions`` and ``transcripts`` (lists of str), ``EvalLoss`` (a list of losses),
+    ``EvalSize`` (the utterances behind each loss) and ``logits`` (batches of log-probabilities, if they are evaluated).
+
+    Args:
+        tensors: unique wire name to a list of values, one for each worker; other keys (IS_FROM_DIST_EVAL) are passed
+            over. Needed are the ports predictions, transcripts and transcript_length; loss, output and encoded_lengths
+            are used when there.
+        global_vars: what the batches of this evaluation have given so far.
+        labels: the vocabulary.
+
+    Raises:
+        UsageError: a needed wire is missing, or two wires come from ports of one name.
+    """
+    wires = by_port(tensors)
+    predictions = take(wires, _PREDICTIONS)
+    transcripts = take(wires, _TRANSCRIPTS)
+    lengths = take(wires, _PREDICTION_LENGTHS, needed=False) or None
+    heard = post_process_predictions(predictions, labels, lengths)
+    said = post_process_transcripts(transcripts, take(wires, _TRANSCRIPT_LENGTHS), labels)
+    global_vars.setdefault("predictions", []).extend(heard)
+    global_vars.setdefault("transcripts", []).extend(said)
+    global_vars.setdefault("logits", []).extend(take(wires, _LOG_PROBS, needed=False))
+    collect_losses(wires, [len(batch) for batch in transcripts], global_vars)
+
+
+def process_evaluation_epoch(
+    global_vars: Mapping[str, Any],
+    eval_metric: str = "WER",
+    tag: str | None = None,
+    logger: LineWriter | None = None,
+) -> dict[str, float]:
+    """Score and log what :func:`process_evaluation_batch` collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    Args:
+        global_vars: the collected batches.
+        eval_metric: WER or CER.
+        tag: the name of the evaluated set.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
+
+    Returns:
+        ``Evaluation_Loss[_tag]``, the mean over utterances (left out when no loss was evaluated), and
+        ``Evaluation_WER[_tag]`` (or CER), pooled over the corpus, as a fraction.
+    """
+    metric = _known_metric(eval_metric)
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    counts = count_errors(heard, spoken, use_cer=metric == "CER")
+    log = logger or logging
+    said, key = (f" {tag}", f"_{tag}") if tag else ("", "")
+    results = {}
+    if global_vars.get("EvalLoss"):
+        results[f"Evaluation_Loss{key}"] = loss = mean_loss(global_vars)
+        log.info(f"{EPOCH_LINE} Loss{said}: {loss}")
+    results[f"Evaluation_{metric}{key}"] = counts.rate
+    log.info(f"{EPOCH_LINE} {metric}{said}: {counts.rate * 100: 5.2f}%")
+    log.info(f"{EPOCH_LINE} errors{said}: {_describe(counts, 'words' if metric == 'WER' else 'characters')}")
+    return results
+
+
+def _describe(counts: ErrorCounts, unit: str) -> str:
+    return (
+        f"{counts.insertions} insertions, {counts.deletions} deletions, {counts.substitutions} substitutions "
+        f"in {counts.reference_length} {unit} of {counts.utterances} utterances"
+    )
+
+
+def _known_metric(name: str) -> str:
+    if name.upper() not in _METRICS:
+        raise UsageError("eval_metric is not known", got=name, wanted=" or ".join(_METRICS))
+    return name.upper()

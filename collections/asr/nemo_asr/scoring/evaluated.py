@@ -1,0 +1,69 @@
+"""What the callback functions of an evaluation share: wires by their ports, and losses weighed by utterances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from nemo_lite.errors import UsageError
+
+# Any: evaluated values are tensors, lists or numbers.
+# The wires of an evaluation arrive under their unique names, `port~~~module~~~id`; ports are looked for by name.
+Wires: TypeAlias = dict[str, list[tuple[str, Sequence[Any]]]]
+
+EPOCH_LINE = "==========>>>>>>Evaluation"
+
+
+class ScalarWriter(Protocol):
+    """What is needed of a TensorBoard writer."""
+
+    def add_scalar(self, tag: str, scalar_value: float, /) -> object: ...
+
+
+class LineWriter(Protocol):
+    """What is needed of a logger."""
+
+    def info(self, line: str, /) -> object: ...
+
+
+def by_port(tensors: Mapping[str, Any]) -> Wires:
+    """Port name to the wires from ports of that name, each with its values."""
+    ports: Wires = {}
+    for name, values in tensors.items():
+        ports.setdefault(name.partition("~~~")[0], []).append((name, values))
+    return ports
+
+
+def take(wires: Wires, ports: Sequence[str], needed: bool = True) -> Sequence[Any]:
+    """The values, one for each worker, of the wire from the first of ``ports`` that was evaluated."""
+    port = next((port for port in ports if port in wires), None)
+    if port is None:
+        if not needed:
+            return ()
+        raise UsageError(
+            f"no evaluated tensor comes from a port called {' or '.join(ports)}",
+            got=", ".join(wires),
+            remedy="add it to eval_tensors",
+        )
+    (name, values), *others = wires[port]
+    if others:
+        raise UsageError(
+            f"two evaluated tensors come from ports called {port}",
+            got=" and ".join([name, *(other for other, _ in others)]),
+            remedy="evaluate one of them, or collect them in a callback of your own",
+        )
+    return values
+
+
+def collect_losses(wires: Wires, sizes: Sequence[int], global_vars: MutableMapping[str, Any]) -> None:
+    """Add the losses of one evaluated batch, where a loss was evaluated, each with its number of utterances."""
+    if losses := take(wires, ["loss"], needed=False):
+        global_vars.setdefault("EvalLoss", []).extend(losses)
+        global_vars.setdefault("EvalSize", []).extend(sizes)
+
+
+def mean_loss(global_vars: Mapping[str, Any]) -> float:
+    """The mean over utterances: a small last batch weighs as little as it is, and the order of batches does not."""
+    sizes: list[int] = global_vars["EvalSize"]
+    weighted = sorted(float(loss) * size for loss, size in zip(global_vars["EvalLoss"], sizes, strict=True))
+    return sum(weighted) / sum(sizes)
