@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -300,9 +299,9 @@ def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
 
     A process alone without a seed is left as it is.
     """
-    if seed is None and comm.world_size == 1:
+    base = comm.random_seed() if seed is None else seed
+    if base is None:
         return lambda epoch: None
-    base = comm.share(secrets.randbits(63)) if seed is None else seed
     return lambda epoch: seed_all(seed_of(base, rank=comm.rank, epoch=epoch))
 
 

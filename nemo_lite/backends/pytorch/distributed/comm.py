@@ -1,6 +1,6 @@
-"""Comm: what processes say to each other, as one object: the protocol, a process alone, and a fake for tests.
+"""Comm: what the engine asks of the group of ranks, as a protocol, and SingleProcess. No network calls; see group.py.
 
-Nothing here speaks to another process; ``group.py`` does.
+Any: modules take and give values of any type; optimizer states hold tensors, numbers and lists.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
-from nemo_lite.core.backend import Comm as CoreComm
+from nemo_lite.core import backend
 
 T = TypeVar("T")
 
 
 class Replica(Protocol):
-    """A module as it trains: its gradients are averaged over the ranks. Hold on to it for as long as it trains.
+    """A module whose gradients are averaged over the ranks. Keep it for as long as the module trains.
 
     Attributes:
-        is_unchecked: the exchange waits for the gradient of every weight that is trained, and nobody has seen yet that
-            the loss depends on them all.
+        is_unchecked: the gradients of all trained weights are waited for, and nobody has checked yet that the loss
+            depends on them all.
     """
 
     is_unchecked: bool
@@ -31,27 +31,27 @@ class Replica(Protocol):
         """The module's outputs."""
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch: gradients are exchanged on the last one only."""
+        """Around forward and backward of a micro-batch: gradients are averaged on the last one only."""
 
 
-class Comm(CoreComm, Protocol):
-    """What the engine asks of the group of ranks, beside what the core does. All ranks call each method, in order.
+class Comm(backend.Comm, Protocol):
+    """What the engine asks of the group of ranks. All ranks call each method, in the same order.
 
-    Values that travel (``gather``, ``rounds``, ``share``) are tensors, numbers, texts, ``None``, and lists, tuples and
-    dictionaries of them.
+    ``gather``, ``rounds`` and ``share`` take tensors, numbers, texts, ``None``, and lists, tuples and dictionaries of
+    them.
     """
 
     def replicate(self, module: nn.Module) -> Replica:
-        """The module, with the first rank's weights on all, as it trains."""
+        """The module with rank 0's weights on all ranks, ready to train."""
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        """Divide the weights of modules among the ranks, in place; optimizers are made afterwards."""
+        """Shard the weights of modules among the ranks, in place; make optimizers afterwards."""
 
     def whole(self, state: T) -> T:
-        """A state of which some tensors may be sharded, with these whole on the first rank."""
+        """A state with its sharded tensors made whole on rank 0."""
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        """``optimizer.load_state_dict`` for a whole state, whether its parameters are sharded or not."""
+        """``optimizer.load_state_dict`` of a whole state, whether the parameters are sharded or not."""
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over ``group_size`` ranks (0: all)."""
@@ -60,20 +60,23 @@ class Comm(CoreComm, Protocol):
         """Raise UsageError on all ranks when what they are about to run differs.
 
         Args:
-            digests: gives a digest for each thing that must be equal, by a name for people. Not called without need.
+            digests: gives a digest by a readable name for each thing that must be equal. Called only where needed.
         """
 
+    def random_seed(self) -> int | None:
+        """A random number, the same on all ranks; ``None`` for a single process."""
+
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the ranks, in one exchange."""
+        """Each value summed over the ranks, in one collective."""
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each floating-point tensor its mean over the ranks, in place."""
 
     def gather(self, value: T) -> list[T] | None:
-        """Every rank's value in order of the ranks, on the first; ``None`` on the others."""
+        """Every rank's value in order of the ranks, on rank 0; ``None`` on the others."""
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
-        """The ranks' rows on the first: in each round one row of every rank that still has one, in order of the ranks.
+        """The ranks' rows, on rank 0: in each round one row of every rank that still has one, in order of the ranks.
 
         On the others nothing comes out, and their rows are consumed. Memory holds one round.
         """
@@ -82,14 +85,11 @@ class Comm(CoreComm, Protocol):
         """Wait for all ranks."""
 
     def at_step(self, step: int | None) -> None:
-        """Note which step is being made, or none, for reports about a rank that fails or hangs."""
+        """Note the training step (or none) for reports about ranks that fail or hang."""
 
 
 class Alone:
-    """A module that trains in one process only.
-
-    Nothing hooks into the module itself, so its forward is called without torch's machinery for hooks.
-    """
+    """A replica in a single process. It calls ``forward`` directly, without torch's machinery for hooks."""
 
     is_unchecked = False
 
@@ -102,12 +102,12 @@ class Alone:
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
-        """Nothing to exchange."""
+        """No gradients to average."""
         return self._nothing
 
 
 class SingleProcess:
-    """One process, alone: every exchange is with itself."""
+    """The Comm of a single process: it is all ranks."""
 
     rank = 0
     world_size = 1
@@ -121,7 +121,7 @@ class SingleProcess:
         return Alone(module)
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        """Nobody to share them with."""
+        """The only shard is the whole."""
 
     def whole(self, state: T) -> T:
         """The state."""
@@ -132,11 +132,15 @@ class SingleProcess:
         optimizer.load_state_dict(dict(state))
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
-        """Nobody to share statistics with."""
+        """Nothing to synchronise."""
         return self._nothing
 
     def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
-        """Nobody to differ from."""
+        """Nothing to compare."""
+
+    def random_seed(self) -> int | None:
+        """``None``."""
+        return None
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """The values."""
@@ -162,17 +166,17 @@ class SingleProcess:
         return value
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Nothing to wait for."""
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives."""
         return make()
 
     def at_step(self, step: int | None) -> None:
-        """Nobody to tell."""
+        """No reports."""
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Nobody to tell."""
+        """No other ranks to tell."""
         return self._nothing
 
     def close(self) -> None:

@@ -1,8 +1,12 @@
-"""ProcessGroup: the ranks that a launcher started, as one Comm. It composes what the other files of the package do."""
+"""ProcessGroup: the ranks that a launcher started, as one Comm. It composes what the other files of the package do.
+
+Any: states of optimizers hold tensors, numbers and lists.
+"""
 
 from __future__ import annotations
 
 import atexit
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -35,7 +39,7 @@ class Patience:
 
     Attributes:
         start_seconds: until all have joined.
-        timeout_seconds: in an exchange, for the slowest.
+        timeout_seconds: in a collective, for the slowest.
     """
 
     start_seconds: float = 60.0
@@ -43,20 +47,20 @@ class Patience:
 
 
 class _Links(NamedTuple):
-    """What all but gradients travel by."""
+    """The second group, on gloo, for all but gradients."""
 
-    side: dist.ProcessGroup
+    group: dist.ProcessGroup
     exchange: Exchange
 
 
 class ProcessGroup:
-    """The ranks of a run. See :class:`~nemo_lite.backends.pytorch.distributed.comm.Comm` for the verbs.
+    """The ranks of a run. See :class:`~nemo_lite.backends.pytorch.distributed.comm.Comm` for the methods.
 
-    Gradients travel by nccl on GPUs, by gloo on CPUs; all else by a second group, gloo, beside it.
+    Gradients are exchanged by nccl on GPUs and by gloo on CPUs, all else by a second group, on gloo.
 
     Args:
         info: who this process is.
-        choose_device: gives this rank's device; called when the ranks know each other, so that an error stops all.
+        choose_device: gives this rank's device; called after the rendezvous, so that an error stops all ranks.
         backend: ``nccl`` or ``gloo``; by default what suits the device.
         patience: how long to wait.
 
@@ -66,7 +70,7 @@ class ProcessGroup:
         DeviceError: from ``choose_device``.
     """
 
-    # The store keeps what ranks said in it: a second meeting would take the words of the first for its own.
+    # The store keeps its keys: a second rendezvous would read those of the first.
     _has_joined: ClassVar[bool] = False
 
     def __init__(
@@ -86,7 +90,7 @@ class ProcessGroup:
         self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds)
         self._is_closed = False
         self._links: _Links | None = None
-        self._sharding: Any = None
+        self._has_sharded = False
         self._groups: dict[int, dist.ProcessGroup | None] = {}
         atexit.register(self.close)
         with self.guarded():
@@ -107,45 +111,50 @@ class ProcessGroup:
             store=store,
             rank=self.rank,
             world_size=self.world_size,
-            # nccl ends a process by itself; our own report, which names the rank to blame, shall come before.
+            # nccl ends the process by itself: give our report, which names the rank to blame, time to come first.
             timeout=timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout,
             device_id=self.device if on_gpu else None,
         )
         self._timeout = timeout
-        side = dist.new_group(backend="gloo", timeout=timeout)
-        self._links = _Links(side, Exchange(side, self.rank, self.world_size, mark=self._monitor.collective))
+        group = dist.new_group(backend="gloo", timeout=timeout)
+        self._links = _Links(group, Exchange(group, self.rank, self.world_size, mark=self._monitor.collective))
 
     def replicate(self, module: nn.Module) -> Replica:
-        """One DistributedDataParallel around it, with the first rank's weights; or none, where weights are sharded."""
-        if self._sharding is not None and is_sharded([module]):
-            replica: Replica = self._sharding.ShardedReplica(module)
-            return replica
+        """In DistributedDataParallel, with rank 0's weights; sharded modules average their gradients themselves."""
+        if is_sharded([module]):
+            from nemo_lite.backends.pytorch.distributed import sharding
+
+            return sharding.ShardedReplica(module)
         with self._together("making weights equal"):
             return DataParallel(module, self.device)
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        """Divide the weights of modules among the ranks, in place."""
-        # Here and not above: it needs FSDP2, whose import is slow, and most runs do not divide their weights.
+        """Shard the weights of modules among the ranks, in place."""
+        # Not imported above: FSDP2 is slow to import, and most runs do not shard their weights.
         from nemo_lite.backends.pytorch.distributed import sharding
 
-        self._sharding = sharding
+        self._has_sharded = True
         with self._together("dividing weights"):
             sharding.shard(modules, device)
 
     def whole(self, state: T) -> T:
-        """A state with its sharded tensors put together on the first rank, ``None`` on the others."""
-        if self._sharding is None:
+        """A state with its sharded tensors made whole on rank 0, ``None`` on the others."""
+        if not self._has_sharded:
             return state
+        from nemo_lite.backends.pytorch.distributed import sharding
+
         with self._together("putting weights together"):
-            together: T = self._sharding.whole(state)
+            together: T = sharding.whole(state)
         return together
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        """``optimizer.load_state_dict`` for a whole state."""
-        if self._sharding is None:
+        """``optimizer.load_state_dict`` of a whole state."""
+        if not self._has_sharded:
             optimizer.load_state_dict(dict(state))
-        else:
-            self._sharding.load_optimizer_state(optimizer, state)
+            return
+        from nemo_lite.backends.pytorch.distributed import sharding
+
+        sharding.load_optimizer_state(optimizer, state)
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
@@ -157,11 +166,15 @@ class ProcessGroup:
         """Raise UsageError on all ranks where they are about to run different things."""
         check_equal(self, digests())
 
+    def random_seed(self) -> int | None:
+        """A random number of rank 0's."""
+        return self.share(secrets.randbits(63))
+
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the ranks, in one exchange."""
+        """Each value summed over the ranks, in one collective."""
         total = torch.tensor(values, dtype=torch.float64)
         with self._together("vote"):
-            dist.all_reduce(total, group=self._open.side)
+            dist.all_reduce(total, group=self._open.group)
         summed: list[float] = total.tolist()
         return summed
 
@@ -170,40 +183,40 @@ class ProcessGroup:
         return self.sum([float(not ok)]) == [0.0]
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Make each tensor its mean over the ranks, in place, all in one exchange."""
+        """Make each tensor its mean over the ranks, in place, all in one collective."""
         if not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
         with self._together("mean of statistics"):
-            dist.all_reduce(flat, group=self._open.side)
+            dist.all_reduce(flat, group=self._open.group)
         parts = torch.split(flat / self.world_size, [tensor.numel() for tensor in tensors])
         with torch.no_grad():
             for tensor, part in zip(tensors, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def gather(self, value: T) -> list[T] | None:
-        """Every rank's value, on the first."""
+        """Every rank's value, on rank 0."""
         return self._open.exchange.gather(value)
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
-        """The ranks' rows, round by round, on the first."""
+        """The ranks' rows, round by round, on rank 0."""
         return self._open.exchange.rounds(rows)
 
     def share(self, value: T) -> T:
-        """The first rank's value."""
+        """Rank 0's value."""
         return self._open.exchange.share(value)
 
     def barrier(self) -> None:
-        """Wait for all ranks; those that do not come are named."""
+        """Wait for all ranks; an error names those that do not come."""
         with self._together("barrier"):
-            dist.monitored_barrier(self._open.side, self._timeout, wait_all_ranks=True)
+            dist.monitored_barrier(self._open.group, self._timeout, wait_all_ranks=True)
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives on rank 0; ``None`` elsewhere."""
         return make() if self.rank == 0 else None
 
     def at_step(self, step: int | None) -> None:
-        """Reports name this step from now on. What the first rank left of an evaluation is ended before it."""
+        """Reports name this step from now on. Rounds that rank 0 left early are ended first."""
         self._end_rounds()
         self._monitor.step = step
 
@@ -212,13 +225,13 @@ class ProcessGroup:
         return self._monitor.collective(label)
 
     def _end_rounds(self) -> None:
-        """Here and not where an iteration is dropped: an error may have dropped it, which is told by guarded()."""
+        """Not called where an iteration is dropped: an error may be the cause, of which guarded() tells the others."""
         if self._links is not None:
             self._links.exchange.end_rounds()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """An error that leaves is told to the other ranks; one that another rank caused is explained by it."""
+        """Tell the other ranks of an error that leaves; explain an error that another rank caused by that rank's."""
         try:
             yield
             self._end_rounds()

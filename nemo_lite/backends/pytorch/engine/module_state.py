@@ -71,8 +71,7 @@ class RunningStatistics:
 
 def make_statistics_equal(modules: Iterable[nn.Module], comm: Comm) -> None:
     """Give all ranks the mean of their statistics, for good."""
-    if comm.world_size > 1:
-        RunningStatistics(modules).make_equal(comm)
+    RunningStatistics(modules).make_equal(comm)
 
 
 @contextmanager
@@ -81,9 +80,6 @@ def mean_statistics(modules: Iterable[nn.Module], comm: Comm) -> Iterator[None]:
 
     So an evaluation, however often it comes, leaves the training as it was.
     """
-    if comm.world_size == 1:
-        yield
-        return
     statistics = RunningStatistics(modules)
     statistics.make_equal(comm)
     try:
