@@ -26,7 +26,9 @@ ORDERS = {
         launch, lr_policies, misc, helpers, files, digests < nemo_logging < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
-    "nemo_lite.core": "neural_types < graph < action_state, run_options, show < callbacks < backend < factory",
+    "nemo_lite.core": """
+        neural_types < graph < action_state, run_options, show < callbacks < backend < environment < factory
+    """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
         nm_tensor, shapes, ports, module_config < neural_module < dag

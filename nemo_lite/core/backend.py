@@ -87,16 +87,29 @@ class LaunchOptions:
     start_seconds: float = 60.0
 
 
+@dataclass(frozen=True)
+class ActionSettings:
+    """What the actions of a factory share.
+
+    Attributes:
+        optimization_level: the precision level.
+        amp_dtype: dtype of O1, ``None`` for the device's best.
+        seed: base of every random draw, or ``None``.
+        files: files that must be the same on all ranks, such as the configuration.
+        shard_weights: divide weights, gradients and optimizer state among the ranks.
+    """
+
+    optimization_level: Optimization
+    amp_dtype: str | None
+    seed: int | None
+    files: Sequence[str | Path]
+    shard_weights: bool
+
+
 class Device(Protocol):
-    """Where modules run, as the backend names it; ``torch.device`` is one."""
+    """Where modules run, as the backend names it; ``torch.device`` is one. ``type`` is ``cpu`` or ``cuda``."""
 
-    @property
-    def type(self) -> str:
-        """``cpu`` or ``cuda``."""
-
-    @property
-    def index(self) -> int | None:
-        """Which one of the machine."""
+    type: str
 
 
 class Comm(Protocol):
@@ -210,16 +223,5 @@ class BackendAdapter(Protocol[D, C]):
     def set_benchmark(self, benchmark: bool) -> None:
         """Let the device library time its algorithms and keep the fastest."""
 
-    def make_actions(
-        self,
-        *,
-        device: D,
-        comm: C,
-        level: Optimization,
-        amp_dtype: str | None,
-        seed: int | None,
-        tb_writer: TbWriter | None,
-        files: Sequence[str | Path],
-        shard_weights: bool,
-    ) -> Actions:
+    def make_actions(self, device: D, comm: C, tb_writer: TbWriter | None, settings: ActionSettings) -> Actions:
         """A new actions object."""

@@ -1,11 +1,9 @@
-"""What the factory asks of PyTorch: devices, seeds, the group of processes and the actions object."""
+"""PyTorchAdapter: devices, seeds, ranks and the actions object, as the factory asks for them."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +13,7 @@ from nemo_lite.backends.pytorch.distributed import Comm, Patience, ProcessGroup,
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import DeviceType, LaunchOptions, Optimization
+from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Optimization
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import launch_line, restart_warning, who_am_i
 
@@ -26,15 +24,15 @@ class PyTorchAdapter:
     def join(
         self, placement: DeviceType | None, local_rank: int | None, launch: LaunchOptions
     ) -> tuple[Comm, torch.device, str]:
-        """The group of processes that a launcher started, or this one alone; the device, and in words what it is."""
-        place = who_am_i(
+        """The group of ranks that a launcher started, or this process alone; its device, and the device's name."""
+        process = who_am_i(
             local_rank,
             launcher=launch.launcher,
             init_method=launch.init_method,
             rank=launch.rank,
             world_size=launch.world_size,
         )
-        if place is None:
+        if process is None:
             device = choose_device(placement)
             if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
                 line = launch_line(torch.cuda.device_count(), sys.argv)
@@ -43,7 +41,7 @@ class PyTorchAdapter:
         if warning := restart_warning():
             logging.warning(warning)
         patience = Patience(launch.start_seconds, launch.timeout_seconds)
-        group = ProcessGroup(place, lambda: choose_device(placement, place.local_rank), launch.backend, patience)
+        group = ProcessGroup(process, lambda: choose_device(placement, process.local_rank), launch.backend, patience)
         return group, group.device, describe(group.device)
 
     def check_precision(self, device: torch.device, level: Optimization, amp_dtype: str | None) -> None:
@@ -62,25 +60,7 @@ class PyTorchAdapter:
         torch.backends.cudnn.benchmark = benchmark
 
     def make_actions(
-        self,
-        *,
-        device: torch.device,
-        comm: Comm,
-        level: Optimization,
-        amp_dtype: str | None,
-        seed: int | None,
-        tb_writer: TbWriter | None,
-        files: Sequence[str | Path],
-        shard_weights: bool,
+        self, device: torch.device, comm: Comm, tb_writer: TbWriter | None, settings: ActionSettings
     ) -> PtActions:
         """A new actions object."""
-        return PtActions(
-            tb_writer=tb_writer,
-            optimization_level=level,
-            device=device,
-            comm=comm,
-            amp_dtype=amp_dtype,
-            seed=seed,
-            files=files,
-            shard_weights=shard_weights,
-        )
+        return PtActions(device=device, comm=comm, tb_writer=tb_writer, **vars(settings))
