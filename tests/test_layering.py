@@ -38,7 +38,7 @@ ORDERS = {
     """,
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan",
     "nemo_lite.backends.pytorch": """
-        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data < nm < lowering, precision,
+        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm < lowering, precision,
         placement, module_wrapper, tutorials, optim < engine < actions < adapter
     """,
     "nemo_lite.backends.pytorch.data": "items, order, seeds < cost_sampling, unusable < loaders",

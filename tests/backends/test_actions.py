@@ -1,17 +1,12 @@
 """PtActions: evaluating and inferring, exactly once and without side effects; checkpoints; precision."""
 
-import re
-import socket
-
 import pytest
 import torch
-from toys.nets import BD, Mse, Net, Points, Record, build
+from toys.nets import Mse, Net, Points, Record, build
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.placement import choose_device
-from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.neural_types import ChannelType, NeuralType
-from nemo_lite.errors import CheckpointError, DagError, DeviceError, UnknownNameError, UsageError
+from nemo_lite.errors import CheckpointError, DagError, UnknownNameError, UsageError
 
 
 @pytest.fixture
@@ -105,43 +100,6 @@ def test_a_run_goes_on_where_its_checkpoint_ends(factory, tmp_path):
     assert torch.equal(whole.fc.weight, halves.fc.weight)
 
 
-def test_o1_on_a_cpu_computes_in_bfloat16_and_keeps_features_and_losses_in_float32():
-    class Features(nemo.NonTrainableNM):
-        input_ports = {"x": BD}
-        output_ports = {"features": BD}
-        keep_float32 = True
-
-        def forward(self, x):
-            self.seen = (x @ x.T).dtype
-            return x
-
-    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O1")
-    features, net, mse = Features(), Net(), Mse()
-    x, y = Points()()
-    out = net(x=features(x=x))
-    values, losses = factory.infer([out, mse(out=out, target=y)])
-    assert (features.seen, values[0].dtype, losses[0].dtype) == (torch.float32, torch.bfloat16, torch.float32)
-
-
-@pytest.mark.parametrize("level", ["O2", "O3", nemo.Optimization.mxprO2])
-def test_levels_that_do_not_exist_are_refused_and_not_replaced(level):
-    with pytest.raises(UsageError, match=r"optimization level O[23] is not supported; use O1 \(mixed\) or O0"):
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level=level).get_trainer()
-    with pytest.raises(UnknownNameError, match='optimization level "O7" is not known; known: O0, O1, O2, O3'):
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O7")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_asking_for_a_gpu_where_there_is_none_is_one_clear_line():
-    with pytest.raises(DeviceError, match=r"placement GPU asks for a GPU, and there is none: .*; use DeviceType\.CPU"):
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.GPU)
-
-
-def test_a_seed_and_cudnn_benchmark_contradict_each_other():
-    with pytest.raises(UsageError, match="random_seed and cudnn_benchmark contradict each other"):
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, cudnn_benchmark=True)
-
-
 def test_evaluation_in_training_sees_every_item_once_and_changes_nothing(factory):
     net = Net(norm=True)
     _, loss = build(net=net)
@@ -204,29 +162,3 @@ def test_a_data_layer_is_needed_that_torch_can_load(factory):
 
     with pytest.raises(DagError, match=r"strange \(Strange\) is not a data layer; derive it from DataLayerNM"):
         factory.infer([Net()(x=Strange().connect())])
-
-
-def test_first_generation_scripts_get_modules_by_name(factory):
-    net = factory.get_module(name="TaylorNet", collection="tutorials", params={"dim": 3})
-    assert isinstance(net, TaylorNet)
-    assert net.init_params["dim"] == 3
-    with pytest.raises(UnknownNameError, match=r'module "TylorNet" is not known; .*did you mean TaylorNet\?'):
-        factory.get_module(name="TylorNet")
-
-
-def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Volta")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    got = r"got cuda:0 Volta \(CUDA_VISIBLE_DEVICES=3\), wanted at most 1 .*\(--gpus-per-node\)"
-    with pytest.raises(DeviceError, match=rf"{re.escape(socket.gethostname())}: .* local_rank 5 has none: {got}"):
-        choose_device(None, local_rank=5)
-    assert choose_device(None, local_rank=0) == torch.device("cuda", 0)
-
-
-def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is_made(tmp_path):
-    for arguments in ({"optimization_level": "O2"}, {"optimization_level": "O1", "amp_dtype": "float16"}):
-        with pytest.raises(UsageError, match=r"is not supported|is not computed on a CPU"):
-            nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, log_dir=tmp_path / "run", **arguments)
-    assert not (tmp_path / "run").exists()

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
+from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie
 from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
@@ -146,7 +147,7 @@ class TrainableNM(_TorchModule):
             if name not in parameters:
                 raise UnknownNameError("weight", name, parameters, place=self.name)
             if parameters[name].shape != value.shape:
-                _refuse_shape(f"{self.name}.{name}", value, parameters[name])
+                refuse_shape(f"{self.name}.{name}", value, parameters[name])
             with torch.no_grad():
                 parameters[name].copy_(value)
             parameters[name].requires_grad_(trainable)
@@ -168,23 +169,7 @@ class TrainableNM(_TorchModule):
             UnknownNameError: a name that is no parameter.
             UsageError: shapes that differ.
         """
-        for name in weight_names:
-            other_name, transform = (name2name_and_transform or {}).get(name, (name, WeightShareTransform.SAME))
-            mine, theirs = dict(self.named_parameters()), dict(module.named_parameters())
-            for known, asked, owner in ((mine, name, self), (theirs, other_name, module)):
-                if asked not in known:
-                    raise UnknownNameError("weight", asked, known, place=owner.name)
-            shared = theirs[other_name]
-            transposed = transform is WeightShareTransform.TRANSPOSE
-            if mine[name].shape != (shared.t().shape if transposed else shared.shape):
-                _refuse_shape(f"{self.name}.{name}", shared, mine[name])
-            owner_path, _, leaf = name.rpartition(".")
-            owner_module = self.get_submodule(owner_path)
-            delattr(owner_module, leaf)
-            if transposed:
-                _install_transposed(owner_module, leaf, shared)
-            else:
-                setattr(owner_module, leaf, shared)
+        tie(self, module, weight_names, name2name_and_transform or {})
 
     def save_to(self, path: str | Path) -> None:
         """Write the weights (safetensors), so that a crash in between leaves the old file."""
@@ -323,25 +308,3 @@ def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
         return value.float()
     return value
-
-
-def _refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
-    raise UsageError("the shapes differ", place=place, got=str(tuple(got.shape)), wanted=str(tuple(wanted.shape)))
-
-
-def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> None:
-    """Make ``owner.<leaf>`` the transpose of a shared parameter, made when it is read; the gradient flows to that one.
-
-    The parameter stays out of the owner's own ones. It is kept in the object, so that copying both modules together
-    copies the tie.
-    """
-
-    def transposed(module: nn.Module) -> torch.Tensor:
-        parameter: nn.Parameter = module.__dict__["_shared_transposed"][leaf]
-        return parameter.t()
-
-    owner.__dict__.setdefault("_shared_transposed", {})[leaf] = shared
-    cls = type(owner)
-    metaclass: Any = type(cls)
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})

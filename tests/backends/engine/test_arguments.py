@@ -69,19 +69,6 @@ def test_one_evaluator_without_a_list_is_refused(factory):
         factory.eval(evaluator)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"placement": "CPU"}, "placement must be a DeviceType: got 'CPU', wanted DeviceType.GPU, DeviceType.CPU"),
-        ({"random_seed": "a"}, "random_seed must be a whole number, at least 0: got 'a'"),
-        ({"random_seed": -1}, "random_seed must be a whole number, at least 0: got -1"),
-    ],
-)
-def test_arguments_of_the_factory_of_another_kind_are_refused(arguments, message):
-    with pytest.raises(UsageError, match=re.escape(message)):
-        nemo.NeuralModuleFactory(set_default=False, **{"placement": nemo.DeviceType.CPU, **arguments})
-
-
 def test_a_policy_for_uneven_data_that_is_not_known_is_refused():
     with pytest.raises(UnknownNameError, match=r'uneven "padd" is not known.*did you mean pad'):
         train_net(rank_factory(), Net(), Points(n=4), uneven="padd")

@@ -1,0 +1,64 @@
+"""Tying weights: one module uses parameters of another as its own, as they are or transposed. No module class here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nemo_lite.core.graph.neural_module import WeightShareTransform
+from nemo_lite.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from nemo_lite.backends.pytorch.nm import TrainableNM
+
+
+def tie(
+    module: TrainableNM,
+    other: TrainableNM,
+    names: Iterable[str],
+    other_names: Mapping[str, tuple[str, WeightShareTransform]],
+) -> None:
+    """Let ``module`` use parameters of ``other``: see ``TrainableNM.tie_weights_with``."""
+    for name in names:
+        other_name, transform = other_names.get(name, (name, WeightShareTransform.SAME))
+        mine, theirs = dict(module.named_parameters()), dict(other.named_parameters())
+        for known, asked, owner in ((mine, name, module), (theirs, other_name, other)):
+            if asked not in known:
+                raise UnknownNameError("weight", asked, known, place=owner.name)
+        shared = theirs[other_name]
+        transposed = transform is WeightShareTransform.TRANSPOSE
+        if mine[name].shape != (shared.t().shape if transposed else shared.shape):
+            refuse_shape(f"{module.name}.{name}", shared, mine[name])
+        owner_path, _, leaf = name.rpartition(".")
+        owner_module = module.get_submodule(owner_path)
+        delattr(owner_module, leaf)
+        if transposed:
+            _install_transposed(owner_module, leaf, shared)
+        else:
+            setattr(owner_module, leaf, shared)
+
+
+def refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Raise UsageError for a weight of another shape."""
+    raise UsageError("the shapes differ", place=place, got=str(tuple(got.shape)), wanted=str(tuple(wanted.shape)))
+
+
+def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> None:
+    """Make ``owner.<leaf>`` the transpose of a shared parameter, made when it is read; the gradient flows to that one.
+
+    The parameter stays out of the owner's own ones. It is kept in the object, so that copying both modules together
+    copies the tie.
+    """
+
+    def transposed(module: nn.Module) -> torch.Tensor:
+        parameter: nn.Parameter = module.__dict__["_shared_transposed"][leaf]
+        return parameter.t()
+
+    owner.__dict__.setdefault("_shared_transposed", {})[leaf] = shared
+    cls = type(owner)
+    metaclass: Any = type(cls)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})

@@ -1,0 +1,36 @@
+"""PyTorchAdapter: what the factory gets from PyTorch."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from nemo_lite.backends.pytorch.actions import PtActions
+from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
+from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Optimization
+
+
+def test_a_process_that_no_launcher_started_is_alone():
+    comm, device, name = PyTorchAdapter().join(DeviceType.CPU, None, LaunchOptions())
+    assert isinstance(comm, SingleProcess)
+    assert (device, name.startswith("CPU (")) == (torch.device("cpu"), True)
+
+
+def test_a_seed_reaches_every_generator(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    draws = []
+    for _ in range(2):
+        PyTorchAdapter().seed(2**40 + 5)
+        draws.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    assert draws[0] == draws[1]
+    assert torch.backends.cudnn.deterministic
+
+
+def test_the_settings_of_a_factory_reach_the_actions():
+    settings = ActionSettings(Optimization.mxprO0, None, 3, (), shard_weights=False)
+    actions = PyTorchAdapter().make_actions(torch.device("cpu"), SingleProcess(), None, settings)
+    assert isinstance(actions, PtActions)
+    assert (actions.step, actions.epoch, actions.optimizers, actions.inferred) == (0, 0, [], None)

@@ -1,0 +1,45 @@
+"""Errors: one line with place, got, wanted and remedy, and an exit code for scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from nemo_lite.errors import (
+    DistributedError,
+    NemoLiteError,
+    NeuralPortNmTensorMismatchError,
+    UnknownNameError,
+    UsageError,
+    reported_to_user,
+)
+
+
+def test_an_error_says_place_got_wanted_and_what_to_do():
+    error = UsageError("it is too big", place="train.json:17", got="31.2", wanted="16.7", remedy="raise max_duration")
+    assert str(error) == "train.json:17: it is too big: got 31.2, wanted 16.7; raise max_duration"
+    assert str(NemoLiteError("it is too big")) == "it is too big"
+    assert (error.place, error.got, error.wanted, error.remedy) == (
+        "train.json:17",
+        "31.2",
+        "16.7",
+        "raise max_duration",
+    )
+
+
+def test_an_unknown_name_is_told_with_the_nearest_known():
+    text = str(UnknownNameError("activation", "swsh", ["swish", "relu"], place="encoder"))
+    assert text == 'encoder: activation "swsh" is not known; known: relu, swish (did you mean swish?)'
+
+
+def test_a_type_error_shows_both_types_below_each_other():
+    error = NeuralPortNmTensorMismatchError("b.x cannot take a.y", got="B T", wanted="B D T", remedy="Transpose.")
+    assert str(error).splitlines() == ["b.x cannot take a.y:", "  got    B T", "  wanted B D T", "  Transpose."]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError("no"), 2), (DistributedError("no"), 3), (DistributedError("no", exit_code=9), 9)]
+)
+def test_a_script_ends_with_the_text_and_the_exit_code_of_the_error(error, code, capsys):
+    with pytest.raises(SystemExit) as ended, reported_to_user():
+        raise error
+    assert (ended.value.code, capsys.readouterr().err) == (code, f"{type(error).__name__}: no\n")
