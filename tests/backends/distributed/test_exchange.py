@@ -8,7 +8,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys.ranks import on_ranks, results_of
 
-from nemo_lite.backends.pytorch.distributed import exchange
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange, decode, encode
 from nemo_lite.errors import UsageError
 
@@ -85,9 +84,9 @@ def test_every_value_arrives_as_it_left(value: Any) -> None:
 @settings(max_examples=50, deadline=None)
 @given(VALUES, st.integers(1, 40))
 def test_pieces_are_of_one_length_and_join_to_the_parcel(value: Any, piece_bytes: int) -> None:
-    parcel = encode(value)
-    pieces = list(exchange._pieces(parcel, piece_bytes))
-    assert torch.cat(pieces).equal(torch.cat(parcel))
+    parcel, no_group = torch.cat(encode(value)), cast(Any, None)
+    pieces = Exchange(no_group, 0, 1, piece_bytes)._pieces(parcel)
+    assert torch.cat(pieces).equal(parcel)
     assert {len(piece) for piece in pieces[:-1]} <= {piece_bytes}
     assert 0 < len(pieces[-1]) <= piece_bytes
 

@@ -1,7 +1,7 @@
-"""Values that travel between ranks: as bytes and back, gathered at the first rank or shared from it, in bounded pieces.
+"""Exchange: values as bytes, gathered on rank 0 or shared from it, in pieces of limited size.
 
-A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code. Which
-processes there are, and what becomes of one that fails, is not decided here.
+A value becomes a JSON header and the raw bytes of its tensors; nothing is pickled, and what arrives runs no code. Ranks
+that fail are dealt with elsewhere. Any: values of any type that tensor_codec knows.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def decode(parcel: torch.Tensor) -> Any:
 
 
 class Exchange:
-    """The exchanges of values in a group of processes. Every method is called by all ranks, in the same order.
+    """Sends values between ranks. All ranks call each method, in the same order.
 
     Args:
         group: all ranks, on gloo.
         rank, world_size: this process in the group.
         piece_bytes: no message is longer.
-        mark: what each exchange happens in: it is given the exchange's name, for reports about a rank that hangs.
+        mark: a context for each exchange; it is given the exchange's name, for reports about ranks that hang.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class Exchange:
         self._left_in: str | None = None
 
     def gather(self, value: T) -> list[T] | None:
-        """Every rank's value in order of the ranks, on the first; ``None`` on the others.
+        """Every rank's value in order of the ranks, on rank 0; ``None`` on the others.
 
         Raises:
-            UsageError: a value that cannot travel, on the rank that has it.
+            UsageError: a value that cannot be sent, on the rank that has it.
         """
         self.end_rounds()
-        parcel = encode(value)
-        arrived = self._arrived(parcel, self._sizes(_num_bytes(parcel), "gather"), "gather")
+        parcel = torch.cat(encode(value))
+        arrived = self._arrived(parcel, self._sizes(len(parcel), "gather"), "gather")
         return arrived if self._rank == 0 else None
 
     def share(self, value: T) -> T:
-        """The first rank's value, on all: on the first itself, on the others a copy. What these give is not looked at.
+        """Rank 0's value, on all ranks: itself on rank 0, a copy on the others, whose own values are ignored.
 
-        The tensors of the others are received where they stay: sharing takes the memory of the value once.
+        The tensors of the copy are received in place: sharing takes the memory of the value once.
 
         Raises:
-            UsageError: a value that cannot travel, on the first rank.
+            UsageError: a value that cannot be sent, on rank 0.
         """
         self.end_rounds()
         header, *buffers = encode(value) if self._rank == 0 else [torch.empty(0, dtype=torch.uint8)]
@@ -130,20 +130,19 @@ class Exchange:
                 for buffer in (header, *buffers):
                     self._broadcast(buffer)
                 return value
-            text = self._from_first(int(size))[_LENGTH_BYTES:]
-            shared: T = _decoded(text, self._from_first)
+            text = self._from_rank_0(int(size))[_LENGTH_BYTES:]
+            shared: T = _decoded(text, self._from_rank_0)
         return shared
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
-        """The ranks' rows on the first: in each round one row of every rank that still has one, in order of the ranks.
+        """The ranks' rows, on rank 0: in each round one row of every rank that still has one, in order of the ranks.
 
-        On the others nothing comes out. All ranks take their next row when the first one wants a round, so all take
-        equally many. When the first rank leaves the iteration early, or an error does, nothing is exchanged then: the
-        others wait until :meth:`end_rounds` or the next exchange here tells them, or someone tells them of the error.
+        On the others nothing comes out. All ranks take their next row when rank 0 asks for a round, so all take equally
+        many. Where rank 0 leaves the iteration early, also with an error, it sends nothing: the others wait until
+        :meth:`end_rounds` or the next exchange tells them, or until they are told of the error by other means.
 
         Raises:
-            UsageError: a row that cannot travel, on the rank that has it. It leaves there, as an error of ``rows``
-                does: the other ranks wait until someone tells them.
+            UsageError: a row that cannot be sent, on the rank that has it; the others wait then, as above.
         """
         self.end_rounds()
         source = iter(rows)
@@ -156,41 +155,41 @@ class Exchange:
                 try:
                     yield arrived
                 except GeneratorExit:
-                    # The iterator may be dropped because an error leaves: the others must not take that for the end.
+                    # An error may be the reason: the others must not take it for the end of the rounds.
                     self._left_in = f"rounds, round {number + 1}"
                     raise
             del arrived  # before the next round is there
 
     def end_rounds(self) -> None:
-        """Tell the others that the first rank takes no further rounds, if it left an iteration of them early.
+        """Tell the other ranks that no further rounds come, if rank 0 left an iteration of them early.
 
-        For whoever drives the ranks, at a place that no error reaches. Only the first rank does anything: the others
-        are still in that iteration, or in whatever comes after it.
+        Call it where no error has just happened. Only rank 0 does anything: the others are still in that iteration, or
+        in whatever comes after it.
         """
         if self._left_in is not None:
             name, self._left_in = self._left_in, None
             self._goes_on(name, False)
 
     def _goes_on(self, name: str, wanted: bool = True) -> bool:
-        """Whether the first rank wants the round."""
+        """Whether rank 0 asks for the round."""
         with self._mark(f"{name}: rank 0 asks for it"):
             flag = torch.tensor([int(wanted)])
             dist.broadcast(flag, group=self._group, group_src=0)
         return bool(flag)
 
     def _round(self, source: Iterator[T], name: str) -> list[T] | None:
-        """One round's rows (none on other ranks than the first); None when there are no more."""
-        parcel = next((encode(row) for row in source), [])
-        sizes = self._sizes(_num_bytes(parcel), name)
+        """One round's rows (none on ranks above 0); None when there are no more."""
+        parcel = next((torch.cat(encode(row)) for row in source), torch.empty(0, dtype=torch.uint8))
+        sizes = self._sizes(len(parcel), name)
         return self._arrived(parcel, sizes, name) if any(sizes) else None
 
     def _broadcast(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The buffer, with what the first rank has in it."""
-        for piece in _pieces([buffer], self._piece_bytes):
+        """The buffer, filled with rank 0's."""
+        for piece in self._pieces(buffer):
             dist.broadcast(piece, group=self._group, group_src=0)
         return buffer
 
-    def _from_first(self, num_bytes: int) -> torch.Tensor:
+    def _from_rank_0(self, num_bytes: int) -> torch.Tensor:
         return self._broadcast(torch.empty(num_bytes, dtype=torch.uint8))
 
     def _sizes(self, mine: int, name: str) -> list[int]:
@@ -199,27 +198,26 @@ class Exchange:
             dist.all_gather(sizes, torch.tensor([mine]), group=self._group)
         return [int(size) for size in sizes]
 
-    def _arrived(self, parcel: Parcel, sizes: list[int], name: str) -> list[Any]:
-        """The values of all ranks that sent one, on the first."""
+    def _arrived(self, parcel: torch.Tensor, sizes: list[int], name: str) -> list[Any]:
+        """The values of all ranks that sent one, on rank 0; its own is decoded too, so that all have the same types."""
+        if self._rank != 0 and len(parcel):
+            with self._mark(f"{name}: rank {self._rank} to rank 0"):
+                for piece in self._pieces(parcel):
+                    dist.send(piece, group=self._group, group_dst=0)
         if self._rank != 0:
-            if parcel:
-                self._send(parcel, name)
             return []
-        # The first rank's own value takes the same way, so that all have the same types and lie on the CPU.
-        mine = [decode(_joined(parcel))] if parcel else []
+        mine = [decode(parcel)] if len(parcel) else []
         return mine + [decode(self._received(rank, sizes[rank], name)) for rank in range(1, len(sizes)) if sizes[rank]]
-
-    def _send(self, parcel: Parcel, name: str) -> None:
-        with self._mark(f"{name}: rank {self._rank} to rank 0"):
-            for piece in _pieces(parcel, self._piece_bytes):
-                dist.send(piece, group=self._group, group_dst=0)
 
     def _received(self, rank: int, size: int, name: str) -> torch.Tensor:
         arrived = torch.empty(size, dtype=torch.uint8)
         with self._mark(f"{name}: rank {rank} to rank 0"):
-            for piece in _pieces([arrived], self._piece_bytes):
+            for piece in self._pieces(arrived):
                 dist.recv(piece, group=self._group, group_src=rank)
         return arrived
+
+    def _pieces(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(buffer, self._piece_bytes) if len(buffer) else ()
 
 
 def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:
@@ -235,28 +233,3 @@ def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:
         return take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
     return tensor_codec.decode(json.loads(header.numpy().tobytes().decode("utf-8", "surrogatepass")), tensor_of)
-
-
-def _num_bytes(parcel: Parcel) -> int:
-    return sum(map(len, parcel))
-
-
-def _joined(buffers: Parcel) -> torch.Tensor:
-    return buffers[0] if len(buffers) == 1 else torch.cat(buffers)
-
-
-def _pieces(parcel: Parcel, piece_bytes: int) -> Iterator[torch.Tensor]:
-    """The joined buffers cut into pieces, all of the same length but the last: views, but where one crosses buffers."""
-    pending: Parcel = []
-    room = piece_bytes
-    for buffer in parcel:
-        start = 0
-        while start < len(buffer):
-            taken = buffer[start : start + room]
-            pending.append(taken)
-            start, room = start + len(taken), room - len(taken)
-            if room == 0:
-                yield _joined(pending)
-                pending, room = [], piece_bytes
-    if pending:
-        yield _joined(pending)
