@@ -1,20 +1,20 @@
-"""What several processes cost and gain: QuartzNet 5x5 on 1 and 2 processes, or on 1, 2, 4, 8 GPUs where there are.
+"""What several processes cost and gain: QuartzNet 5x5 on 1 and 2 processes, or on 1, 2, 4 and 8 GPUs.
 
     python benchmarks/ddp_scaling.py [--rounds 5] [--steps 4] [--batch_size 4] [--seconds 2] [--quick]
 
-It starts its own ranks, with one thread each. In every rank all loops run in turn, several rounds, each over the same
-batches with weights of its own; what is timed are the steps behind two that warm up. A time is the mean over the ranks,
-what is printed the median of the rounds, of ratios too. The loops:
+It starts its own ranks, with one thread each. In every rank all loops run in turn for several rounds, each over the
+same batches with weights of its own. The first two steps of a loop are not timed. A time is the mean over the ranks;
+the tables show medians of the rounds, also for ratios. The loops:
 
-- ours: ``factory.train``. It also agrees with the other ranks, at each step, on whether the loss was finite.
-- by hand: one DistributedDataParallel around everything, nothing checked, nothing agreed on.
-- by hand, agreeing: the same, and an update is made only where the loss is finite on all ranks: one more all-reduce.
-- one DDP per module: each module with weights in its own, with ``find_unused_parameters``, as NeMo 0.11 does it.
-- ours, by hand, no exchange: the same loops when no rank hears of another.
+- ours: ``factory.train``. At each step it also agrees with the other ranks on whether the loss was finite.
+- by hand: one DistributedDataParallel around everything, without any checks.
+- by hand, agreeing: the same, but it updates only if the loss is finite on all ranks: one more all-reduce.
+- one DDP per module: each module with weights has its own, with ``find_unused_parameters``, as in NeMo 0.11.
+- ours, by hand, no exchange: the same loops, but ranks exchange nothing.
 
-Communication is what a step takes above the same loop without exchange. That is what is lost to it: the part of an
-all-reduce that hides behind the backward pass does not count, and waiting for a slower rank does. Timing the
-all-reduces themselves would say the opposite of both. CPU time is that of all threads of the process.
+Communication is the time of a step minus the time of the same loop without exchange. So the part of an all-reduce that
+overlaps with the backward pass does not count, and waiting for a slower rank does; timing the all-reduces themselves
+would give the opposite of both. CPU time is that of all threads of the process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from nemo_lite.core.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 ACCUMULATED = (1, 4)
-# DistributedDataParallel arranges its buckets anew behind the first step.
+# DistributedDataParallel rebuilds its buckets after the first step.
 WARM_UP = 2
 NUM_FILES = 32
 
@@ -62,7 +62,7 @@ PER_MODULE, OURS_APART, BY_HAND_APART = "one DDP per module", "ours, no exchange
 
 @dataclass(frozen=True)
 class Job:
-    """What the ranks are to measure; ``num_steps`` are those of a loop in one round."""
+    """What the ranks measure; ``num_steps`` is the number of steps of a loop in one round."""
 
     folder: str
     config: str
@@ -83,7 +83,7 @@ class Sample(NamedTuple):
     Attributes:
         seconds: of a step.
         cpu_seconds: of a step, all threads of the process together.
-        data_share: of its time spent waiting for batches, if the loop tells.
+        data_share: share of the time spent waiting for batches, where the loop reports it.
     """
 
     seconds: float
@@ -92,14 +92,14 @@ class Sample(NamedTuple):
 
 
 class Clock:
-    """Measures a loop, its warm-up left out."""
+    """Measures a loop without its warm-up."""
 
     def __init__(self, device: torch.device, num_steps: int) -> None:
         self._device, self._num_steps = device, num_steps
         self._started, self._cpu_started, self.sample = 0.0, 0.0, Sample(0.0, 0.0)
 
     def step_done(self, step: int) -> None:
-        """Call it after each step. The device is waited for at the first and the last that count, not in between."""
+        """Call it after each step. It synchronises the device at the first and the last step that count only."""
         done = step + 1
         if done not in (WARM_UP, self._num_steps):
             return
@@ -131,7 +131,7 @@ class Network(nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Network:
-        """With weights of its own, the same in all."""
+        """A new network; all have equal weights."""
         torch.manual_seed(0)
         return cls(recipe.preprocessor(), recipe.encoder(), recipe.decoder(), recipe.loss())
 
@@ -141,13 +141,13 @@ class Network(nn.Module):
 
 
 class Meter(nemo.NeMoCallback):
-    """Times our loop: by the clock of all loops, and its waiting by the loop's own account."""
+    """Times our loop with the clock of all loops; reads the time spent waiting from the loop itself."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.data_share = clock, 0.0
 
     def on_step_end(self, state: ActionState) -> None:
-        """Tell the clock; forget the timing of the warm-up."""
+        """Tell the clock; reset the timing after the warm-up."""
         self.clock.step_done(state.step)
         if state.step + 1 == WARM_UP:
             state.timing(self)
@@ -158,7 +158,7 @@ class Meter(nemo.NeMoCallback):
 
 
 class Ours:
-    """``train``: the factory's, or that of a process alone."""
+    """``train``: the factory's, or that of a single process."""
 
     def __init__(self, train: Callable[..., None], data: Any, network: Network, device: torch.device) -> None:
         self._train, self._network, self._device = train, network, device
@@ -216,7 +216,7 @@ class ByHand:
         return clock.sample
 
     def _wrapped(self) -> tuple[nn.Module, list[DistributedDataParallel]]:
-        """What computes the loss, and what in it exchanges gradients; made anew in each round, as ours is."""
+        """The module that computes the loss, and its DDP wrappers; made again in each round, as in ours."""
         if not dist.is_initialized():
             return self.network, []
         settings: dict[str, Any] = {"broadcast_buffers": False}
@@ -238,8 +238,8 @@ def all_finite(losses: Sequence[torch.Tensor]) -> bool:
 
 
 def make_loops(factory: nemo.NeuralModuleFactory, job: Job) -> dict[str, Ours | ByHand]:
-    """The loops by name; without other ranks there are two."""
-    rank, world_size, device = factory.global_rank or 0, factory.world_size, factory.device
+    """The loops by name; on one rank there are two."""
+    rank, world_size, device = factory.global_rank or 0, factory.world_size, torch.device(str(factory.device))
     manifest = str(Path(job.folder, "noise.json"))
     settings = {"batch_size": job.batch_size, "num_workers": job.num_workers, "bucketing": False}
     data = job.recipe.data_layer(manifest, training=True, **settings)
@@ -266,7 +266,7 @@ def run_rank(rank: int, world_size: int, port: int, job: Job) -> None:
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
         os.environ.update({name: str(number) for name, number in names.items()})
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
-    # Its successor does not exist in the oldest torch that runs this.
+    # The oldest supported torch does not have its successor.
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
     torch.set_num_threads(1)
     nemo.logging.set_verbosity(nemo.logging.WARNING)
@@ -282,7 +282,7 @@ def measure(
     """For each loop a sample from each round."""
     samples: dict[str, list[Sample]] = {name: [] for name in loops}
     for number in range(job.rounds):
-        # Who goes first changes, so that none profits from what another leaves behind.
+        # The order changes, so that no loop always profits from warm caches.
         for name in list(loops)[:: -1 if number % 2 else 1]:
             factory.sync_all_processes()
             samples[name].append(loops[name].run(job.num_steps, accumulated))
@@ -310,7 +310,7 @@ class Result:
 
 
 def on_ranks(world_size: int, job: Job) -> dict[int, Result]:
-    """What so many ranks measured, by the number of accumulated batches."""
+    """What this many ranks measured, by the number of accumulated batches."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     mp.spawn(run_rank, (world_size, port, job), nprocs=world_size)  # type: ignore[no-untyped-call, attr-defined]
@@ -325,7 +325,7 @@ def mean_over(ranks: Sequence[Mapping[str, Sequence[Sequence[float]]]]) -> Resul
 
 
 def write_noise(job: Job, seconds: float, count: int) -> None:
-    """A manifest of so many utterances of noise; few files, each of them many times."""
+    """A manifest of ``count`` utterances of noise: few files, each used many times."""
     rng = np.random.default_rng(0)
     for number in range(NUM_FILES):
         soundfile.write(Path(job.folder, f"{number}.wav"), rng.normal(0, 0.1, int(seconds * 16000)), 16000)
@@ -351,7 +351,7 @@ def print_times(results: Mapping[int, Mapping[int, Result]]) -> None:
 
 
 def print_shares(results: Mapping[int, Mapping[int, Result]], batch_seconds: float) -> None:
-    """A row for each number of processes and of accumulated batches: where a step of ours goes, and what it gives."""
+    """For each number of processes and accumulated batches: where the time of our step goes, and the throughput."""
     heads = ("data", "compute", "communication", "(by hand)", "audio-s/s a process", "of the first row's")
     print(f"\n{'processes':>9} {'accumulated':>11} " + " ".join(f"{head:>{max(len(head), 7)}}" for head in heads))
     first: dict[int, float] = {}
@@ -381,12 +381,12 @@ def main() -> None:
     if args.quick:
         args.rounds, args.steps, args.batch_size, args.seconds = 1, 1, 1, 0.5
     worlds = args.processes or [size for size in (1, 2, 4, 8) if size <= max(gpus, 2 * (not gpus))]
-    # With find_unused_parameters each run would say that none is unused.
+    # With find_unused_parameters, each run would log that no parameter is unused.
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     with tempfile.TemporaryDirectory() as folder:
         config = "digits.yaml" if args.quick else "quartznet5x5.yaml"
         job = Job(folder, config, args.rounds, WARM_UP + args.steps, args.batch_size, args.num_workers)
-        # Ours fetches the batches of the next step before this one is over.
+        # Our loop fetches the batches of the next step before the current one ends.
         write_noise(job, args.seconds, (job.num_steps + 1) * args.batch_size * max(ACCUMULATED) * max(worlds))
         results = {world_size: on_ranks(world_size, job) for world_size in worlds}
     where = torch.cuda.get_device_name() if gpus else "CPU, 1 thread a process"

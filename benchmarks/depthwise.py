@@ -27,24 +27,32 @@ SHAPES = [(16, 256, 33, 400), (16, 96, 11, 400), (4, 512, 75, 400)]  # utterance
 Run = Callable[[], object]
 
 
+def padding_of(conv: TimeConv1d) -> int:
+    """Of the frames, on each side; Conv1d also takes names such as "same", which Jasper does not use."""
+    assert not isinstance(conv.padding, str)
+    return conv.padding[0]
+
+
 def conv1d(x: Tensor, conv: TimeConv1d) -> Tensor:
     return F.conv1d(x, conv.weight, None, 1, conv.padding, 1, conv.groups)
 
 
 def conv2d_channels_last(x: Tensor, conv: TimeConv1d) -> Tensor:
     image = x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-    return F.conv2d(image, conv.weight.unsqueeze(2), None, 1, (0, conv.padding[0]), 1, conv.groups).squeeze(2)
+    return F.conv2d(image, conv.weight.unsqueeze(2), None, 1, (0, padding_of(conv)), 1, conv.groups).squeeze(2)
 
 
 def fft(x: Tensor, conv: TimeConv1d) -> Tensor:
     num_frames, num_taps = x.shape[2], conv.weight.shape[2]
     size = -(-(num_frames + num_taps - 1) // 60) * 60  # a product of small primes, where FFTs are fast
     product = torch.fft.rfft(x.float(), size) * torch.fft.rfft(conv.weight[:, 0].float().flip(1), size)
-    return torch.fft.irfft(product, size)[..., conv.padding[0] : conv.padding[0] + num_frames]
+    signal: Tensor = torch.fft.irfft(product, size)
+    return signal[..., padding_of(conv) : padding_of(conv) + num_frames]
 
 
 def nemo_asr(x: Tensor, conv: TimeConv1d) -> Tensor:
-    return conv(x)
+    out: Tensor = conv(x)
+    return out
 
 
 def step(function: Callable[[Tensor], Tensor], x: Tensor, autocast: bool) -> Run:

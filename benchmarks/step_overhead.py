@@ -60,7 +60,8 @@ class Mlp(nemo.TrainableNM):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x)
+        y: torch.Tensor = self.layers(x)
+        return y
 
 
 class Mse(nemo.LossNM):
@@ -142,7 +143,11 @@ def make_optimizer(*modules: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for module in modules for p in module.parameters()], lr=1e-4)
 
 
-def train(losses: list[nemo.NmTensor], num_steps: int, callbacks: Sequence[object] = ()) -> None:
+def train(
+    losses: list[nemo.NmTensor],
+    num_steps: int,
+    callbacks: Sequence[nemo.NeMoCallback | nemo.SimpleLossLoggerCallback] = (),
+) -> None:
     """Our loop, with the optimizer of the other."""
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
     modules = [module for module in nemo.Dag(losses).modules.values() if isinstance(module, nn.Module)]
@@ -175,7 +180,7 @@ def compare(case: MlpCase | QuartzNetCase, rounds: int) -> str:
     for run in times:
         run()
     for number in range(rounds):
-        # Who goes first changes, so that neither profits from what the other leaves behind.
+        # The order changes, so that neither loop always profits from warm caches.
         for run in list(times)[:: -1 if number % 2 else 1]:
             times[run].append(timed(run, case.num_steps))
     ours, by_hand = times.values()
@@ -193,7 +198,10 @@ def main() -> None:
     nemo.logging.set_verbosity(nemo.logging.WARNING)
     print(f"{'':<30} {'ours us/step':>12} {'hand us/step':>12} {'ratio':>8}")
     with tempfile.TemporaryDirectory() as folder:
-        cases = [MlpCase(50 if args.quick else 2000), QuartzNetCase(2 if args.quick else 8, Path(folder))]
+        cases: list[MlpCase | QuartzNetCase] = [
+            MlpCase(50 if args.quick else 2000),
+            QuartzNetCase(2 if args.quick else 8, Path(folder)),
+        ]
         for case in cases:
             print(compare(case, args.rounds), flush=True)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Batching, Shard, padding_share, training_plan
+from nemo_lite.core.action_state import ActionState
 
 CONFIG = Path(__file__).resolve().parents[1] / "examples/asr/configs/digits.yaml"
 WAYS = {"plain shuffling": False, "bucketing": True}
@@ -64,12 +65,12 @@ class Meter(nemo.NeMoCallback):
 
     rate = 0.0
 
-    def on_step_end(self, state: nemo.core.ActionState) -> None:
+    def on_step_end(self, state: ActionState) -> None:
         """Start the clock behind the first step."""
         if state.step == 0:
             state.timing(self)
 
-    def on_action_end(self, state: nemo.core.ActionState) -> None:
+    def on_action_end(self, state: ActionState) -> None:
         """Read the clock."""
         self.rate = state.timing(self).amount_per_second
 
