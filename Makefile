@@ -1,11 +1,13 @@
-# Two commands do everything on a machine with Python only: make demo, make test.
+# On a machine with Python only: make demo, make test; while working: make check.
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 SYNTH := data/synth
 RUNS := runs/demo
+# Two test processes: the tests of several ranks start their own.
+PYTEST := $(RUN) -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test unit lint format clean
+.PHONY: demo test check unit lint format clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -21,8 +23,12 @@ demo: $(VENV)/.installed-demo
 
 test: lint unit
 
+# The inner loop: all but the tests that start processes or take long.
+check: lint
+	$(PYTEST) -q -m "not slow"
+
 unit: $(VENV)/.installed-demo-dev
-	$(RUN) -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff check .

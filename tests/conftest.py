@@ -1,10 +1,37 @@
-"""What all tests share: single-threaded torch."""
+"""What all tests share: single-threaded torch, and which tests ``make check`` leaves out."""
+
+from collections.abc import Iterator
+from types import FunctionType
 
 import pytest
 import torch
+
+# Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
+STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     # Small tensors gain nothing from a second thread, and several test processes lose much.
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function):
+            fixtures = [definition.func for name in item.fixturenames for definition in fixtures_of(item, name)]
+            if any(starts_processes(function, set()) for function in [item.function, *fixtures]):
+                item.add_marker(pytest.mark.slow)
+
+
+def fixtures_of(item: pytest.Function, name: str) -> Iterator[pytest.FixtureDef[object]]:
+    yield from item._fixtureinfo.name2fixturedefs.get(name, ())
+
+
+def starts_processes(function: object, seen: set[object]) -> bool:
+    """Whether a function of the tests calls one of ``STARTERS``."""
+    if not isinstance(function, FunctionType) or function in seen:
+        return False
+    seen.add(function)
+    called = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return any(getattr(other, "__module__", None) in STARTERS or starts_processes(other, seen) for other in called)

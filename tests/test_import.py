@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SLOW_AND_RARE = (
     "tensorboard",
     "torch.utils.tensorboard",

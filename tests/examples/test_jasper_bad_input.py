@@ -257,6 +257,7 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
     assert "no complete checkpoint: got STEP-1 lacks JasperEncoder-STEP-1.safetensors" in told
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_says_one_line_and_returns_2(corpus):
     options = ["--model_config", corpus / "tones.yaml", "--train_dataset", "none", "--max_steps", 1]
     told = "DataError: none: the manifest does not exist; name a file with one JSON object a line\n"

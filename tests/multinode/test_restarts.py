@@ -15,7 +15,7 @@ from toys.machines import ROOT
 from toys.ranks import free_port, on_ranks
 from toys.small_training import train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 
 SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 STEPS, DIES_AT = 12, 9  # four steps make an epoch: the last checkpoint is after eight

@@ -17,7 +17,7 @@ from toys.machines import Lan, Started, two_machines, why_impossible
 from toys.ranks import on_ranks
 from toys.small_training import train
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.xdist_group("machines")]
 
 SCRIPT = Path(__file__).parents[1] / "toys" / "small_training.py"
 PORT = 29500

@@ -182,6 +182,7 @@ def test_curves_without_a_place_are_refused(tmp_path):
         made(use_tb=False).get_tb_writer()
 
 
+@pytest.mark.slow
 def test_the_writer_is_made_when_first_asked_for_and_once(tmp_path):
     code = f"""
 import sys

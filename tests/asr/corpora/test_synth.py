@@ -93,6 +93,7 @@ def test_what_was_spoken_before_does_not_change_an_utterance():
         assert np.array_equal(synthesizer.speak("november five", voice), alone)
 
 
+@pytest.mark.slow
 def test_what_the_memory_held_does_not_change_any_voice_of_the_corpus():
     code = """
 import hashlib

@@ -145,6 +145,7 @@ def test_the_workers_do_not_change_what_a_run_sees(bucketing, folder):
         assert all(torch.equal(a, b) for a, b in zip(mine.values, theirs.values, strict=True))
 
 
+@pytest.mark.slow
 def test_spawned_workers_see_the_same(folder, monkeypatch):
     make_set(folder)
     plain = batches_of(layer_of(), training=True)
