@@ -58,6 +58,7 @@ ORDERS = {
     """,
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": "manifest_lines < manifest < dataset < loading, preflight, audio_files < audio_to_text",
+    "nemo_asr.decoding": "greedy, texts",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors",
     "nemo_asr.models": "convolution, jasper_spec, losses < squeeze_excite < jasper_blocks < jasper",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < trial < recipe",

@@ -91,7 +91,7 @@ def test_doors_hold_re_exports_only() -> None:
 PLACES = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
     "nemo_lite.backends.pytorch.adapter": "PyTorchAdapter",
-    "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents unique_names",
+    "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents",
     "nemo_lite.backends.pytorch.data": """
         Asking Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Seeded Shard Uneven as_values
         evaluation_plan leftover_of length_of settle
