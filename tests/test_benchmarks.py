@@ -1,5 +1,6 @@
 """Every benchmark runs, few steps of it, and prints its table. The figures are not judged here."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,11 @@ QUICKLY = {
     "depthwise.py": ("--rounds", "1"),
     "ddp_scaling.py": ("--quick",),
 }
+GOLDEN = {"golden.py", "golden_api.py", "golden_cases.py", "golden_runs.py"}  # takes minutes: run by hand
 
 
 def test_every_benchmark_is_run_here():
-    assert {path.name for path in BENCHMARKS.glob("*.py")} == set(QUICKLY)
+    assert {path.name for path in BENCHMARKS.glob("*.py")} == {*QUICKLY, *GOLDEN}
 
 
 @pytest.mark.slow
@@ -27,3 +29,51 @@ def test_a_benchmark_prints_its_table(name):
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr[-2000:]
     assert len(run.stdout.splitlines()) >= 2
+
+
+@pytest.fixture
+def golden(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("golden")
+    for name in GOLDEN:
+        sys.modules.pop(Path(name).stem, None)
+
+
+def test_two_golden_records_differ_by_section_and_a_line_names_the_place(golden):
+    old = {"losses": {"plain": {"loss": ["0x1.8p+1", "0x1.0p+1"]}}, "errors": {"typo": {"exit": [2]}}}
+    new = {"losses": {"plain": {"loss": ["0x1.8p+1", "0x1.2p+1"]}}, "errors": {"typo": {"exit": [2]}}}
+    assert golden.differences(old, old, ["losses", "errors"]) == {}
+    found = golden.differences(old, new, ["losses", "errors"])
+    assert found.keys() == {"losses"}
+    assert "-plain/loss: 0x1.0p+1\n+plain/loss: 0x1.2p+1" in found["losses"]
+    assert "and 3 more lines; see them with --full" in golden.differences(old, new, ["losses"], most=2)["losses"]
+    assert golden.differences(old, {**new, "errors": {}}, ["errors"]).keys() == {"errors"}
+
+
+def test_times_paths_and_places_of_log_lines_are_no_difference_between_golden_runs(golden):
+    runs = sys.modules["golden_runs"]
+    text = "[NeMo I 2026-01-02 03:04:05 actions:229] /tmp/x/runs saved in 0.25 seconds"
+    assert runs.normal(text, Path("/tmp/x")) == "[NeMo I] WORK/runs saved in N seconds"
+
+
+def test_golden_cases_have_names_of_their_own(golden):
+    first, later = sys.modules["golden_runs"].needed(list(golden.SECTIONS))
+    names = [case.name for case in first + later]
+    assert len(names) == len(set(names)) > 60
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["compare", "none.json"], "none.json cannot be read as a record"),
+        (["compare", "none.json", "--only", "loses"], "no section loses; known: losses, rates"),
+        (["record", "none/golden.json"], "there is no folder none; make it first"),
+    ],
+)
+def test_golden_misused_says_so_and_returns_2(words, told, golden, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["golden.py", *words])
+    with pytest.raises(SystemExit) as stopped:
+        golden.main()
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
