@@ -57,7 +57,9 @@ ORDERS = {
         < known_modules, corpora
     """,
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
-    "nemo_asr.data": "manifest_lines < manifest < dataset < loading, preflight, audio_files < audio_to_text",
+    "nemo_asr.data": """
+        utterances, audio_files < manifest_lines, dataset < manifest, preflight < speech_data_layer < audio_to_text
+    """,
     "nemo_asr.decoding": "greedy, texts",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors",
     "nemo_asr.models": "convolution, jasper_spec, losses < squeeze_excite < jasper_blocks < jasper",

@@ -1,4 +1,4 @@
-"""A small manifest with its audio files, and data layers over it."""
+"""Manifest lines; a small manifest with its audio files, and data layers over it."""
 
 import json
 
@@ -33,3 +33,17 @@ def layer_of(manifest="train.json", batch_size=4, **arguments):
 def damage(folder, *numbers):
     for number in numbers:
         (folder / f"{number}.wav").write_bytes(b"RIFF damaged")
+
+
+def entry(**changes):
+    """One manifest line; None leaves a key out."""
+    line = {"audio_filepath": "wav/a.wav", "duration": 1.5, "text": "one two", **changes}
+    return {key: value for key, value in line.items() if value is not None}
+
+
+def write(path, *lines):
+    """A manifest of these lines; bytes are written as they are."""
+    path.write_bytes(
+        b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    )
+    return str(path)

@@ -3,15 +3,11 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from toys.manifests import LABELS, damage, layer_of, make_set
+from toys.manifests import damage, layer_of, make_set
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
-from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.preflight import checked
-from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data import Shard, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import SingleProcess
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
@@ -170,15 +166,6 @@ def test_training_is_shuffled_anew_in_each_epoch_and_the_same_in_each_run(folder
     assert ids_of(batches_of(layer_of(shuffle=False), training=True)) == list(range(12))
 
 
-def test_an_epoch_can_be_entered_in_the_middle(folder):
-    make_set(folder)
-    layer = layer_of(augmentor=NOISE)
-    whole = batches_of(layer, training=True, epoch=3)
-    rest = list(layer.loader(training=True, shard=Shard()).epoch(3, first=2))
-    assert ids_of(rest) == ids_of(whole[2:])
-    assert torch.equal(rest[0].values[0], whole[2].values[0])
-
-
 def test_augmentation_acts_in_training_only(folder):
     make_set(folder)
     layer = layer_of(shuffle=False, augmentor=NOISE)
@@ -232,37 +219,6 @@ def test_texts_outside_the_vocabulary_are_dropped_counted_and_shown(folder, caps
 def test_labels_are_checked_before_the_manifest(folder):
     with pytest.raises(ConfigError, match=r"labels\[1\]"):
         AudioToTextDataLayer("none.json", labels=["a", "a"], batch_size=1)
-
-
-def test_missing_audio_files_are_found_when_the_layer_is_made(folder):
-    make_set(folder)
-    for number in (2, 5):
-        (folder / f"{number}.wav").unlink()
-    with pytest.raises(DataError) as error:
-        layer_of()
-    lines = str(error.value).splitlines()
-    assert lines[0].startswith("train.json:2: the audio file 2.wav cannot be opened (No such file or directory); mend")
-    assert lines[1].startswith("train.json:5: ")
-    assert len(lines) == 2
-    assert len(layer_of(load_audio=False)) == 12
-
-
-def test_empty_audio_files_are_found_when_the_layer_is_made(folder):
-    make_set(folder)
-    (folder / "2.wav").write_bytes(b"")
-    with pytest.raises(DataError, match=r"^train\.json:2: the audio file 2\.wav is empty \(0 bytes\); make it again"):
-        layer_of()
-
-
-def test_of_a_large_set_evenly_spread_lines_are_looked_at_and_the_rest_when_read(folder):
-    make_set(folder)
-    (folder / "5.wav").unlink()
-    manifest, parser = Manifest.open("train.json"), make_parser(LABELS)
-    kept, all_seen = checked(manifest, parser, limit=3)
-    assert (len(kept), all_seen) == (12, False)
-    (folder / "12.wav").unlink()
-    with pytest.raises(DataError, match=r"^train\.json:12: "):
-        checked(manifest, parser, limit=3)
 
 
 def test_damaged_files_within_the_budget_are_skipped_counted_and_listed_at_the_end(folder, capsys):
@@ -384,29 +340,6 @@ def test_resampling_is_said_with_its_count_and_only_once(folder, capsys):
     assert "resampled" not in capsys.readouterr().out
 
 
-def test_utterances_that_ctc_cannot_align_are_listed_by_line(folder):
-    make_set(folder, 3)
-    texts = ["aab", "aabb", "abc"]
-    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
-    lines = [{**line, "text": text} for line, text in zip(lines, texts, strict=True)]
-    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
-    asked = []
-    found = layer_of().infeasible(lambda num_samples: asked.append(num_samples) or 4)
-    assert [str(item) for item in found] == ['train.json:2: 4 frames cannot hold "aabb", which needs 6']
-    assert sorted(asked) == [3360, 3520, 3680]
-
-
-def test_feasibility_agrees_with_torchs_ctc_loss(folder):
-    make_set(folder, 1)
-    for text in ("aab", "aabb", "abab", "aaa", "abc a"):
-        line = json.loads((folder / "train.json").read_text())
-        (folder / "one.json").write_text(json.dumps({**line, "text": text}))
-        ids = torch.tensor([[LABELS.index(character) for character in text]])
-        log_probs = torch.full((4, 1, 5), -np.log(5.0))
-        loss = torch.nn.functional.ctc_loss(log_probs, ids, torch.tensor([4]), torch.tensor([len(text)]), blank=4)
-        assert bool(torch.isinf(loss)) == bool(layer_of("one.json").infeasible(lambda _: 4)), text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -456,14 +389,6 @@ def test_utterances_are_named_without_the_folder_that_their_manifest_lies_in(fol
     assert layer.place_of(2) == "sets/train.json:3"
     layer.leave_out([0], "of a test")
     assert [layer.id_of(item) for item in range(2)] == ["train.json:2", "train.json:3"]
-
-
-def test_infeasible_utterances_tell_their_positions(folder):
-    make_set(folder)
-    layer = layer_of()
-    found = layer.infeasible(lambda num_samples: 1)  # one frame: "a" fits, "ab" does not
-    assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
-    assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]
 
 
 @pytest.mark.skipif(not DIGITS.exists(), reason="the spoken digits are not beside this checkout")

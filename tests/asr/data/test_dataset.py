@@ -1,4 +1,4 @@
-"""What a worker does: a request in, one padded batch out, faults told instead of raised."""
+"""What a worker does: a request in, one padded batch out, faults as data instead of raised."""
 
 import json
 import pickle
@@ -9,9 +9,10 @@ import soundfile
 import torch
 
 from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.data.dataset import AudioTextDataset, Reading, Request, collate
+from nemo_asr.data.dataset import Reading, SpeechDataset, collate
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.text.parser import make_parser
+from nemo_lite.backends.pytorch.data import Request
 
 LABELS = [" ", "a", "b", "c"]
 
@@ -30,11 +31,12 @@ def manifest(tmp_path):
 
 
 def dataset_of(manifest, augmentor=None, seed=0, **reading):
-    return AudioTextDataset(manifest.reader, make_parser(LABELS), Reading(**reading), augmentor, seed)
+    return SpeechDataset(manifest.reader, make_parser(LABELS), Reading(**reading), augmentor, seed)
 
 
 def load(dataset, manifest, rows, spares=(), **request):
-    return dataset[Request(refs=manifest.refs(rows), spares=manifest.refs(list(spares)), **{"epoch": 0, **request})]
+    items, others = (list(zip(some, manifest.refs(list(some)), strict=True)) for some in (rows, spares))
+    return dataset[Request(number=1, items=items, spares=others, **{"epoch": 0, **request})]
 
 
 def test_a_batch_is_padded_at_the_end_with_zeros(manifest):
@@ -47,8 +49,8 @@ def test_a_batch_is_padded_at_the_end_with_zeros(manifest):
     assert audio[1, :1600].abs().max() > 0.4
     assert labels.tolist() == [[1, 2, 3], [1, 0, 0], [1, 2, 0]]
     assert label_lens.tolist() == [3, 1, 2]
-    assert loaded.rows == [3, 0, 1]
-    assert loaded.num_samples == 6400 + 1600 + 3200
+    assert loaded.ids == [3, 0, 1]
+    assert loaded.amount == pytest.approx(0.4 + 0.1 + 0.2)
 
 
 def test_begin_end_and_pad_ids_surround_the_labels(manifest):
@@ -65,8 +67,8 @@ def test_an_utterance_is_the_same_alone_and_in_a_batch(manifest):
 
 def test_conversions_are_counted(manifest):
     loaded = load(dataset_of(manifest), manifest, [0, 2])
-    assert loaded.resampled == {8000: 1}
-    assert loaded.num_mixed_down == 1
+    assert loaded.counts["resampled"] == {8000: 1}
+    assert loaded.counts["mixed_down"] == {2: 1}
     assert loaded.values[1].tolist() == [1600, 4800]
 
 
@@ -74,7 +76,7 @@ def test_faults_are_told_with_their_row_and_the_rest_of_the_batch_is_kept(manife
     (tmp_path / "2.wav").write_bytes(b"RIFF")
     (tmp_path / "3.wav").unlink()
     loaded = load(dataset_of(manifest), manifest, [1, 2, 3])
-    assert loaded.rows == [3]
+    assert loaded.ids == [3]
     assert [row for row, _ in loaded.faults] == [1, 2]
     assert "train.json:2: " in loaded.faults[0][1]
     assert "3.wav cannot be opened" in loaded.faults[1][1]
@@ -82,25 +84,25 @@ def test_faults_are_told_with_their_row_and_the_rest_of_the_batch_is_kept(manife
 
 
 def test_a_text_that_the_vocabulary_cannot_write_is_a_fault(manifest, tmp_path):
-    loaded = load(AudioTextDataset(manifest.reader, make_parser(["x"]), Reading()), manifest, [0])
+    loaded = load(SpeechDataset(manifest.reader, make_parser(["x"]), Reading()), manifest, [0])
     assert "train.json:1: no character of the text is in the vocabulary: got 'a'" in loaded.faults[0][1]
 
 
 def test_spares_are_tried_only_when_nothing_else_can_be_used(manifest, tmp_path):
     dataset = dataset_of(manifest)
-    assert load(dataset, manifest, [0], spares=[1, 2]).rows == [0]
+    assert load(dataset, manifest, [0], spares=[1, 2]).ids == [0]
     (tmp_path / "1.wav").unlink()
     (tmp_path / "2.wav").unlink()
     loaded = load(dataset, manifest, [0], spares=[1, 2, 3])
-    assert loaded.rows == [2]
+    assert loaded.ids == [2]
     assert [row for row, _ in loaded.faults] == [0, 1]
     assert load(dataset, manifest, [0, 1]).values == ()
 
 
 def test_characters_outside_the_vocabulary_are_counted_for_each_batch(manifest):
-    dataset = AudioTextDataset(manifest.reader, make_parser(["a"]), Reading())
-    assert load(dataset, manifest, [2, 3]).unknown == {" ": 1, "b": 2, "c": 1}
-    assert load(dataset, manifest, [0]).unknown == {}
+    dataset = SpeechDataset(manifest.reader, make_parser(["a"]), Reading())
+    assert load(dataset, manifest, [2, 3]).counts["unknown"] == {" ": 1, "b": 2, "c": 1}
+    assert load(dataset, manifest, [0]).counts["unknown"] == {}
 
 
 def test_audio_is_left_out_without_load_audio(manifest, tmp_path):
@@ -115,18 +117,18 @@ def test_audio_is_left_out_without_load_audio(manifest, tmp_path):
 def test_perturbation_follows_from_seed_epoch_and_row_not_from_the_batch(manifest):
     augmentor = AudioAugmentor.from_config({"white_noise": {"prob": 1.0, "min_level": -30, "max_level": -20}})
     dataset = dataset_of(manifest, augmentor)
-    rows = [load(dataset, manifest, [0, 1], augment=augment).values[0][:, :1600] for augment in (True, False)]
+    rows = [load(dataset, manifest, [0, 1], training=training).values[0][:, :1600] for training in (True, False)]
     noise = rows[0] - rows[1]
     assert float((noise[0] - noise[1]).abs().max()) > 0.01
 
     def first(dataset, rows, **request):
         return load(dataset, manifest, rows, **request).values[0][0, :1600]
 
-    alone = first(dataset, [0], augment=True)
-    assert torch.equal(alone, first(dataset, [0, 3], augment=True))
-    assert torch.equal(alone, first(pickle.loads(pickle.dumps(dataset)), [0], augment=True))
-    assert not torch.equal(alone, first(dataset, [0], augment=True, epoch=1))
-    assert not torch.equal(alone, first(dataset_of(manifest, augmentor, seed=1), [0], augment=True))
+    alone = first(dataset, [0], training=True)
+    assert torch.equal(alone, first(dataset, [0, 3], training=True))
+    assert torch.equal(alone, first(pickle.loads(pickle.dumps(dataset)), [0], training=True))
+    assert not torch.equal(alone, first(dataset, [0], training=True, epoch=1))
+    assert not torch.equal(alone, first(dataset_of(manifest, augmentor, seed=1), [0], training=True))
     assert torch.equal(first(dataset, [0]), first(dataset_of(manifest), [0]))
 
 
@@ -141,7 +143,7 @@ def test_a_changed_manifest_ends_the_run(manifest, tmp_path):
 
 def test_an_argument_that_does_not_fit_the_audio_ends_the_run(manifest):
     augmentor = AudioAugmentor.from_config({"speed": {"prob": 1.0, "sr": 8000, "min_speed_rate": 0.9}})
-    loaded = load(dataset_of(manifest, augmentor), manifest, [0], augment=True)
+    loaded = load(dataset_of(manifest, augmentor), manifest, [0], training=True)
     assert "speed.sr: the audio has another sample rate" in loaded.fatal
 
 

@@ -1,1 +1,10 @@
-"""Manifests and the data layers over them."""
+"""Data layers of speech, and the parts to make another one of. Re-exports, nothing else."""
+
+from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
+from nemo_asr.data.dataset import Reading as Reading
+from nemo_asr.data.manifest import Manifest as Manifest
+from nemo_asr.data.speech_data_layer import SpeechDataLayer as SpeechDataLayer
+from nemo_asr.data.utterances import Utterance as Utterance
+from nemo_asr.data.utterances import UtteranceReader as UtteranceReader
+from nemo_asr.data.utterances import Utterances as Utterances

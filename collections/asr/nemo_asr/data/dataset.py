@@ -1,42 +1,25 @@
-"""From manifest lines to one padded batch: what a worker process does. No order of data, no budget for faults in here.
-
-A worker gets requests that say where the lines are written, so it needs no index of the manifest: a set of a million
-utterances costs it nothing.
-"""
+"""From references to one padded batch of audio and labels: what a worker process does. No order, no fault budget."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from nemo_asr.arguments import check_least
 from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.audio.reading import Samples, read_audio
-from nemo_asr.data.manifest_lines import LineRef, ManifestChangedError, Reader, Utterance
+from nemo_asr.data.utterances import R, Utterance, UtteranceReader
 from nemo_asr.text.parser import CharParser
-from nemo_lite.errors import DataError, NemoLiteError
+from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Request
+from nemo_lite.errors import DataError
 
-
-class Request(NamedTuple):
-    """One batch to load.
-
-    Attributes:
-        epoch: part of the seed of every random draw.
-        refs: the utterances.
-        spares: utterances to try, one after the other, when none of the others can be used.
-        augment: whether to perturb the audio.
-    """
-
-    epoch: int
-    refs: Sequence[LineRef]
-    spares: Sequence[LineRef] = ()
-    augment: bool = False
+Item = tuple[Samples, list[int]]
+# Kinds of findings that are no faults: files by their other rate, by their several channels; characters.
+RESAMPLED, MIXED_DOWN, UNKNOWN = "resampled", "mixed_down", "unknown"
 
 
 @dataclass(frozen=True)
@@ -51,52 +34,25 @@ class Reading:
     eos_id: int | None = None
     pad_id: int | None = None
 
-
-@dataclass
-class Loaded:
-    """One batch, and what was noticed on the way.
-
-    Attributes:
-        values: audio (B, T) float32, its lengths (B,), label ids (B, U) and their lengths (B,), all padded at the end.
-        rows: which utterances these are.
-        num_samples: samples in all, without padding.
-        faults: rows that could not be used, each with the reason.
-        resampled: how many files had which other rate.
-        num_mixed_down: how many files had more than one channel.
-        unknown: characters outside the vocabulary.
-        fatal: a reason to end the run, or nothing.
-    """
-
-    values: tuple[Tensor, ...] = ()
-    rows: list[int] = field(default_factory=list)
-    num_samples: int = 0
-    faults: list[tuple[int, str]] = field(default_factory=list)
-    resampled: Counter[int] = field(default_factory=Counter)
-    num_mixed_down: int = 0
-    unknown: Counter[str] = field(default_factory=Counter)
-    fatal: str = ""
-
-    def pin_memory(self) -> Loaded:
-        """The same with page-locked tensors; torch's DataLoader looks for this name."""
-        self.values = tuple(value.pin_memory() for value in self.values)
-        return self
+    def __post_init__(self) -> None:
+        check_least(sample_rate=(self.sample_rate, 1))
 
 
-class AudioTextDataset(Dataset[Loaded]):
-    """Loads the batch that a request describes; equal requests give equal batches, in any process.
+class SpeechDataset(ItemDataset[R, Item]):
+    """Samples and label ids of utterances; a batch is audio (B, T), its lengths (B,), ids (B, U), their lengths (B,).
 
     Args:
-        reader: reads manifest lines.
+        reader: finds utterances.
         parser: turns text into label ids.
         reading: how audio is read and what surrounds the label ids.
-        augmentor: perturbs audio where the request says so; its draws follow from (seed, epoch, row), so any number of
-            ranks and workers perturbs an utterance alike.
+        augmentor: perturbs audio in training; its draws follow from (seed, epoch, position), so any number of ranks and
+            workers perturbs an utterance alike.
         seed: base of the draws.
     """
 
     def __init__(
         self,
-        reader: Reader,
+        reader: UtteranceReader[R],
         parser: CharParser,
         reading: Reading,
         augmentor: AudioAugmentor | None = None,
@@ -104,39 +60,30 @@ class AudioTextDataset(Dataset[Loaded]):
     ) -> None:
         self.reader, self.parser, self.reading, self.augmentor, self.seed = reader, parser, reading, augmentor, seed
 
-    def __getitem__(self, request: Request) -> Loaded:
-        loaded, audio, labels = Loaded(), list[Samples](), list[list[int]]()
+    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> Item:
+        """Samples (T,) and label ids of one utterance."""
+        utterance = self.reader.utterance(ref)
         self.parser.unknown.clear()
         try:
-            for ref in request.refs:
-                self._load(ref, request, loaded, audio, labels)
-            for ref in request.spares:
-                if not loaded.rows:
-                    self._load(ref, request, loaded, audio, labels)
-        except NemoLiteError as error:
-            return Loaded(fatal=str(error))  # as data: raised in a worker it would arrive with a traceback in its text
-        if loaded.rows:
-            loaded.values = collate(audio, labels, self.reading.pad_id or 0)
-            loaded.num_samples = sum(map(len, audio))
-        loaded.unknown = Counter(self.parser.unknown)
-        return loaded
-
-    def _load(
-        self, ref: LineRef, request: Request, loaded: Loaded, audio: list[Samples], labels: list[list[int]]
-    ) -> None:
-        """Add one utterance to the batch, or its fault to the faults."""
-        try:
-            utterance = self.reader.utterance(ref)
             ids = self.label_ids(utterance)
-            samples = self._samples(utterance, ref.row, request, loaded)
-        except ManifestChangedError:
-            raise
-        except DataError as error:
-            loaded.faults.append((ref.row, str(error)))
-            return
-        loaded.rows.append(ref.row)
-        audio.append(samples)
-        labels.append(ids)
+        finally:
+            counts[UNKNOWN].update(self.parser.unknown)
+        if not self.reading.load_audio:
+            return np.zeros(0, np.float32), ids
+        samples = self._samples(utterance, counts)
+        if self.augmentor is not None and request.training:
+            rng = np.random.default_rng([self.seed, request.epoch, position])
+            samples = self.augmentor.perturb(samples, self.reading.sample_rate, rng)
+        return samples, ids
+
+    def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:
+        """See :func:`collate`."""
+        audio, labels = zip(*items, strict=True)
+        return collate(audio, labels, self.reading.pad_id or 0)
+
+    def amount(self, items: Sequence[Item]) -> float:
+        """Seconds of audio, without padding."""
+        return sum(len(samples) for samples, _ in items) / self.reading.sample_rate
 
     def label_ids(self, utterance: Utterance) -> list[int]:
         """The ids of its text between ``bos_id`` and ``eos_id``.
@@ -152,11 +99,9 @@ class AudioTextDataset(Dataset[Loaded]):
         after = [] if self.reading.eos_id is None else [self.reading.eos_id]
         return [*before, *ids, *after]
 
-    def _samples(self, utterance: Utterance, row: int, request: Request, loaded: Loaded) -> Samples:
-        if not self.reading.load_audio:
-            return np.zeros(0, np.float32)
+    def _samples(self, utterance: Utterance, counts: Counts) -> Samples:
         audio = read_audio(
-            utterance.audio_path,
+            self.reader.audio(utterance),
             sample_rate=self.reading.sample_rate,
             offset=utterance.offset,
             duration=utterance.duration,
@@ -165,13 +110,10 @@ class AudioTextDataset(Dataset[Loaded]):
             place=utterance.place,
         )
         if audio.source_rate != self.reading.sample_rate:
-            loaded.resampled[audio.source_rate] += 1
-        loaded.num_mixed_down += audio.num_channels > 1
-        if self.augmentor is None or not request.augment:
-            return audio.samples
-        rng = np.random.default_rng([self.seed, request.epoch, row])
-        perturbed: Samples = self.augmentor.perturb(audio.samples, self.reading.sample_rate, rng)
-        return perturbed
+            counts[RESAMPLED][audio.source_rate] += 1
+        if audio.num_channels > 1:
+            counts[MIXED_DOWN][audio.num_channels] += 1
+        return audio.samples
 
 
 def collate(audio: Sequence[Samples], labels: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, ...]:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.data.utterances import Integers, Seconds, Utterance
+from nemo_lite.backends.pytorch.data import LISTED, DataChangedError, listed
 from nemo_lite.errors import DataError
 
-Seconds: TypeAlias = "npt.NDArray[np.float32]"
-Integers: TypeAlias = "npt.NDArray[np.integer[Any]]"
-
-LISTED = 5  # how many places an error or a summary names
 MAX_LINE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
 _GUESSED_LINE_BYTES = 1 << 12
@@ -31,10 +29,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _NULL = rb"\u0000"  # as JSON spells the only character that no path can have
 _MOST_SECONDS = float(np.finfo(np.float32).max)
-
-
-class ManifestChangedError(DataError):
-    """A manifest that is not the file any more that was opened: what is known about its lines does not hold."""
 
 
 class Line(msgspec.Struct):
@@ -56,38 +50,9 @@ _decoder = msgspec.json.Decoder(Line)
 class LineRef(NamedTuple):
     """Where one utterance is written: all that a worker needs to read it."""
 
-    row: int
     source: int
     offset: int
     line: int
-
-
-@dataclass(frozen=True)
-class Utterance:
-    """One manifest line.
-
-    Attributes:
-        place: ``manifest:line``, for messages.
-        audio_path: absolute or relative to the working directory, ready to open.
-        duration: seconds.
-        offset: seconds into the file, or None where the line has none (then the utterance is the whole file).
-        text: the words as written.
-        speaker: as written, or None.
-    """
-
-    place: str
-    audio_path: str
-    duration: float
-    offset: float | None
-    text: str
-    speaker: str | int | None
-
-
-def listed(problems: Sequence[str], total: int) -> str:
-    """The first few problems, one a line, and how many more there are."""
-    shown = problems[:LISTED]
-    more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
-    return "\n".join([*shown, *more])
 
 
 class Source:
@@ -119,13 +84,12 @@ class Source:
         """An open descriptor of the file as it was at first.
 
         Raises:
-            ManifestChangedError: its size or time of change is another one now.
+            DataChangedError: its size or time of change is another one now.
         """
         descriptor = self._open() if self._descriptor is None else self._descriptor
         if self._seen(descriptor) != self._identity:
-            raise ManifestChangedError(
-                "the manifest changed while it was in use", place=self.path, remedy="start the run again"
-            )
+            problem = "the manifest changed while it was in use"
+            raise DataChangedError(problem, place=self.path, remedy="start the run again")
         return descriptor
 
     def line_at(self, offset: int) -> bytes:
@@ -143,7 +107,7 @@ class Source:
         return os.path.join(self.folder, os.path.expanduser(path))
 
 
-class Reader:
+class LineReader:
     """Reads utterances of some manifests by reference. Small: this is what a worker process gets."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -157,7 +121,7 @@ class Reader:
         """Read one line again.
 
         Raises:
-            ManifestChangedError: the manifest is not the file any more that was opened.
+            DataChangedError: the manifest is not the file any more that was opened.
             DataError: the file that ``text_filepath`` names cannot be read.
         """
         source, place = self.sources[ref.source], self.place(ref)
@@ -171,10 +135,29 @@ class Reader:
             speaker=line.speaker,
         )
 
+    def check_audio(self, utterance: Utterance) -> None:
+        """Raise DataError if the audio file is missing or empty."""
+        try:
+            status = os.stat(utterance.audio_path)
+        except OSError as error:
+            problem, remedy = f"cannot be opened ({error.strerror})", "mend the path, or delete the line"
+        else:
+            if stat.S_ISDIR(status.st_mode):
+                problem, remedy = "is a folder", "mend the path, or delete the line"
+            elif status.st_size == 0:
+                problem, remedy = "is empty (0 bytes)", "make it again, or delete the line"
+            else:
+                return
+        raise DataError(f"the audio file {utterance.audio_path} {problem}", place=utterance.place, remedy=remedy)
 
-@dataclass(frozen=True)
-class Scan:
-    source: Source
+    def audio(self, utterance: Utterance) -> str:
+        """The path."""
+        return utterance.audio_path
+
+
+class Scan(NamedTuple):
+    """What is known of the lines of one file."""
+
     offsets: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int32]
     durations: Seconds
@@ -203,7 +186,7 @@ def scan(source: Source) -> Scan:
         raise DataError(listed(problems, num_problems))
     if not sum(map(len, lines)):
         raise DataError("the manifest is empty", place=source.path, remedy="it needs one JSON object a line")
-    return Scan(source, np.concatenate(offsets), np.concatenate(lines), np.concatenate(durations))
+    return Scan(np.concatenate(offsets), np.concatenate(lines), np.concatenate(durations))
 
 
 def _blocks(source: Source) -> Iterator[tuple[int, bytes]]:

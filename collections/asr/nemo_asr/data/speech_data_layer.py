@@ -1,0 +1,247 @@
+"""SpeechDataLayer: the base of data layers of transcribed speech. Which utterances there are: its subclasses."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.arguments import check_least
+from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.data import preflight
+from nemo_asr.data.dataset import MIXED_DOWN, RESAMPLED, UNKNOWN, Reading, SpeechDataset
+from nemo_asr.data.preflight import Infeasible
+from nemo_asr.data.utterances import Utterances
+from nemo_asr.text.parser import CharParser
+from nemo_lite.backends.pytorch.data import Batching, Counts, PlannedLoader, Shard, UnusableItems, budget_of, plans
+from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+from nemo_lite.utils.digests import digest_of, digest_of_files
+
+
+class SpeechDataLayer(DataLayerNM):
+    """Transcribed speech: audio (B, T) at the sample rate, label ids (B, U), and their lengths (B,).
+
+    A subclass gives the utterances. Its first argument says where they are. It shares the rest: reading, perturbing,
+    batches of equal cost, the account of unusable utterances, and the checks before training.
+
+    Args:
+        utterances: where each is, and how long.
+        make_parser: gives a text parser; called once for each loader.
+        reading: how audio is read.
+        batching: how utterances are gathered into batches.
+        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
+        max_corrupt: see `budget_of`.
+        num_workers: processes that load batches; 0 loads in this one.
+        pin_memory: page-locked tensors, which go to a GPU faster.
+        name: the module's name.
+
+    Raises:
+        UsageError: arguments that contradict each other.
+        DataError: audio that is not there, or texts of which the vocabulary can write none.
+    """
+
+    amount_unit: ClassVar[str] = "audio-s"
+    remedy: ClassVar[str] = "mend the files, delete their lines, or raise max_corrupt"
+    """What a user can do about unusable utterances."""
+
+    def __init__(
+        self,
+        utterances: Utterances[Any],
+        make_parser: Callable[[], CharParser],
+        *,
+        reading: Reading,
+        batching: Batching,
+        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
+        max_corrupt: float | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        check_least(num_workers=(num_workers, 0))
+        if max_corrupt is not None and max_corrupt < 0:
+            raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
+        self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
+        self._batching, self._reading, self._make_parser = batching, reading, make_parser
+        self._augmentor = AudioAugmentor.from_config(augmentor) if isinstance(augmentor, Mapping) else augmentor
+        self._max_corrupt = max_corrupt
+        self._accounts: dict[bool, UnusableItems] = {}
+        parser = make_parser()
+        self.utterances, self._all_seen = preflight.checked(utterances, parser, files_too=reading.load_audio)
+        logging.info(self.utterances.summary())
+        if text_report := parser.report():
+            seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
+            logging.warning(f"{self.utterances.name}: {text_report}{seen}")
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio and text of a batch, each with its lengths."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._reading.sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "transcripts": NeuralType("B T", LabelsType()),
+            "transcript_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
+        batch = (symbol("B"),)
+        audio, text = (*batch, symbol("samples")), (*batch, symbol("U"))
+        return dict(zip(self.output_ports, (audio, batch, text, batch), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    @property
+    def durations(self) -> npt.NDArray[np.float32]:
+        """(N,) seconds of each utterance, as known before it is read."""
+        return self.utterances.durations
+
+    def lengths_in_samples(self) -> npt.NDArray[np.int64]:
+        """(N,) samples of each utterance, by its known duration."""
+        return preflight.lengths_in_samples(self.utterances, self._reading.sample_rate)
+
+    def infeasible(self, frames_of: Callable[[int], int]) -> list[Infeasible]:
+        """The utterances whose text needs more frames than there are; see `preflight.infeasible`. Reads every text.
+
+        Args:
+            frames_of: frames out of the encoder for a number of samples.
+        """
+        return preflight.infeasible(self.utterances, self._dataset(), frames_of)
+
+    def leave_out(self, rows: Sequence[int], reason: str) -> None:
+        """Go on without the utterances at these positions. Those behind them move up.
+
+        Args:
+            rows: positions, from 0 to ``len(self) - 1``.
+            reason: completes "12 ..." in the summary of what was kept and dropped.
+
+        Raises:
+            DataError: nothing would be left.
+        """
+        refused = np.zeros(len(self), bool)
+        refused[list(rows)] = True
+        self.utterances = self.utterances.without(refused, reason)
+        self._accounts.clear()  # they know utterances by their positions
+
+    def place_of(self, item: int) -> str:
+        """Where the utterance at a position comes from: ``manifest:line``."""
+        return self.utterances.place(item)
+
+    def id_of(self, item: int) -> str:
+        """The same without folders: machines may keep the data in different ones."""
+        return os.path.basename(self.place_of(item))
+
+    @property
+    def unusable(self) -> dict[int, str]:
+        """What turned out unusable while it was read, in any epoch: the reason by position, in order.
+
+        Of several ranks: what this rank read itself, and what all read in the epochs that are over.
+        """
+        faults = {row: fault for account in self._accounts.values() for row, fault in account.faults.items()}
+        return dict(sorted(faults.items()))
+
+    def report_unusable(self) -> None:
+        """List them all: for the end of a run, when the first messages about them are far above."""
+        if faults := self.unusable:
+            lines = "\n".join(f"  {fault}" for fault in faults.values())
+            logging.warning(
+                f"{self.utterances.name}: {len(faults)} of {len(self)} utterances could not be used:\n{lines}"
+            )
+
+    def corrupt_budget(self, training: bool) -> int:
+        """How many utterances may turn out unusable before the run ends."""
+        return budget_of(self._max_corrupt, len(self), training)
+
+    def loader(self, *, training: bool, shard: Shard) -> PlannedLoader:
+        """The batches of one rank. In evaluation every utterance comes once, in order, unperturbed.
+
+        Raises:
+            UsageError: no step is left by ``drop_last`` or by the shard's ``uneven``, or utterances are left over that
+                it does not allow, or ``max_batch_seconds`` is less than an utterance.
+        """
+        plan_of = plans(len(self), self._batching, shard, training=training, costs=self.durations)
+        if training and not plan_of(0).num_steps:
+            self._refuse_nothing_left(shard)
+        return PlannedLoader(
+            self._dataset(shard.seed),
+            plan_of,
+            list(self.output_ports),
+            shard,
+            refs_of=self.utterances.refs,
+            training=training,
+            account=self._account(training),
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+        )
+
+    def _refuse_nothing_left(self, shard: Shard) -> None:
+        by_choice = self._batching.drop_last
+        most = max(self.batch_size, 1) if by_choice else 1
+        raise UsageError(
+            f"{'drop_last' if by_choice else 'uneven=drop'} leaves no batch of {len(self)} utterances",
+            place=self.name,
+            wanted=f"at least {most * shard.world_size} ({'batch_size x ranks' if by_choice else 'one for each rank'})",
+            remedy="lower batch_size, or set drop_last to false" if by_choice else "use fewer ranks, or uneven=pad",
+        )
+
+    def _account(self, training: bool) -> UnusableItems:
+        """One for all loaders of a kind: what an epoch has told, the next need not tell again."""
+        if training not in self._accounts:
+            self._accounts[training] = UnusableItems(
+                self.utterances.name,
+                self.corrupt_budget(training),
+                self.place_of,
+                noun="utterance",
+                remedy=self.remedy,
+                tell_counts=partial(_tell_counts, self.utterances.name, self._reading.sample_rate, not self._all_seen),
+            )
+        return self._accounts[training]
+
+    def _dataset(self, seed: int = 0) -> SpeechDataset[Any]:
+        return SpeechDataset(self.utterances.reader, self._make_parser(), self._reading, self._augmentor, seed)
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """The content of each file under its name, the vocabulary, and the other arguments; no folders.
+
+        Manifests of noises and impulse responses count in the same way.
+        """
+        _, where, *_ = inspect.signature(type(self).__init__).parameters
+        arguments = {key: value for key, value in self.init_params.items() if key != where}
+        labels, augmentor = arguments.pop("labels", None), arguments.get("augmentor")
+        sounds: list[Path] = []
+        if isinstance(augmentor, Mapping):
+            arguments["augmentor"] = {name: _with_paths(settings) for name, settings in augmentor.items()}
+            sounds = [s["manifest_path"] for s in arguments["augmentor"].values() if "manifest_path" in s]
+        files = digest_of_files([*self.utterances.paths, *sounds])
+        return {**files, f"labels of {self.name}": digest_of(labels), self.name: digest_of(arguments)}
+
+
+def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:
+    """Log what was converted on the way and, where not all texts were checked before, which characters were lost."""
+
+    def some(count: int) -> str:
+        return "1 utterance" if count == 1 else f"{count} utterances"
+
+    for rate, count in sorted(counts[RESAMPLED].items()):
+        logging.info(f"{name}: {some(count)} resampled from {rate} Hz to {sample_rate} Hz")
+    if mixed_down := counts[MIXED_DOWN].total():
+        logging.info(f"{name}: {some(mixed_down)} of several channels averaged to one")
+    if with_unknown and (unknown := counts[UNKNOWN]):
+        shown = " ".join(f'"{symbol}" x{count}' for symbol, count in unknown.most_common(10))
+        logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown}")
+
+
+def _with_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: Path(value) if key == "manifest_path" else value for key, value in settings.items()}
