@@ -4,9 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from toys.beam_search import PrefixBeamSearch
 from toys.evaluated_texts import BLANK, LABELS, batch, transcripts
 
-from nemo_asr.decoding.texts import ctc_collapse, post_process_predictions, post_process_transcripts
+from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.decoding.texts import Decoder, ctc_collapse, post_process_predictions, post_process_transcripts
 from nemo_lite.errors import UsageError
 
 
@@ -59,3 +61,18 @@ def test_an_id_of_another_vocabulary_is_named():
         post_process_predictions([torch.tensor([[1, 7]])], LABELS)
     with pytest.raises(UsageError, match="got id -1"):
         post_process_transcripts([torch.tensor([[1, -1]])], [torch.tensor([2])], LABELS)
+
+
+@pytest.mark.parametrize("decoder", [GreedyCTCDecoder(), PrefixBeamSearch()])
+def test_every_decoder_gives_ids_that_become_text(decoder: Decoder):
+    best = torch.tensor([[1, 1, BLANK, 1, 2], [3, BLANK, BLANK, 2, 2]])
+    log_probs = torch.nn.functional.one_hot(best, 5).float().mul(9).log_softmax(2)
+    lengths = torch.tensor([5, 3])
+    assert post_process_predictions([decoder(log_probs, lengths)], LABELS) == ["aab", "c"]
+
+
+def test_a_beam_search_adds_up_alignments_that_greedy_decoding_does_not_see():
+    frame = [0.0, 0.4, 0.0, 0.0, 0.6]
+    log_probs = torch.tensor([[frame, frame]]).log()
+    texts = [post_process_predictions([each(log_probs)], LABELS) for each in (GreedyCTCDecoder(), PrefixBeamSearch())]
+    assert texts == [[""], ["a"]]  # 0.36 for no label; 0.16 + 0.24 + 0.24 for one

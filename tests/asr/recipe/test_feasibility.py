@@ -93,3 +93,18 @@ def test_of_many_texts_the_first_are_listed_and_long_ones_are_cut(folder, capsys
     assert told.count("frames cannot hold") == 20
     assert "30 of 30 texts do not fit their frames (10 more are not listed)" in told
     assert max(map(len, told.splitlines())) < 250
+
+
+def test_an_encoder_that_does_not_say_its_frames_is_told_and_nothing_is_left_out(folder, capsys, monkeypatch):
+    monkeypatch.setattr(JasperEncoder, "output_shapes", nemo.NeuralModule.output_shapes)
+    data_layer, log_probs, _ = connected()
+    assert (leave_out_infeasible(data_layer, log_probs), len(data_layer)) == (0, 4)
+    told = capsys.readouterr().err
+    assert "Transcripts are not compared with the encoder's output: " in told
+    assert "give an output_shapes to JasperEncoder" in told
+
+
+def test_a_data_layer_that_does_not_know_its_lengths_is_not_looked_at(folder):
+    _, log_probs, _ = connected()
+    stranger = nemo.DataLayerNM()
+    assert leave_out_infeasible(stranger, log_probs) == warn_of_infeasible(stranger, log_probs) == 0

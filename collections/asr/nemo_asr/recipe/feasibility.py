@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from nemo_asr.data.preflight import Infeasible
 from nemo_lite import Dag, DataLayerNM, NmTensor, logging
 from nemo_lite.core.show import frames_of
+from nemo_lite.errors import UsageError
 
 MOST_LISTED = 20
 
@@ -51,7 +52,12 @@ def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
 def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: str) -> list[Infeasible]:
     if not isinstance(data_layer, KnowsLengths):
         return []
-    found = data_layer.infeasible(frames_of(Dag([log_probs]), log_probs))
+    try:
+        num_frames = frames_of(Dag([log_probs]), log_probs)
+    except UsageError as error:
+        logging.warning("Transcripts are not compared with the encoder's output: %s", error)
+        return []
+    found = data_layer.infeasible(num_frames)
     for infeasible in found[:MOST_LISTED]:
         logging.warning("%s", infeasible)
     if found:

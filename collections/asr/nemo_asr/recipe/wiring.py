@@ -79,19 +79,22 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
 def pass_through(module: NeuralModule, *signals: Signal) -> list[Signal]:
     """Connect a module to signals; what it gives. Lengths that it does not give are those of the first signal.
 
-    A port takes the first signal of its element type, else the one at its position, so that the connection itself says
-    what does not fit. The k-th port for lengths belongs to the k-th other port, among inputs and among outputs.
+    A port takes the first signal of its element type that is left; a port that needs one and finds none takes the first
+    that is left, so that the connection says what does not fit. The k-th port for lengths belongs to the k-th other
+    port, among inputs and among outputs.
     """
-    ports = {port: ntype for port, ntype in module.input_ports.items() if not _is_lengths(ntype)}
-    chosen = [
-        next((s for s in signals if _is(s, type(ntype.elements_type))), None if ntype.optional else signals[index])
-        for index, (port, ntype) in enumerate(ports.items())
-        if index < len(signals) or ntype.optional
-    ]
-    inputs = {port: signal.values for port, signal in zip(ports, chosen, strict=False) if signal}
-    for port, signal in zip((p for p in module.input_ports if p not in ports), chosen, strict=False):
-        if signal and signal.lengths:
-            inputs[port] = signal.lengths
+    ports = module.input_ports
+    left, chosen, inputs = list(signals), list[Signal | None](), {}
+    for port, ntype in ports.items():
+        if not _is_lengths(ntype):
+            found = next((signal for signal in left if _is(signal, type(ntype.elements_type))), None)
+            chosen.append(left[0] if found is None and left and not ntype.optional else found)
+            if signal := chosen[-1]:
+                left.remove(signal)
+                inputs[port] = signal.values
+    for port, of in zip((port for port, ntype in ports.items() if _is_lengths(ntype)), chosen, strict=False):
+        if of and of.lengths:
+            inputs[port] = of.lengths
     return signals_of(module.connect(**inputs), signals[0].lengths)
 
 

@@ -1,0 +1,111 @@
+"""What makes a class known to YAML files: one line; its role follows from its ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nemo_asr
+from nemo_asr.recipe import registry
+from nemo_asr.recipe.registry import KNOWN, register, role_of
+from nemo_lite import NonTrainableNM
+from nemo_lite.core import AcousticEncodedRepresentation, LengthsType, LogitsType, NeuralType, Ports, SpectrogramType
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.errors import UnknownNameError, UsageError
+
+ROLES = {
+    "data layer": ["AudioToTextDataLayer"],
+    "preprocessor": [
+        "AudioPreprocessing",
+        "AudioToMFCCPreprocessor",
+        "AudioToMelSpectrogramPreprocessor",
+        "AudioToSpectrogramPreprocessor",
+    ],
+    "multiplier": ["MultiplyBatch"],
+    "augmentation": ["SpectrogramAugmentation"],
+    "encoder": ["JasperEncoder"],
+    "decoder": ["JasperDecoderForCTC"],
+    "loss": ["CTCLossNM"],
+    "greedy": ["GreedyCTCDecoder"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    known, defaults = dict(registry.KNOWN), dict(registry.DEFAULTS)
+    yield
+    for now, before in ((registry.KNOWN, known), (registry.DEFAULTS, defaults)):
+        now.clear()
+        now.update(before)  # type: ignore[arg-type]
+
+
+class Pooling(NonTrainableNM):
+    """Takes a spectrogram and gives encoded frames; its ports are known to the class."""
+
+    input_ports: Ports = {"spectrogram": NeuralType("B D T", SpectrogramType())}
+    output_ports: Ports = {"pooled": NeuralType("B D T", AcousticEncodedRepresentation())}
+
+    def forward(self, spectrogram: object) -> object:
+        return spectrogram
+
+
+class Logits(Pooling):
+    """Gives what no role of a recipe gives."""
+
+    output_ports: Ports = {"logits": NeuralType("B T D", LogitsType()), "length": NeuralType("B", LengthsType())}
+
+
+class Listed(Pooling):
+    """Its ports need more than a size of what its constructor sets."""
+
+    @property
+    def input_ports(self) -> Ports:
+        return {name: NeuralType("B D T", SpectrogramType()) for name in self._names}  # type: ignore[union-attr]
+
+
+def test_roles_of_the_collections_modules_follow_from_their_ports() -> None:
+    for role, names in ROLES.items():
+        for name in names:
+            assert (KNOWN[name].role, role_of(KNOWN[name].module_class)) == (role, role), name
+
+
+def test_one_line_makes_a_class_known_under_its_name() -> None:
+    register(Pooling)
+    assert (KNOWN["Pooling"].module_class, KNOWN["Pooling"].role) == (Pooling, "encoder")
+
+
+def test_ports_of_no_role_are_refused_with_all_roles() -> None:
+    with pytest.raises(UsageError, match=r"Logits: its ports are of no role .*gives LogitsType, wanted data layer: "):
+        register(Logits)
+
+
+def test_a_role_can_be_said_where_ports_need_an_object() -> None:
+    with pytest.raises(UsageError, match=r"Listed: its ports cannot be read before .*; give register the role as well"):
+        register(Listed)
+    register(Listed, role="encoder")
+    assert KNOWN["Listed"].role == "encoder"
+    with pytest.raises(UnknownNameError, match=r'role "encodr" is not known.*did you mean encoder\?'):
+        register(Listed, role="encodr")
+
+
+def test_a_default_fills_its_role() -> None:
+    assert {role: cls.__name__ for role, cls in registry.DEFAULTS.items()} == {
+        "data layer": "AudioToTextDataLayer",
+        "decoder": "JasperDecoderForCTC",
+        "loss": "CTCLossNM",
+        "greedy": "GreedyCTCDecoder",
+    }
+
+
+def test_classes_that_nobody_registered_are_unknown() -> None:
+    classes: list[type[NeuralModule]] = [nemo_asr.JasperDecoderForClassification, Pooling]
+    assert [cls.__name__ for cls in classes if cls.__name__ in KNOWN] == []
+
+
+def test_nothing_in_recipe_names_one_model() -> None:
+    folder = Path(registry.__file__).parent
+    names = {name.lower() for name in (*KNOWN, *registry.MODEL_NAMES)} | {"jasper", "quartznet"}
+    found = [f"{path.name}: {n}" for path in folder.glob("*.py") for n in names if n in path.read_text().lower()]
+    assert found == []

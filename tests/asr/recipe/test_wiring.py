@@ -1,0 +1,135 @@
+"""connect: which wire goes to which port follows from element types, and lengths follow what they are lengths of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from toys.nets import Points
+
+import nemo_asr
+from nemo_asr.recipe.wiring import Model, connect, pass_through, signals_of
+from nemo_lite import Dag, DataLayerNM, LossNM, NmTensor
+from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
+from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
+
+LABELS = ["a", "b"]
+
+
+@pytest.fixture
+def data_layer(tmp_path: Path) -> DataLayerNM:
+    soundfile.write(tmp_path / "a.wav", np.zeros(16000, np.float32), 16000)
+    line = {"audio_filepath": str(tmp_path / "a.wav"), "duration": 1.0, "text": "ab"}
+    (tmp_path / "m.json").write_text(json.dumps(line) + "\n")
+    return nemo_asr.AudioToTextDataLayer(str(tmp_path / "m.json"), LABELS, 1)
+
+
+def model(features: int = 16) -> Model:
+    block = {"filters": 8, "repeat": 1, "kernel": 3, "stride": 2, "dilation": 1, "dropout": 0.0, "residual": False}
+    return Model(
+        nemo_asr.AudioToMelSpectrogramPreprocessor(features=16),
+        nemo_asr.JasperEncoder(jasper=[block], activation="relu", feat_in=features),
+        nemo_asr.JasperDecoderForCTC(feat_in=8, num_classes=2),
+        nemo_asr.CTCLossNM(num_classes=2),
+        nemo_asr.GreedyCTCDecoder(),
+        nemo_asr.MultiplyBatch(2),
+        nemo_asr.SpectrogramAugmentation(freq_masks=1),
+    )
+
+
+def inputs_of(wire: NmTensor | None) -> dict[str, str]:
+    """The ports of the call that makes a wire -> where their wires come from."""
+    assert wire is not None
+    return {port: given.place for port, given in wire.producer_args.items()}
+
+
+def test_evaluation_goes_from_audio_to_loss_and_predictions(data_layer: DataLayerNM) -> None:
+    wires = connect(model(), data_layer)
+    assert inputs_of(wires.loss) == {
+        "log_probs": "jasper_decoder_for_ctc.output",
+        "targets": "audio_to_text_data_layer.transcripts",
+        "input_length": "jasper_encoder.encoded_lengths",
+        "target_length": "audio_to_text_data_layer.transcript_length",
+    }
+    # The decoder gives no lengths: those of its input go on. Optional lengths are connected.
+    assert inputs_of(wires.predictions) == {
+        "log_probs": "jasper_decoder_for_ctc.output",
+        "log_probs_length": "jasper_encoder.encoded_lengths",
+    }
+    assert wires.scored == [wires.loss, wires.predictions, wires.transcripts, wires.transcript_lengths]
+    assert None not in wires.scored
+
+
+def test_training_goes_through_multiplier_and_augmentation(data_layer: DataLayerNM) -> None:
+    wires = connect(model(), data_layer, training=True)
+    names = [node.name for node in Dag([wires.loss]).nodes]
+    assert names == [
+        *("audio_to_mel_spectrogram_preprocessor", "multiply_batch", "spectrogram_augmentation", "jasper_encoder"),
+        *("jasper_decoder_for_ctc", "ctc_loss"),
+    ]
+    assert inputs_of(wires.loss)["target_length"] == "multiply_batch.out_y_len"
+    plain = replace(model(), multiplier=None, augmentation=None)
+    assert len(Dag([connect(plain, data_layer, training=True).loss]).nodes) == 4
+
+
+def test_recordings_without_texts_have_predictions_only(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(16000, np.float32), 16000)
+    wires = connect(model(), nemo_asr.AudioFilesDataLayer([str(tmp_path / "a.wav")]))
+    assert (wires.loss, wires.transcripts, wires.transcript_lengths) == (None, None, None)
+    assert wires.predictions.producer.name == "greedy_ctc_decoder"
+
+
+class LossOfTargets(LossNM):
+    """Its ports are in another order than those of the CTC loss."""
+
+    input_ports: Ports = {
+        "target_length": NeuralType("B", LengthsType()),
+        "input_length": NeuralType("B", LengthsType()),
+        "targets": NeuralType("B T", LabelsType()),
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "weights": NeuralType("B", LabelsType(), optional=True),
+    }
+    output_ports: Ports = {"loss": NeuralType(None, LossType())}
+
+    def _loss_function(  # type: ignore[override]  # each loss has parameters of its own
+        self,
+        target_length: torch.Tensor,
+        input_length: torch.Tensor,
+        targets: torch.Tensor,
+        log_probs: torch.Tensor,
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return log_probs.sum()
+
+
+def test_ports_in_another_order_get_their_wires_by_type(data_layer: DataLayerNM) -> None:
+    inputs = inputs_of(connect(replace(model(), loss=LossOfTargets()), data_layer).loss)
+    assert inputs["log_probs"] == "jasper_decoder_for_ctc.output"
+    assert inputs["input_length"] == "jasper_encoder.encoded_lengths"
+    assert inputs["target_length"] == "audio_to_text_data_layer.transcript_length"
+
+
+def test_what_does_not_fit_is_the_ports_own_error(data_layer: DataLayerNM) -> None:
+    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"jasper_encoder\.audio_signal cannot take audio_to_mel"):
+        connect(model(features=80), data_layer)
+    audio, _ = signals_of(data_layer())
+    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"audio_signal cannot take audio_to_text"):
+        pass_through(model().encoder, audio)
+    with pytest.raises(NeuralPortNameMismatchError, match=r"not connected: .*wanted targets"):
+        pass_through(model().loss, *pass_through(model().decoder, *encoded(data_layer)))
+
+
+def encoded(data_layer: DataLayerNM) -> list[nemo_asr.recipe.wiring.Signal]:
+    shared = model()
+    audio, _ = signals_of(data_layer())
+    return pass_through(shared.encoder, *pass_through(shared.preprocessor, audio))
+
+
+def test_data_without_audio_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"points: the data layer gives no audio: got x, y"):
+        connect(model(), Points())
