@@ -1,22 +1,26 @@
-"""What all speech data layers share, over several ranks: the account of unusable utterances, and fingerprints."""
+"""What all speech data layers share, for manifests and for a zip file: unusable utterances, plans, fingerprints."""
 
 import hashlib
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 from toys.manifests import LABELS, damage, layer_of, make_set
 from toys.ranks import on_ranks
+from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer
 from nemo_lite import DeviceType
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
 from nemo_lite.backends.pytorch.data import Shard, settle
 from nemo_lite.core.backend import LaunchOptions
+from nemo_lite.errors import DataError
 
 
 def evaluate(folder, num_times, max_corrupt):
@@ -117,3 +121,81 @@ def test_a_manifest_of_noises_counts_by_content_too(machines: list[Path]) -> Non
     with (there / "noise.json").open("a") as file:
         file.write("\n")
     assert differing(prints(here), prints(there)) == {"noise.json"}
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """The utterances of ``make_set`` in ``sets/clips.zip``, number n as member ``n``."""
+    monkeypatch.chdir(tmp_path)
+    make_set(tmp_path, 12)
+    (tmp_path / "sets").mkdir()
+    with zipfile.ZipFile(tmp_path / "sets/clips.zip", "w") as members:
+        for number in range(1, 13):
+            members.write(tmp_path / f"{number}.wav", f"{number:02}.wav")
+            members.writestr(f"{number:02}.txt", "a" if number % 2 else "ab")
+    return "sets/clips.zip"
+
+
+def damage_member(archive, number):
+    """Overwrite samples of a member where they lie in the archive."""
+    with zipfile.ZipFile(archive) as members:
+        start = members.getinfo(f"{number:02}.wav").header_offset
+    with open(archive, "r+b") as file:
+        file.seek(start + 500)
+        file.write(b"damaged")
+
+
+def batches_of(layer, training=False, epoch=0, **shard):
+    return list(layer.loader(training=training, shard=Shard(**shard)).epoch(epoch))
+
+
+def test_an_archive_gives_the_batches_of_a_manifest(archive):
+    zipped, plain = ZipDataLayer(archive, LABELS, 4), layer_of()
+    for training in (False, True):
+        for ours, theirs in zip(batches_of(zipped, training), batches_of(plain, training), strict=True):
+            assert list(ours.ids) == list(theirs.ids)
+            assert all(map(torch.equal, ours.values, theirs.values))
+            assert ours.amount == theirs.amount
+
+
+def test_workers_read_the_same_from_an_archive(archive):
+    alone, with_workers = (ZipDataLayer(archive, LABELS, 4, num_workers=workers) for workers in (0, 2))
+    for ours, theirs in zip(batches_of(alone, True), batches_of(with_workers, True), strict=True):
+        assert all(map(torch.equal, ours.values, theirs.values))
+
+
+def test_a_damaged_member_is_named_by_its_place_and_counts_against_the_budget(archive, capsys):
+    damage_member(archive, 3)
+    told = (
+        r'^sets/clips\.zip: 03: the archive cannot be read: got "Bad CRC-32 for file .*03\.wav.*"; 1 utterance cannot'
+    )
+    with pytest.raises(DataError, match=told + r" be used and max_corrupt allows 0: mend the members, or raise"):
+        batches_of(ZipDataLayer(archive, LABELS, 4))
+    layer = ZipDataLayer(archive, LABELS, 4, max_corrupt=1)
+    assert [row for batch in batches_of(layer) for row in batch.ids] == [0, 1, *range(3, 12)]
+    assert list(layer.unusable) == [2]
+    layer.report_unusable()
+    assert "sets/clips.zip: 1 of 12 utterances could not be used:\n  sets/clips.zip: 03: the" in capsys.readouterr().err
+
+
+def test_an_archive_is_put_into_buckets_and_shared_by_ranks(archive):
+    layer = ZipDataLayer(archive, LABELS, 2, bucketing=True)
+    ranks = [batches_of(layer, training=True, rank=rank, world_size=2) for rank in range(2)]
+    assert sorted(row for batches in ranks for batch in batches for row in batch.ids) == list(range(12))
+    for batches in zip(*ranks, strict=True):  # neighbours by duration at the same step
+        rows = sorted(row for batch in batches for row in batch.ids)
+        assert rows == list(range(rows[0], rows[0] + 4))
+    evaluated = [batches_of(layer, rank=rank, world_size=2) for rank in range(2)]
+    in_order = sorted((batch for batches in evaluated for batch in batches), key=lambda batch: batch.number)
+    assert [row for batch in in_order for row in batch.ids] == list(range(12))
+
+
+def test_an_archive_is_checked_before_training(archive):
+    layer = ZipDataLayer(archive, LABELS, 4)
+    found = layer.infeasible(lambda num_samples: 1)  # one frame: "a" fits, "ab" does not
+    assert [infeasible.place for infeasible in found] == [f"sets/clips.zip: {number:02}" for number in range(2, 13, 2)]
+    layer.leave_out([infeasible.row for infeasible in found], "of a test")
+    assert [layer.id_of(item) for item in range(len(layer))] == [
+        f"clips.zip: {number:02}" for number in range(1, 12, 2)
+    ]
+    assert list(layer.fingerprint()) == ["clips.zip", f"labels of {layer.name}", layer.name]

@@ -141,7 +141,9 @@ class SpeechDataLayer(DataLayerNM):
 
     def id_of(self, item: int) -> str:
         """The same without folders: machines may keep the data in different ones."""
-        return os.path.basename(self.place_of(item))
+        place = self.place_of(item)
+        path = next((path for path in self.utterances.paths if place.startswith(path)), "")
+        return os.path.basename(path) + place.removeprefix(path)
 
     @property
     def unusable(self) -> dict[int, str]:
