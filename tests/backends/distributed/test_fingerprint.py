@@ -29,11 +29,14 @@ def training_dag(n: int = 100, hidden: int = 4, twice: bool = False) -> Dag:
     return Dag([MSELoss()(predictions=net(x=predictions) if twice else predictions, target=y)])
 
 
-def test_a_fingerprint_names_code_script_files_modules_and_dags_in_this_order(tmp_path: Path) -> None:
+def test_a_fingerprint_names_code_script_files_modules_and_dags_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # as in a script
     config = tmp_path / "taylor.yaml"
     config.write_text("dim: 4\n")
     prints = fingerprint_of({"training DAG": training_dag()}, [config])
-    script = Path(sys.modules["__main__"].__file__ or "").name
+    script = Path(__file__).name
     assert list(prints) == [
         *("code of nemo_lite", script, "taylor.yaml"),
         *("real_function_data_layer", "taylor_net", "mse_loss", "training DAG"),
