@@ -47,7 +47,11 @@ class OneLineParser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             near = did_you_mean(unknown[0].partition("=")[0], known)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        self.check(parsed)
         return parsed
+
+    def check(self, parsed: Any) -> None:
+        """Called with what was parsed: a subclass checks it, and changes it, here. Nothing by default."""
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
@@ -63,18 +67,16 @@ class LaunchedParser(OneLineParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         add = self.add_argument_group("several processes").add_argument
-        rank_help = "index of this process on its machine, given by the launcher (default: the launcher's variables)"
+        rank_help = "index of this process on its machine (default: the launcher's variables)"
         # torch.distributed.launch passes --local-rank, its older versions --local_rank; torchrun passes nothing.
         add("--local_rank", "--local-rank", type=not_negative_int, help=rank_help)
         add("--launcher", choices=LAUNCHERS, default="auto", help="what started this process; none: nothing did")
         add("--init_method", help="tcp://host:port where processes meet (default: what the launcher says)")
         add("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
         add("--world_size", type=positive_int, help="number of processes, with --init_method")
-        backend_help = "what exchanges gradients (default: nccl on GPUs, else gloo)"
-        add("--dist_backend", choices=("nccl", "gloo"), help=backend_help)
+        add("--dist_backend", choices=("nccl", "gloo"), help="what exchanges gradients (default: nccl on GPUs)")
         add("--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them")
-        start_help = "seconds that processes wait for each other at the start"
-        add("--dist_start_timeout", type=seconds, default=60.0, help=start_help)
+        add("--dist_start_timeout", type=seconds, default=60.0, help="the same at the start, until all are there")
 
     def add_run_options(self, placements: type[Enum], load_dir: str | None = None) -> None:
         """The options of a script that runs a model: modules of one's own, device, precision, checkpoints.
@@ -84,12 +86,11 @@ class LaunchedParser(OneLineParser):
             load_dir: help of a ``--load_dir`` that the script needs; by default it can do without.
         """
         add = self.add_argument
-        import_help = "Python file to run first, which registers modules of your own; may be given several times"
+        import_help = "Python file with modules of your own, run first; may be given several times"
         add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
         own_help = "folder of checkpoints to start from (default: the run's own)"
         add("--load_dir", type=_folder, required=load_dir is not None, help=load_dir or own_help)
-        precision_help = "precision: float32 (O0) or mixed (O1) (default: O1 on a GPU, O0 on a CPU)"
-        add("--amp_opt_level", choices=("O0", "O1"), help=precision_help)
+        add("--amp_opt_level", choices=("O0", "O1"), help="float32 (O0) or mixed precision (O1, default on a GPU)")
         add(
             "--placement",
             type=partial(_member, placements),
@@ -99,27 +100,18 @@ class LaunchedParser(OneLineParser):
         )
         add("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
 
-    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """As in argparse; what the options and the launcher say must fit together."""
-        parsed = super().parse_args(args, namespace)
+    def check(self, parsed: Any) -> None:
+        """What the options and the launcher say must fit together; then files of ``--import`` are run."""
         process = self.process_of(parsed)
         parsed.local_rank = None if process is None else process.local_rank
         for file in getattr(parsed, "imports", ()):
             self._run_file(Path(file))
-        return parsed
 
     def process_of(self, parsed: Any) -> ProcessInfo | None:
         """Rank and world size by the options and the environment; ``None`` for a single process."""
+        given = {option: getattr(parsed, option) for option in ("launcher", "init_method", "rank", "world_size")}
         try:
-            return who_am_i(
-                parsed.local_rank,
-                launcher=parsed.launcher,
-                init_method=parsed.init_method,
-                rank=parsed.rank,
-                world_size=parsed.world_size,
-            )
+            return who_am_i(parsed.local_rank, **given)
         except UsageError as error:
             self.error(str(error))
 
@@ -155,8 +147,7 @@ class NemoArgParser(LaunchedParser):
         add = self.add_argument
         precision_help = "precision, from float32 (O0) and mixed (O1, O2) to half (O3)"
         add("--amp_opt_level", choices=("O0", "O1", "O2", "O3"), default="O0", help=precision_help)
-        benchmark_help = "let cuDNN time its kernels; for inputs of constant shapes"
-        add("--cudnn_benchmark", action="store_true", help=benchmark_help)
+        add("--cudnn_benchmark", action="store_true", help="let cuDNN time its kernels; for constant shapes")
         add("--model_config", help="YAML file of the model")
         add("--train_dataset", help="training data")
         add("--eval_datasets", nargs="*", help="evaluation data, any number of sets")
@@ -168,10 +159,8 @@ class NemoArgParser(LaunchedParser):
         add("--num_epochs", type=positive_int, help="epochs to train")
         add("--max_steps", type=positive_int, help="optimizer steps to train")
         add("--lr", type=not_negative_float, default=1e-3, help="initial learning rate")
-        policies = tuple(get_all_lr_classes())
-        add("--lr_policy", choices=policies, default="WarmupAnnealing", help="learning-rate policy")
-        batches_help = "batches whose gradients make one optimizer step"
-        add("--iter_per_step", type=positive_int, default=1, help=batches_help)
+        add("--lr_policy", choices=tuple(get_all_lr_classes()), default="WarmupAnnealing", help="learning-rate policy")
+        add("--iter_per_step", type=positive_int, default=1, help="micro-batches of one optimizer step")
         add("--work_dir", help="folder for logs, curves and checkpoints")
         add("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/checkpoints)")
         add("--create_tb_writer", action="store_true", help="write TensorBoard events")
@@ -198,36 +187,28 @@ class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if speaks else super()._get_help_string(action)
 
 
-def positive_int(text: str) -> int:
-    """An argparse type: a whole number from 1."""
-    value = _parsed(int, text)
-    if value is None or value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return value
+def _number(parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str) -> Callable[[str], N]:
+    """An argparse type: a number within bounds; ``wanted`` completes "'x' is not ..."."""
+
+    def checked(text: str) -> N:
+        try:
+            value = parse(text)
+        except ValueError:
+            value = None
+        if value is None or not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        return value
+
+    return checked
 
 
-def not_negative_int(text: str) -> int:
-    """An argparse type: a whole number from 0 that fits into 63 bits, as seeds have to."""
-    value = _parsed(int, text)
-    if value is None or not 0 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return value
-
-
-def not_negative_float(text: str) -> float:
-    """An argparse type: a number from 0 that fits into 32 bits, so that one may compute with it."""
-    value = _parsed(float, text)
-    if value is None or not 0 <= value < _LARGEST_FLOAT32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
-    return value
-
-
-def seconds(text: str) -> float:
-    """An argparse type: a time above 0 and up to a week."""
-    value = _parsed(float, text)
-    if value is None or not 0 < value <= _WEEK_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, up to {_WEEK_SECONDS} (a week)")
-    return value
+positive_int = _number(int, lambda value: value >= 1, "a whole number from 1")
+# Seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
+not_negative_int = _number(int, lambda value: 0 <= value < 2**63, "a whole number from 0")
+not_negative_float = _number(float, lambda value: 0 <= value < _LARGEST_FLOAT32, "a number from 0")
+seconds = _number(
+    float, lambda value: 0 < value <= _WEEK_SECONDS, f"a number of seconds above 0, up to {_WEEK_SECONDS} (a week)"
+)
 
 
 def _member(kind: type[Enum], text: str) -> Enum:
@@ -238,10 +219,3 @@ def _member(kind: type[Enum], text: str) -> Enum:
 
 def _folder(text: str) -> str:
     return str(Path(text).expanduser())
-
-
-def _parsed(number: Callable[[str], N], text: str) -> N | None:
-    try:
-        return number(text)
-    except ValueError:
-        return None

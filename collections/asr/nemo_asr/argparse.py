@@ -75,8 +75,7 @@ class AsrArgParser(NemoArgParser):
         add = self.add_argument
         add("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
         add("--exp_name", default="Jasper", help="name of the run: its results go to WORK_DIR/EXP_NAME")
-        events_help = "write TensorBoard events (default: if there is a folder)"
-        add("--create_tb_writer", action=BooleanOptionalAction, help=events_help)
+        add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
 
     def _add_training_options(self) -> None:
@@ -84,11 +83,9 @@ class AsrArgParser(NemoArgParser):
         add("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in; asks for O1")
         add("--beta1", type=_beta, help="first decay rate of the optimizer")
         add("--beta2", type=_beta, help="second decay rate of the optimizer")
-        warmup_help = "steps over which the learning rate rises"
-        add("--warmup_steps", type=not_negative_int, default=0, help=warmup_help)
+        add("--warmup_steps", type=not_negative_int, default=0, help="steps in which the learning rate rises")
         add("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
-        global_help = "items per optimizer step of all processes together, instead of --batch_size"
-        add("--global_batch_size", type=positive_int, help=global_help)
+        add("--global_batch_size", type=positive_int, help="items per step of all processes, not --batch_size")
         add("--synced_bn", action="store_true", help="batch statistics of all processes together")
         group_help = "processes that share batch statistics (default: 0, all)"
         add("--synced_bn_groupsize", type=not_negative_int, default=0, help=group_help)
@@ -106,14 +103,11 @@ class AsrArgParser(NemoArgParser):
         for manifest in _VAL_MANIFESTS:
             add(f"--{manifest}", default="", help="one more of --eval_datasets")
         add("--disable_mixed_precision", action="store_true", help="older spelling of --amp_opt_level O0")
-        num_gpus_help = "processes that the launcher started, one for each GPU; checked"
-        add("--num_gpus", type=positive_int, help=num_gpus_help)
+        add("--num_gpus", type=positive_int, help="processes that the launcher started, one for each GPU; checked")
 
-    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """As in argparse, with the older options folded into those they became, and everything checked."""
-        parsed = super().parse_args(args, namespace)
+    def check(self, parsed: Any) -> None:
+        """The older options are folded into those they became, and everything is checked."""
+        super().check(parsed)
         process = self.process_of(parsed)
         self._fold_older_options(parsed)
         self._check_needed(parsed)
@@ -124,7 +118,6 @@ class AsrArgParser(NemoArgParser):
         self._fold_seed(parsed)
         self._fold_folders(parsed)
         self.check_checkpoints(parsed)
-        return parsed
 
     def _fold_older_options(self, parsed: Any) -> None:
         for older, newer in _OLDER.items():
@@ -219,13 +212,10 @@ class EvalArgParser(LaunchedParser):
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         self.add_run_options(DeviceType, load_dir="folder of its checkpoints: the newest is taken")
 
-    def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """As in argparse; there must be a checkpoint."""
-        parsed = super().parse_args(args, namespace)
+    def check(self, parsed: Any) -> None:
+        """There must be a checkpoint."""
+        super().check(parsed)
         self.check_checkpoints(parsed)
-        return parsed
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:
