@@ -250,6 +250,9 @@ class DataLayerNM(_TorchModule):
         """A name of an item that is the same on every machine, wherever the data lie."""
         return str(item)
 
+    def report_unusable(self) -> None:
+        """List what could not be used, for the end of a run. By default nothing is skipped."""
+
     def loader(self, *, training: bool, shard: Shard) -> BatchLoader:
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
 

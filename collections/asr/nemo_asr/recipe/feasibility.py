@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
-
 from nemo_asr.data.preflight import Infeasible
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import Dag, DataLayerNM, NmTensor, logging
 from nemo_lite.core.show import frames_of
 from nemo_lite.errors import UsageError
@@ -13,20 +11,11 @@ from nemo_lite.errors import UsageError
 MOST_LISTED = 20
 
 
-@runtime_checkable
-class KnowsLengths(Protocol):
-    """A data layer that knows its texts and the lengths of its audio before it reads any."""
-
-    def infeasible(self, frames_of: Callable[[int], int]) -> list[Infeasible]: ...
-
-    def leave_out(self, rows: Sequence[int], reason: str) -> None: ...
-
-
 def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
 
-    Their CTC loss is infinite, so that every step with one of them would be lost. A data layer that does not know the
-    lengths of its audio keeps all.
+    Their CTC loss is infinite, so that every step with one of them would be lost. A data layer of another kind than
+    `SpeechDataLayer` keeps all.
 
     Args:
         data_layer: the utterances.
@@ -39,7 +28,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
         DataError: all are.
     """
     found = _list_infeasible(data_layer, log_probs, "they are left out of training")
-    if found and isinstance(data_layer, KnowsLengths):
+    if found and isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out([each.row for each in found], "with a text that does not fit its frames")
     return len(found)
 
@@ -50,7 +39,7 @@ def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
 
 
 def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: str) -> list[Infeasible]:
-    if not isinstance(data_layer, KnowsLengths):
+    if not isinstance(data_layer, SpeechDataLayer):
         return []
     try:
         num_frames = frames_of(Dag([log_probs]), log_probs)
@@ -61,11 +50,9 @@ def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: 
     for infeasible in found[:MOST_LISTED]:
         logging.warning("%s", infeasible)
     if found:
-        # The first argument of a data layer says where its data are.
-        source = next(iter(data_layer.init_params.values()))
         logging.warning(
             "%s: %d of %d texts do not fit their frames%s: %s (a smaller stride gives more frames)",
-            source if isinstance(source, str) else ",".join(map(str, source)),
+            data_layer.utterances.name,
             len(found),
             len(data_layer),
             f" ({len(found) - MOST_LISTED} more are not listed)" if len(found) > MOST_LISTED else "",
