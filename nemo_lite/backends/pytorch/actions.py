@@ -28,8 +28,8 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     in_data_order,
     torch_data_layer,
 )
-from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, set_training
-from nemo_lite.backends.pytorch.engine.objectives import Objective, Objectives, modules_of
+from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
+from nemo_lite.backends.pytorch.engine.objectives import Objective, Objectives
 from nemo_lite.backends.pytorch.engine.run_state import RunState, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.training import Training

@@ -12,11 +12,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch.checkpoint.storage import (
+    TrainingState,
     Weights,
     fill_module,
     load_training_state,
@@ -93,7 +94,7 @@ class Contents(NamedTuple):
 
     name: str
     weights: Mapping[str, Mapping[str, Tensor]]
-    state: dict[str, Any] | None
+    state: TrainingState | None
 
     def fill(self, modules: Mapping[str, nn.Module]) -> None:
         """Copy the weights into the modules they were read for."""
@@ -117,7 +118,7 @@ class CheckpointFolder:
     def save(
         self,
         modules: Mapping[str, nn.Module | Weights],
-        state: Mapping[str, Any] | None,
+        state: TrainingState | None,
         *,
         kind: Kind,
         number: int,

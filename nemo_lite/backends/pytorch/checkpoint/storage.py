@@ -11,7 +11,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +24,9 @@ from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
 from nemo_lite.utils.files import write_atomically
 
+# Any: a tree of tensors, numbers and texts, see `tensor_codec`.
+TrainingState: TypeAlias = "dict[str, Any]"
+
 MODULE_FORMAT = "nemo_lite module"
 STATE_FORMAT = "nemo_lite training state"
 # safetensors accepts a header of 100 MB; a state needs some hundred bytes a parameter tensor.
@@ -35,7 +38,7 @@ class Weights(NamedTuple):
     """A module's ``state_dict()``, taken apart from the module."""
 
     class_name: str
-    tensors: Mapping[str, Any]
+    tensors: Mapping[str, object]
 
 
 def save_module(module: nn.Module | Weights, path: str | Path) -> None:
@@ -50,7 +53,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     weights = module if isinstance(module, Weights) else Weights(type(module).__name__, module.state_dict())
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    first_names: dict[tuple[Any, ...], str] = {}
+    first_names: dict[tuple[object, ...], str] = {}
     for name, tensor in weights.tensors.items():
         if hasattr(tensor, "device_mesh"):  # a DTensor, asked for so because importing its class is slow
             problem = "its weights are divided among the processes"
@@ -97,7 +100,7 @@ def fill_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     module.load_state_dict(dict(tensors), strict=True)
 
 
-def save_training_state(path: str | Path, state: Mapping[str, Any]) -> None:
+def save_training_state(path: str | Path, state: TrainingState) -> None:
     """Write nested dicts, lists and tuples of numbers, texts, None and tensors to one file, atomically.
 
     Keys may be texts or numbers, as in ``optimizer.state_dict()``.
@@ -129,7 +132,7 @@ def save_training_state(path: str | Path, state: Mapping[str, Any]) -> None:
     _write(path, tensors, {"format": STATE_FORMAT, "structure": structure})
 
 
-def load_training_state(path: str | Path) -> dict[str, Any]:
+def load_training_state(path: str | Path) -> TrainingState:
     """Read what :func:`save_training_state` wrote, or a ``trainer-*.pt`` of NeMo 0.x; tensors are on the CPU.
 
     Raises:
@@ -186,7 +189,7 @@ def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return own
 
 
-def _identity(tensor: Tensor) -> tuple[Any, ...]:
+def _identity(tensor: Tensor) -> tuple[object, ...]:
     """Equal for two names of one tensor. One without memory (empty, or divided among ranks) is only itself."""
     if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return (id(tensor),)
@@ -219,7 +222,7 @@ def _read_pt_tensors(path: Path) -> dict[str, Tensor]:
     return dict(state)
 
 
-def _read_pt(path: Path) -> Any:
+def _read_pt(path: Path) -> object:
     _require_file(path)
     try:
         compressed = _is_compressed(path)
@@ -296,7 +299,7 @@ def _difference(name: str, got: Tensor, wanted: Tensor) -> str:
 
 
 def _wrongly_untied(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
-    first_names: dict[tuple[Any, ...], str] = {}
+    first_names: dict[tuple[object, ...], str] = {}
     untied = []
     for name, tensor in wanted.items():
         first = first_names.setdefault(_identity(tensor), name)

@@ -294,7 +294,7 @@ def settle(loader: BatchLoader, comm: Comm) -> None:
         offered(comm)
 
 
-def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
+def as_values(batch: object, port_names: Sequence[str]) -> tuple[Any, ...]:
     """A collated batch as a tuple in port order.
 
     Raises:
@@ -307,8 +307,10 @@ def as_values(batch: Any, port_names: Sequence[str]) -> tuple[Any, ...]:
             raise NeuralPortNameMismatchError("a batch of the data layer lacks ports", got=got, wanted=wanted)
         return tuple(batch[name] for name in port_names)
     # A list is what torch's default collation makes of tuples; for one port it may also be the value itself.
-    several = isinstance(batch, (tuple, list)) and (len(port_names) > 1 or isinstance(batch, tuple) or len(batch) == 1)
-    values = tuple(batch) if several else (batch,)
+    if isinstance(batch, (tuple, list)) and (len(port_names) > 1 or isinstance(batch, tuple) or len(batch) == 1):
+        values = tuple(batch)
+    else:
+        values = (batch,)
     if len(values) != len(port_names):
         problem = "a batch of the data layer does not hold its ports"
         raise NeuralPortNameMismatchError(problem, got=f"{len(values)} values", wanted=wanted)

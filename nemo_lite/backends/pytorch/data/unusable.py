@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from nemo_lite.backends.pytorch.data.items import Counts, Loaded
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError
 from nemo_lite.utils import logging
+
+# What the ranks tell each other: faults by position, and counts by kind.
+_Noted: TypeAlias = "tuple[dict[int, str], Mapping[str, Mapping[Any, int]]]"
 
 LISTED = 5  # how many places an error or a summary names
 # A night's run survives one unusable item in a thousand; a small set ten, but no more than a tenth of it.
@@ -134,9 +137,7 @@ def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
         counts[kind].update(count)
 
 
-def _together(
-    gathered: Sequence[tuple[dict[int, str], dict[str, dict[Any, int]]]],
-) -> tuple[dict[int, str], dict[str, dict[Any, int]]]:
+def _together(gathered: Sequence[_Noted]) -> _Noted:
     """What all ranks have noted: reasons by position, in order, and counts of each kind."""
     faults = {item: reason for noted, _ in gathered for item, reason in noted.items()}
     counts: Counts = defaultdict(Counter)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx, nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
 from nemo_lite.backends.pytorch.distributed import EVALUATION, WAITING_FOR_DATA, Comm, needs_all_ranks
-from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import to_device
@@ -20,8 +20,10 @@ from nemo_lite.core.graph.dag import Dag, slice_between
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import DagError, UsageError
 
-# The number of a row that holds a rank's place in a round of the others.
-_UNCOUNTED = -1
+# Any: values of wires are tensors, lists of texts or numbers.
+WireValues: TypeAlias = "list[Any]"
+
+_PLACEHOLDER = -1  # number of a row that stands for a batch in a round where this rank has none
 
 
 class Row(NamedTuple):
@@ -35,12 +37,12 @@ class Row(NamedTuple):
 
     number: int
     ids: list[int] | None
-    values: list[Any]
+    values: WireValues
 
     @property
     def counts(self) -> bool:
         """Whether there is a batch."""
-        return self.number != _UNCOUNTED
+        return self.number != _PLACEHOLDER
 
 
 class Evaluation:
@@ -57,14 +59,9 @@ class Evaluation:
 
     def __init__(self, wires: Sequence[NmTensor], device: torch.device, precision: Precision) -> None:
         self.dag = Dag(wires)
-        self.data_layer = torch_data_layer(self.dag)
+        self.data_layer, self.modules = torch_data_layer(self.dag), modules_of(self.dag)
         self.module: fx.GraphModule = lower(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """The DAG's modules."""
-        return [module for module in self.dag.modules.values() if isinstance(module, nn.Module)]
 
     def rows(self, comm: Comm) -> Iterator[Row]:
         """What each batch of this rank gives: over all ranks every item once, modules in evaluation mode.
@@ -85,13 +82,13 @@ class Evaluation:
                 if needs_all_ranks(self.modules, in_training=False):  # running them is an exchange of all ranks
                     spare = spare or self._any_batch(comm)
                     self._run(spare)
-                yield Row(_UNCOUNTED, None, [])
+                yield Row(_PLACEHOLDER, None, [])
         settle(loader, comm)
 
     def _loader(self, shard: Shard) -> BatchLoader:
         return self.data_layer.loader(training=False, shard=shard)
 
-    def _run(self, batch: Batch) -> list[Any]:
+    def _run(self, batch: Batch) -> WireValues:
         with EVALUATION, self._precision.forward():
             return list(self.module(*to_device(batch.values, self._device)))
 
@@ -116,10 +113,10 @@ def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch 
     for count, batch in enumerate(WAITING_FOR_DATA.around(batches)):
         number = count * comm.world_size + comm.rank if batch.number is None else batch.number
         while not _vote(number // comm.world_size, comm).is_ours:
-            yield _UNCOUNTED, None
+            yield _PLACEHOLDER, None
         yield number, batch
     while not _vote(None, comm).is_over:
-        yield _UNCOUNTED, None
+        yield _PLACEHOLDER, None
 
 
 class _Vote(NamedTuple):
@@ -178,7 +175,7 @@ class EvaluationRun(Certificate):
         super().__init__(evaluation.data_layer)
         self._evaluation, self._comm = evaluation, comm
 
-    def __iter__(self) -> Iterator[list[list[Any]]]:
+    def __iter__(self) -> Iterator[list[WireValues]]:
         for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
             in_order = in_data_order([rows])
             for row in in_order:
@@ -190,7 +187,7 @@ class InferenceCache:
     """The values of wires for each batch of this rank."""
 
     def __init__(self) -> None:
-        self._values: dict[NmTensor, list[Any]] = {}
+        self._values: dict[NmTensor, WireValues] = {}
         self._batches: list[Row] = []
 
     def clear(self) -> None:
@@ -250,7 +247,7 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
     return layer
 
 
-def in_data_order(rounds: Iterable[Sequence[Sequence[Any]]]) -> list[Row]:
+def in_data_order(rounds: Iterable[Sequence[tuple[Any, ...]]]) -> list[Row]:
     """All rows of all rounds by number; they travelled as plain tuples."""
     rows = (Row(*travelled) for arrived in rounds for travelled in arrived)
     return sorted((row for row in rows if row.counts), key=lambda row: row.number)

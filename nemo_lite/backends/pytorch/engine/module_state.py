@@ -11,6 +11,12 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed import Comm, is_synced
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.core.graph.dag import Dag
+
+
+def modules_of(dag: Dag) -> list[nn.Module]:
+    """The modules of a DAG that run on torch."""
+    return [module for module in dag.modules.values() if isinstance(module, nn.Module)]
 
 
 def set_training(modules: Iterable[nn.Module]) -> None:

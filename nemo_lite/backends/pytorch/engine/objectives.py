@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.distributed import Comm, Replica
+from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.core.graph.dag import Dag
@@ -58,7 +58,7 @@ class Objectives:
         optimizer: str | torch.optim.Optimizer,
         losses: Sequence[NmTensor],
         kept: Sequence[NmTensor],
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
     ) -> Objective:
         """What the optimizer minimises: the DAG of these losses, on its device and on all ranks.
 
@@ -94,7 +94,7 @@ class Objectives:
         """Divide the weights of its modules, if that was asked for; those that are divided already stay so."""
         self._shard(modules_of(dag))
 
-    def _shard(self, modules: Iterable[Any]) -> None:
+    def _shard(self, modules: Iterable[nn.Module]) -> None:
         if self._shard_weights:
             self._comm.shard([module for module in modules if _parameters([module])], self._device)
 
@@ -106,23 +106,24 @@ class Objectives:
     def create_optimizer(
         self,
         optimizer: str | torch.optim.Optimizer,
-        things_to_optimize: Sequence[Any],
-        optimizer_params: Mapping[str, Any],
+        things_to_optimize: Sequence[object],
+        optimizer_params: Mapping[str, object],
     ) -> torch.optim.Optimizer:
         """See :meth:`~nemo_lite.backends.pytorch.actions.PtActions.create_optimizer`."""
         if isinstance(optimizer, torch.optim.Optimizer):
             return optimizer
-        if not isinstance(things_to_optimize, (list, tuple)) or not all(map(_can_be_optimized, things_to_optimize)):
-            things = things_to_optimize if isinstance(things_to_optimize, (list, tuple)) else [things_to_optimize]
+        is_list = isinstance(things_to_optimize, (list, tuple))
+        things: Sequence[object] = things_to_optimize if is_list else [things_to_optimize]
+        wires = [thing for thing in things if isinstance(thing, NmTensor)]
+        modules = [thing for thing in things if isinstance(thing, nn.Module)]
+        if not is_list or len(wires) + len(modules) < len(things):
             raise UsageError(
                 "things_to_optimize must be a list of modules or wires",
                 place="create_optimizer",
                 got=", ".join(type(thing).__name__ for thing in things),
             )
-        wires = [thing for thing in things_to_optimize if isinstance(thing, NmTensor)]
-        modules: list[Any] = [thing for thing in things_to_optimize if not isinstance(thing, NmTensor)]
         if wires:
-            modules += Dag(wires).modules.values()
+            modules += modules_of(Dag(wires))
         self._shard(modules)
         parameters = _parameters(modules)
         if not parameters:
@@ -132,16 +133,7 @@ class Objectives:
         return create_optimizer(optimizer, parameters, dict(optimizer_params))
 
 
-def modules_of(dag: Dag) -> list[nn.Module]:
-    """The modules of a DAG that run on torch."""
-    return [module for module in dag.modules.values() if isinstance(module, nn.Module)]
-
-
-def _can_be_optimized(thing: Any) -> bool:
-    return isinstance(thing, (nn.Module, NmTensor))
-
-
-def _parameters(modules: Iterable[Any]) -> list[nn.Parameter]:
+def _parameters(modules: Iterable[object]) -> list[nn.Parameter]:
     """Every parameter once, also those that are shared or frozen (a frozen one gets no gradient, so it stays)."""
     return list(dict.fromkeys(p for module in modules if isinstance(module, nn.Module) for p in module.parameters()))
 

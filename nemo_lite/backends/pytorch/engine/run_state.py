@@ -12,6 +12,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
 from nemo_lite.backends.pytorch.checkpoint.storage import (
+    TrainingState,
     Weights,
     load_training_state,
     save_module,
@@ -22,7 +23,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationR
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.action_state import StepTensors, StepTiming
+from nemo_lite.core.action_state import StepTensors, StepTiming, TbWriter
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
@@ -60,13 +61,13 @@ class RunState:
         device: torch.device,
         precision: Precision,
         optimizers: Sequence[torch.optim.Optimizer] = (),
-        modules: Mapping[str, Any] | None = None,
-        tb_writer: Any = None,
+        modules: Mapping[str, NeuralModule] | None = None,
+        tb_writer: TbWriter | None = None,
         tensors: StepValues | None = None,
     ) -> None:
         self.comm, self.device, self.precision = comm, device, precision
         self.optimizers = list(optimizers)
-        self.modules: Mapping[str, Any] = dict(modules or {})
+        self.modules: Mapping[str, NeuralModule] = dict(modules or {})
         self.tb_writer = tb_writer
         self.tensors: StepTensors = tensors or NoValues()
         self.step = 0
@@ -95,7 +96,7 @@ class RunState:
         """Number of processes."""
         return self.comm.world_size
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> Any:  # an attribute of any type
         return getattr(self, key)
 
     def timing(self, reader: object) -> StepTiming:
@@ -131,7 +132,7 @@ class RunState:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
         return EvaluationRun(self.prepare_evaluation(wires), self.comm)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> TrainingState:
         """Everything but the modules' weights."""
         return {
             "step": self.steps_done,
@@ -141,7 +142,7 @@ class RunState:
             "precision": self.precision.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+    def load_state_dict(self, state: TrainingState, place: str = "") -> None:
         """Restore counters, optimizers and the loss scale.
 
         Args:
@@ -179,7 +180,7 @@ class RunState:
         state = self.state_dict()
         self._write(lambda: save_training_state(path, state))
 
-    def save_module(self, module: Any, path: str | Path) -> None:
+    def save_module(self, module: nn.Module, path: str | Path) -> None:
         """Write a module's weights. See ``ActionState``."""
         with mean_statistics([module], self.comm):
             weights = self._weights(module)

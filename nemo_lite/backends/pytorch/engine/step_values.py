@@ -22,8 +22,8 @@ class StepValues:
     def __init__(self, dag: Dag, precision: Precision) -> None:
         self._dag, self._precision = dag, precision
         self._names = dag.wires_by_name()
-        self._values: dict[NmTensor, Any] = {}
-        self._fresh: tuple[Sequence[NmTensor], Sequence[Any]] = ((), ())
+        self._values: dict[NmTensor, Any] = {}  # Any: values of wires are tensors, lists of texts or numbers
+        self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._calls: Set[ModuleCall] = frozenset()
         self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
@@ -47,7 +47,9 @@ class StepValues:
         wanted = list(dict.fromkeys([*wires, *self._names.values()]))
         return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
 
-    def set(self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[Any]) -> None:
+    def set(
+        self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[object]
+    ) -> None:
         """Take the values of a step that made ``calls``. Runs at every step: nothing is looked at before that."""
         self._loss, self._calls, self._fresh = loss, calls, (wires, values)
 

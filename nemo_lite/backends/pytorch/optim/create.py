@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.optim.adam_w import AdamW
-from nemo_lite.backends.pytorch.optim.foreach import check_ranges
+from nemo_lite.backends.pytorch.optim.foreach import Options, check_ranges
 from nemo_lite.backends.pytorch.optim.from_torch import fused, sgd
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
@@ -22,9 +22,8 @@ from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OPTIMIZERS
 
-# What makes an optimizer, and the options it takes beside ``lr`` with their defaults. Any: options are numbers, pairs
-# of numbers and flags.
-_Entry: TypeAlias = "tuple[Callable[..., Optimizer], dict[str, Any]]"
+# What makes an optimizer, and the options it takes beside ``lr`` with their defaults.
+_Entry: TypeAlias = "tuple[Callable[..., Optimizer], Options]"
 
 # What train() reads from the same dictionary.
 _OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale")
@@ -34,7 +33,7 @@ _NOT_BY_NAME = ("params", "lr", "luc_eps")
 _ALIASES = {"luc_eta": "luc_trust"}
 
 
-def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[str, Any]) -> Optimizer:
+def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[str, object]) -> Optimizer:
     """The optimizer called ``name``.
 
     ========================= ==============================================================================
@@ -87,18 +86,18 @@ def _lay_out_like_parameters(optimizer: Optimizer) -> None:
                 state[key] = torch.empty_like(param, dtype=value.dtype).copy_(value)
 
 
-def _group(name: str, item: object) -> dict[str, Any]:
+def _group(name: str, item: object) -> Options:
     if not isinstance(item, Mapping):
         raise UsageError(f"optimizer {name} takes parameters, or dicts with params", got=type(item).__name__)
     params = item["params"]
     return {"params": [params] if isinstance(params, Tensor) else list(params), **_own_options(name, item)}
 
 
-def _own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _own_options(name: str, given: Mapping[str, object]) -> Options:
     """What of ``given`` the optimizer takes, under the names of its constructor."""
     own = {"lr", *_OPTIMIZERS[name][1]}
     known = {"lr", *_ALIASES}.union(*(defaults for _, defaults in _OPTIMIZERS.values()))
-    options: dict[str, Any] = {}
+    options: Options = {}
     for key, value in given.items():
         if key in _LARC and value:
             raise _no_larc(key)

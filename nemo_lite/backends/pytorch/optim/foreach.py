@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.errors import UsageError
 
-# Any: torch keeps options and states of all types in such dictionaries.
+# Any: torch keeps numbers, pairs of numbers, flags and tensors in such dictionaries.
 Options: TypeAlias = "dict[str, Any]"
 
 _FLAGS = ("amsgrad", "grad_averaging", "luc")
@@ -109,7 +109,7 @@ def _alike(params: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     return alike.values()
 
 
-def check_ranges(name: str, options: Mapping[str, Any]) -> None:
+def check_ranges(name: str, options: Mapping[str, object]) -> None:
     """Raise UsageError for a value that no optimizer can use."""
     for key, value in options.items():
         if key in _FLAGS:
