@@ -36,7 +36,7 @@ def dataset_of(manifest, augmentor=None, seed=0, **reading):
 
 def load(dataset, manifest, rows, spares=(), **request):
     items, others = (list(zip(some, manifest.refs(list(some)), strict=True)) for some in (rows, spares))
-    return dataset[Request(number=1, items=items, spares=others, **{"epoch": 0, **request})]
+    return dataset[Request(items=items, spares=others, **{"epoch": 0, **request})]
 
 
 def test_a_batch_is_padded_at_the_end_with_zeros(manifest):

@@ -33,7 +33,7 @@ class Words(ItemDataset[str, str]):
 
 def load(words: str, spares: str = "", training: bool = False) -> Loaded:
     items = list(enumerate(words.split()))
-    return Words()[Request(1, 0, items, list(enumerate(spares.split(), len(items))), training)]
+    return Words()[Request(0, items, list(enumerate(spares.split(), len(items))), training)]
 
 
 def test_a_batch_holds_its_items_their_positions_and_its_amount() -> None:

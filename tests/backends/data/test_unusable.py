@@ -9,7 +9,7 @@ from nemo_lite import DeviceType
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
 from nemo_lite.backends.pytorch.data import Counts, Loaded, UnusableItems, budget_of, listed
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
-from nemo_lite.core.backend import Launch
+from nemo_lite.core.backend import LaunchOptions
 from nemo_lite.errors import DataError
 
 
@@ -90,7 +90,7 @@ def test_a_long_list_is_cut_and_says_how_many_more_there_are() -> None:
 
 def noted_by_ranks(budget: int) -> dict[int, str]:
     """Each rank notes items of its own and one of all; twice, so that settled ones are not settled again."""
-    comm: Comm = PyTorchAdapter().join(DeviceType.CPU, None, Launch())[0]
+    comm: Comm = PyTorchAdapter().join(DeviceType.CPU, None, LaunchOptions())[0]
     with comm.guarded():
         account = account_of(budget, tell_counts=lambda counts: print("counted", dict(counts["read"])))
         for _ in range(2):

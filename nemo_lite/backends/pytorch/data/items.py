@@ -25,14 +25,12 @@ class Request(NamedTuple, Generic[R]):
     """One batch to read.
 
     Attributes:
-        number: counts the passes over the data in this process.
-        epoch: of the pass; part of the seed of every random draw.
+        epoch: part of the seed of every random draw.
         items: position in the data layer of each item, and what a worker needs to find it.
         spares: items to try, one after the other, when none of the others can be used.
         training: whether the batch is for training.
     """
 
-    number: int
     epoch: int
     items: Sequence[tuple[int, R]]
     spares: Sequence[tuple[int, R]] = ()

@@ -9,11 +9,11 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
-from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
+from nemo_lite.backends.pytorch.data.seeds import Asking, Seeded
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
@@ -93,13 +93,12 @@ class PlannedLoader:
         pin_memory: bool = False,
     ) -> None:
         self._plan_of, self._port_names = lru_cache(maxsize=1)(plan_of), tuple(port_names)
-        self._training, self._account = training, account
-        self._requests = _Requests(refs_of, training)
-        self._epoch = 0
+        self._refs_of, self._training, self._account = refs_of, training, account
+        self._asking = Asking()
         self._loader: DataLoader[Loaded] = DataLoader(
-            _Seeded(dataset, shard.seed, shard.rank),
+            Seeded(dataset, shard.seed, shard.rank),
             batch_size=None,
-            sampler=self._requests,
+            sampler=self._asking,
             collate_fn=_as_it_is,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
@@ -108,7 +107,7 @@ class PlannedLoader:
         )
 
     def __len__(self) -> int:
-        return self._plan_of(self._epoch).num_steps
+        return self._plan_of(self._asking.epoch).num_steps
 
     def leftover(self, epoch: int) -> Leftover:
         """What becomes of the items that do not fill the steps of that epoch."""
@@ -123,8 +122,7 @@ class PlannedLoader:
             UsageError: items are left over, and the shard's ``uneven`` is ``error``.
         """
         plan = self._plan_of(epoch)
-        self._epoch = epoch
-        self._requests.choose(epoch, plan.batches)
+        self._asking.choose(epoch, _Requests(epoch, plan.batches, self._refs_of, self._training))
         try:
             for index, loaded in enumerate(self._loader):
                 if self._account is not None:
@@ -174,50 +172,26 @@ class DatasetLoader(PlannedLoader):
         super().__init__(batches, plan_of, port_names, shard, **settings)
 
 
+@dataclass(frozen=True)
 class _Requests:
-    """The sampler of torch's DataLoader: a request for each batch of the epoch chosen last. Stays in this process."""
+    """A request for each batch of an epoch. They are made in this process, one by one."""
 
-    def __init__(self, refs_of: Callable[[Rows], Sequence[Any]], training: bool) -> None:
-        self._refs_of, self._training = refs_of, training
-        self._epoch = self._number = 0
-        self._batches: Sequence[Rows] = ()
-
-    def choose(self, epoch: int, batches: Sequence[Rows]) -> None:
-        self._epoch, self._batches = epoch, batches
+    epoch: int
+    batches: Sequence[Rows]
+    refs_of: Callable[[Rows], Sequence[Any]]
+    training: bool
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[Request[Any]]:
-        self._number += 1
-        pass_number, epoch, batches = self._number, self._epoch, self._batches
-        for index, rows in enumerate(batches):
+        for index, rows in enumerate(self.batches):
             # From a neighbouring batch, so of similar cost where there is bucketing.
-            spares = self._items(batches[index - 1][:_NUM_SPARES]) if self._training else ()
-            yield Request(pass_number, epoch, self._items(rows), spares, self._training)
+            spares = self._items(self.batches[index - 1][:_NUM_SPARES]) if self.training else ()
+            yield Request(self.epoch, self._items(rows), spares, self.training)
 
     def _items(self, rows: Rows) -> list[tuple[int, Any]]:
-        return list(zip(rows.tolist(), self._refs_of(rows), strict=True))
-
-
-class _Seeded(Dataset[Loaded]):
-    """In a worker process each pass over ``dataset`` starts from its seed.
-
-    torch seeds a worker once, when it starts; as workers live through all epochs, the draws of an epoch would depend on
-    the epochs before it, and a resumed run would see others. So requests carry their epoch. In the process of the run
-    nothing is seeded: its generators are the run's.
-    """
-
-    def __init__(self, dataset: Dataset[Loaded], base: int, rank: int) -> None:
-        self._dataset, self._base, self._rank = dataset, base, rank
-        self._seeded = 0
-
-    def __getitem__(self, request: Request[Any]) -> Loaded:
-        worker = get_worker_info()
-        if worker is not None and self._seeded != request.number:
-            self._seeded = request.number
-            seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=request.epoch))
-        return self._dataset[request]
+        return list(zip(rows.tolist(), self.refs_of(rows), strict=True))
 
 
 class _Collated(Dataset[Loaded]):

@@ -1,19 +1,21 @@
 """Seeds: every random draw follows from (base, rank, worker, epoch). No order of data in here.
 
-torch's DataLoader seeds its workers once, when they start: with workers that live through all epochs the draws of an
-epoch would depend on the epochs before it, and a resumed run would see others. So what a worker is asked for carries
-the epoch, and the worker seeds itself again at the first request of each pass.
+torch's DataLoader seeds its workers once, when they start. As they live through all epochs, the draws of an epoch would
+depend on the epochs before it, and a resumed run would see others. So each request carries its epoch, and a worker
+seeds itself again at the first request of each pass.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
+
+T = TypeVar("T")
 
 
 def seed_of(base: int, *, rank: int = 0, worker: int | None = None, epoch: int = 0) -> int:
@@ -44,7 +46,7 @@ class Ask(NamedTuple):
     Attributes:
         number: counts the passes over the data in this process.
         epoch: of the pass.
-        index: what the data set itself is asked for, or the (N,) positions of a batch.
+        index: what the data set itself is asked for. Any: each data set has requests of its own.
     """
 
     number: int
@@ -61,7 +63,7 @@ class Entries(Protocol):
 
 
 class Asking:
-    """A sampler whose entries say which epoch they belong to: what was chosen last. Each iteration is a pass."""
+    """A sampler that gives the entries chosen last, each with its epoch. Each iteration is a new pass."""
 
     def __init__(self) -> None:
         self.epoch = self._number = 0
@@ -80,34 +82,23 @@ class Asking:
             yield Ask(self._number, self.epoch, entry)
 
 
-class Seeded(Dataset[Any]):
+class Seeded(Dataset[T]):
     """A data set that is asked by `Ask`; in a worker process each pass starts from its seed.
 
     In the process of the run nothing is seeded: its generators are the run's.
 
     Args:
-        dataset: map-style.
+        dataset: gives what it is asked for.
         base, rank: of the seeds.
     """
 
-    def __init__(self, dataset: Dataset[Any], base: int, rank: int) -> None:
+    def __init__(self, dataset: Dataset[T], base: int, rank: int) -> None:
         self._dataset, self._base, self._rank = dataset, base, rank
         self._seeded = 0
 
-    def __getitem__(self, ask: Ask) -> Any:
-        """The entry."""
-        self._seed(ask)
-        return self._dataset[ask.index]
-
-    def __getitems__(self, ask: Ask) -> Any:
-        """The entries of a batch; torch's DataLoader looks for this name."""
-        self._seed(ask)
-        positions = ask.index.tolist()
-        at_once = getattr(self._dataset, "__getitems__", None)
-        return at_once(positions) if at_once else [self._dataset[position] for position in positions]
-
-    def _seed(self, ask: Ask) -> None:
+    def __getitem__(self, ask: Ask) -> T:
         worker = get_worker_info()
         if worker is not None and self._seeded != ask.number:
             self._seeded = ask.number
             seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=ask.epoch))
+        return self._dataset[ask.index]
