@@ -8,24 +8,21 @@ from pathlib import Path
 import pytest
 from toys.ranks import free_port, on_ranks, results_of
 
-from nemo_lite.backends.pytorch.distributed.network_interface import interfaces, use_way, way_to
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import ProcessInfo
 
-LINUX = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
 
-
-def place(rank, world_size, port, **kwargs):
+def process(rank, world_size, port, **kwargs):
     given = {"local_world_size": world_size, "num_nodes": 1, "launcher": "pytorch", "master": ("127.0.0.1", port)}
     return ProcessInfo(rank, world_size, rank, **{**given, **kwargs})
 
 
 def me(port=None, ranks=None, world_sizes=None, **kwargs):
-    """The place of this process of ``start_ranks``; the n-th process may be told to be another rank."""
+    """The ProcessInfo of this process of ``start_ranks``; the n-th process may be told to be another rank."""
     n = int(os.environ["RANK"])
     world_size = world_sizes[n] if world_sizes else int(os.environ["WORLD_SIZE"])
-    return place(ranks[n] if ranks else n, world_size, port or int(os.environ["MASTER_PORT"]), **kwargs)
+    return process(ranks[n] if ranks else n, world_size, port or int(os.environ["MASTER_PORT"]), **kwargs)
 
 
 def listeners(port):
@@ -97,18 +94,18 @@ def test_a_rank_that_does_not_come_is_named_to_all_who_came_when_the_first_of_th
 def test_a_master_that_nobody_serves_is_named_with_what_to_check():
     port = free_port()
     with pytest.raises(DistributedError, match=rf"rank 1 on .* could not reach rank 0 at 127\.0\.0\.1:{port} .*0\.5 s"):
-        meet(place(1, 2, port), 0.5)
+        meet(process(1, 2, port), 0.5)
 
 
 def test_a_master_whose_name_nobody_knows_is_an_error_that_says_so():
     with pytest.raises(DistributedError, match=r"no-such-host\.invalid, is not known on .*MASTER_ADDR"):
-        meet(place(1, 2, 29999, num_nodes=2, local_world_size=1, master=("no-such-host.invalid", 29999)), 0.5)
+        meet(process(1, 2, 29999, num_nodes=2, local_world_size=1, master=("no-such-host.invalid", 29999)), 0.5)
 
 
 def test_a_loopback_master_with_several_machines_is_refused_at_once():
     started = time.perf_counter()
     with pytest.raises(DistributedError, match=r"localhost, is the loopback .*2 machines take part"):
-        meet(place(1, 2, 29999, num_nodes=2, local_world_size=1, master=("localhost", 29999)), 30.0)
+        meet(process(1, 2, 29999, num_nodes=2, local_world_size=1, master=("localhost", 29999)), 30.0)
     assert time.perf_counter() - started < 5
 
 
@@ -118,7 +115,7 @@ def test_a_port_in_use_says_what_may_use_it():
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(DistributedError, match=rf"port {port} of 127\.0\.0\.1 is in use; another run.*node_rank"):
-            meet(place(0, 2, port), 1.0)
+            meet(process(0, 2, port), 1.0)
 
 
 def test_a_port_of_something_else_than_a_store_is_an_error_of_ours():
@@ -126,7 +123,7 @@ def test_a_port_of_something_else_than_a_store_is_an_error_of_ours():
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(DistributedError, match="what listens there is no store"):
-            meet(place(1, 2, other.getsockname()[1]), 1.0)
+            meet(process(1, 2, other.getsockname()[1]), 1.0)
 
 
 def test_two_processes_of_the_same_rank_are_both_named():
@@ -169,35 +166,3 @@ def test_a_restarted_attempt_does_not_read_what_the_last_one_left_and_nobody_hos
     agent = serve_a_store(port)
     assert results_of(2, meet_after_a_restart, env={"AGENT_PORT": str(port)}) == [(False, False)] * 2
     del agent
-
-
-@LINUX
-def test_an_interface_of_the_user_is_kept_and_a_wrong_one_is_told():
-    way = way_to("127.0.0.1", 29500)
-    environ = {"GLOO_SOCKET_IFNAME": "eth77"}
-    (problem,) = use_way(way, ("127.0.0.1", 29500), environ)
-    assert problem.startswith("GLOO_SOCKET_IFNAME=eth77: this machine has no such interface (it has lo")
-    assert environ == {"GLOO_SOCKET_IFNAME": "eth77", "NCCL_SOCKET_IFNAME": "lo"}
-
-
-@LINUX
-@pytest.mark.parametrize(
-    ("chosen", "is_good"),
-    [
-        ("lo", True),
-        ("=lo", True),
-        ("l", True),
-        ("=l", False),
-        ("^=nothing", True),
-        ("^" + ",".join(interfaces()), False),
-    ],
-)
-def test_nccls_way_of_writing_interfaces_is_understood(chosen, is_good):
-    problems = use_way(way_to("127.0.0.1", 29500), ("127.0.0.1", 29500), {"NCCL_SOCKET_IFNAME": chosen})
-    assert (problems == []) is is_good
-
-
-@LINUX
-def test_an_interface_without_a_way_to_the_others_is_told():
-    (problem,) = use_way(way_to("198.51.100.1", 29500), ("198.51.100.1", 29500), {"GLOO_SOCKET_IFNAME": "lo"})
-    assert problem.startswith("GLOO_SOCKET_IFNAME=lo: from there 198.51.100.1 cannot be reached")

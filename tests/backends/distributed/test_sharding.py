@@ -13,34 +13,33 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
+from toys.nets import BD, Mse, Points
 from toys.ranks import results_of
 
+import nemo_lite as nemo
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
-from nemo_lite.backends.pytorch.distributed.sharding import (
-    ShardedReplica,
-    load_optimizer_state,
-    shard,
-    whole,
-)
+from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like, load_optimizer_state, shard, whole
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.core.graph.neural_module import NeuralModule, WeightShareTransform, subclasses
 from nemo_lite.core.neural_types import (
     AxisKind,
     AxisType,
+    ChannelType,
     LabelsType,
     LengthsType,
     MelSpectrogramType,
     NeuralType,
 )
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, UsageError
 
 CPU = torch.device("cpu")
 NUM_FEATURES, NUM_CLASSES = 4, 5
@@ -179,7 +178,7 @@ def everything(folder: Path) -> dict[Any, Any]:
     dist.init_process_group("gloo")
     results: dict[Any, Any] = {case: trained(*case) for case in CASES}
     results |= {"resumed": {case: resumed(*case) for case in RESUMED}, "restored": restored(folder)}
-    results |= {"described": described()}
+    results |= {"described": described(), "shared": shared(), "refused": refused()}
     dist.destroy_process_group()
     return results
 
@@ -351,3 +350,181 @@ def test_a_sharded_module_is_what_it_was_and_one_block_at_a_time_is_whole(result
         assert result["buffer"]
         assert result["old parameters"] == set()
         assert result["is_sharded"] == (True, False)
+
+
+# What is sharded, what stays whole, what is refused
+
+
+class Pair(TrainableNM):
+    """Blocks that share a weight among themselves, one that runs twice, and a normalisation between them."""
+
+    input_ports = {"x": NeuralType("B D", ChannelType())}
+    output_ports = {"y": NeuralType("B D", ChannelType())}
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        first, second, twice = (nn.Linear(3, 3) for _ in range(3))
+        second.weight = first.weight
+        twice.weight = nn.Parameter(twice.weight.detach().t())  # not contiguous
+        self.layers = nn.Sequential(first, second, twice, nn.BatchNorm1d(3), twice, nn.Linear(3, 3), nn.Linear(3, 3))
+        self.inner = inner
+        self.frozen = nn.ModuleList([nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3) -> (B, 3)."""
+        for layer in (*self.layers, *self.frozen[0]):  # type: ignore[misc]  # a list of lists
+            x = layer(x)
+        return x
+
+
+def shared() -> tuple[list[bool], Any]:
+    torch.manual_seed(dist.get_rank())
+    module, x = Pair(), torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    rows = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    with synced_batchnorm([module], None):
+        shard([module], CPU)
+        module.layers[5].requires_grad_(False)
+        (module(x[rows]).square().mean() + module(2 * x[rows]).square().mean()).backward()
+    kinds = [type(layer).__mro__[1].__name__ == "FSDPModule" for layer in module.layers]
+    return kinds, whole({name: p.grad for name, p in module.named_parameters() if p.grad is not None})
+
+
+def test_shared_weights_stay_together_and_what_runs_twice_has_both_gradients(results: list[Any]) -> None:
+    torch.manual_seed(0)
+    module, x = Pair(), torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    module.layers[5].requires_grad_(False)
+    (module(x).square().mean() + module(2 * x).square().mean()).backward()
+    wanted = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    assert results[0]["shared"][0] == [False, False, False, False, False, True, True]
+    got = results[0]["shared"][1]
+    assert got.keys() == wanted.keys()
+    assert all(torch.allclose(got[name], gradient, atol=1e-6) for name, gradient in wanted.items())
+
+
+def refused() -> list[str]:
+    tied, transposed, scalar = TaylorNet(2), Pair(), TaylorNet(2)
+    tied.tie_weights_with(other := TaylorNet(2), ["fc1.weight"])
+    names = {"layers.6.weight": ("layers.5.weight", WeightShareTransform.TRANSPOSE)}
+    transposed.tie_weights_with(Pair(), ["layers.6.weight"], names)
+    scalar.scale = nn.Parameter(torch.ones(()))
+    messages = []
+    for modules in ([other, tied], [transposed], [scalar], [inner := TaylorNet(2), Pair(inner)]):
+        with pytest.raises(UsageError) as caught:
+            shard(modules, CPU)
+        messages.append(str(caught.value))
+    assert not is_sharded([tied, other, transposed, scalar])
+    return messages
+
+
+def test_weights_that_cannot_be_divided_are_refused_by_name(results: list[Any]) -> None:
+    problem = "weights that modules share cannot be sharded: got the same as"
+    remedy = "train without FSDP2, or do not tie them"
+    for result in results:
+        assert result["refused"] == [
+            f"TaylorNet.fc1.weight: {problem} TaylorNet.fc1.weight; {remedy}",
+            f"Pair.layers.6.weight: {problem} another one; {remedy}",
+            "TaylorNet.scale: a weight without dimensions cannot be sharded; give it the shape (1,)",
+            f"Pair.inner.fc1.weight: {problem} TaylorNet.fc1.weight; {remedy}",
+        ]
+
+
+def test_a_tensor_that_is_whole_or_of_another_shape_stays_itself() -> None:
+    tensor = torch.zeros(2)
+    assert like(tensor, torch.ones(2)) is tensor
+    assert like(tensor, None) is tensor
+
+
+# Behind shard_weights: the same script, results and checkpoints as with whole weights on every rank
+
+
+class Deep(nemo.TrainableNM):
+    """Blocks in a row, as encoders have them."""
+
+    input_ports = {"x": BD}
+    output_ports = {"out": BD}
+
+    def __init__(self, name=None):
+        super().__init__(name=name)
+        torch.manual_seed(0)
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(3)))
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(self.blocks(x))
+
+
+def train(folder, sharded, max_steps, optimizer, resume=False):
+    """Losses, the values of an evaluation over uneven batches, the names of the files saved, and the weights."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5, shard_weights=sharded)
+    net = Deep(name="net")
+    x, y = Points(n=18, batch_size=2, shuffle=True)()
+    loss = Mse()(out=net(x=x), target=y)
+    held_out, _ = Points(n=5, batch_size=2)()
+    seen, losses = [], []
+    callbacks = [
+        nemo.CheckpointCallback(folder, step_freq=3, force_load=resume),
+        nemo.SimpleLossLoggerCallback([loss], lambda values: losses.append(float(values[0])), step_freq=1),
+        nemo.EvaluatorCallback(
+            [net(x=held_out)], lambda values, _: seen.extend(next(iter(values.values()))), lambda _: None, eval_step=3
+        ),
+    ]
+    params = {"lr": 0.05, "max_steps": max_steps, "grad_norm_clip": 1.0}
+    factory.train([loss], callbacks=callbacks, optimizer=optimizer, optimization_params=params, batches_per_step=2)
+    evaluated = torch.cat(seen).flatten().tolist() if seen else []
+    values = factory.infer([net(x=held_out)], checkpoint_dir=folder)
+    inferred = None if values is None else torch.cat(values[0]).flatten().tolist()
+    return losses, evaluated, inferred
+
+
+class WeightedMse(Mse):
+    """A loss with a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def _loss_function(self, out, target):
+        return (self.scale * (out - target)).square().mean()
+
+
+def with_a_weighted_loss(sharded):
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5, shard_weights=sharded)
+    net, mse = Deep(name="net"), WeightedMse()
+    x, y = Points(n=16, batch_size=2)()
+    loss, losses = mse(out=net(x=x), target=y), []
+    optimizer = factory.create_optimizer("adam", [net, mse], {"lr": 0.05})
+    logger = nemo.SimpleLossLoggerCallback([loss], lambda values: losses.append(float(values[0])), step_freq=1)
+    factory.train([(optimizer, [loss])], callbacks=[logger], optimization_params={"max_steps": 6})
+    return losses
+
+
+def test_losses_with_weights_and_optimizers_made_before_train_go_with_sharding():
+    whole, sharded = (results_of(2, with_a_weighted_loss, sharded)[0] for sharded in (False, True))
+    assert sharded == pytest.approx(whole, rel=1e-4, abs=1e-5)
+
+
+def weights_in(folder):
+    net = Deep()
+    net.restore_from(sorted(folder.glob("net-STEP-*.safetensors"))[-1])
+    return nn.utils.parameters_to_vector(net.parameters()).detach()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "novograd"])
+def test_sharded_and_whole_weights_train_evaluate_and_save_the_same(tmp_path, optimizer):
+    (whole, _), (sharded, other) = (
+        results_of(2, train, tmp_path / name, name == "sharded", 6, optimizer) for name in ("whole", "sharded")
+    )
+    for mine, theirs in zip(sharded, whole, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+    assert other[1:] == ([], None)
+    torch.testing.assert_close(weights_in(tmp_path / "sharded"), weights_in(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_goes_on_with_sharded_weights_and_back_from_its_checkpoints(tmp_path):
+    straight = results_of(2, train, tmp_path / "straight", False, 9, "adam")[0]
+    parts = [
+        loss
+        for steps, sharded in ((3, False), (6, True), (9, False))
+        for loss in results_of(2, train, tmp_path / "parts", sharded, steps, "adam", steps > 3)[0][0]
+    ]
+    assert parts == pytest.approx(straight[0], rel=1e-4, abs=1e-5)

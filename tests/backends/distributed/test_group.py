@@ -1,4 +1,4 @@
-"""A rank that dies, fails or hangs while it trains: the others end soon, and say which one it was and where."""
+"""ProcessGroup in a training run: when a rank dies, fails or hangs, the others end soon and name it."""
 
 from __future__ import annotations
 
