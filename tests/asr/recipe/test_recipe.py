@@ -13,6 +13,7 @@ import torch
 
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToSpectrogramPreprocessor
 from nemo_asr.recipe.recipe import Recipe, load_recipe
+from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
 from nemo_lite.errors import ConfigError
 
 Write = Callable[[str], Path]
@@ -454,3 +455,28 @@ def test_a_feat_type_is_taken_by_the_later_class_too_and_an_unknown_one_refused(
     assert problem.endswith(
         'AudioPreprocessing.feat_type is "logfbnk", wanted logfbank or fbank (did you mean logfbank?)'
     )
+
+
+def test_a_size_that_ports_do_not_say_has_to_be_written(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    anything = {"processed_signal": NeuralType("B D T", SpectrogramType()), "n": NeuralType("B", LengthsType())}
+    monkeypatch.setattr(AudioToMelSpectrogramPreprocessor, "output_ports", anything)
+    assert any("JasperEncoder.feat_in is missing" in problem for problem in problems_of(write(FLAT)))
+    recipe = load_recipe(write(with_("activation: relu", "activation: relu\n  feat_in: 80")))
+    assert recipe.encoder().init_params["feat_in"] == 80
+
+
+def test_what_depends_on_a_wrong_part_is_checked_without_it(write: Write) -> None:
+    text = with_("features: 16", "feature: 16", FLAT.replace("dropout: 0.0", "dropuot: 0.0"))
+    assert problems_of(write(text + "JasperDecoderForCTC: {init_mode: x}\n")) == [
+        "a.yaml:12:3: AudioToMelSpectrogramPreprocessor.feature is not a key (did you mean features?)",
+        "a.yaml:22:73: JasperEncoder.jasper[1].dropuot is not a key (did you mean dropout?)",
+    ]
+
+
+def test_a_recipe_makes_all_modules_of_a_model(write: Write) -> None:
+    model = load_recipe(write(FLAT)).model()
+    assert type(model.encoder).__name__ == "JasperEncoder"
+    assert model.augmentation is not None
+    assert model.multiplier is None
+    shown = load_recipe(write(FLAT)).model(with_weights=False)
+    assert {p.device.type for module in (shown.encoder, shown.decoder) for p in module.parameters()} == {"meta"}

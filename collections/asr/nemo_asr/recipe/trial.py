@@ -113,8 +113,11 @@ class Trial:
         facts["num_classes"] = labels and len(labels)
         axes = source.values.ntype.axes or () if source else [AxisType(AxisKind.Dimension)]
         for size in (axis.size for axis in axes if axis.kind is AxisKind.Dimension):
-            facts["feat_in"] = size // self._splicing if size and "frame_splicing" in names else size
-            facts["frame_splicing"] = self._splicing if size else None
+            if size:
+                facts["feat_in"] = size // self._splicing if "frame_splicing" in names else size
+                facts["frame_splicing"] = self._splicing
+            elif source is None:
+                facts.update(feat_in=None, frame_splicing=None)
         return {name: value for name, value in facts.items() if name in names}
 
     def _fits(self, role: str, source: Signal | None, later: Collection[str] = ()) -> bool:
