@@ -68,11 +68,11 @@ class CheckpointError(NemoLiteError, ValueError):
 
 
 class NonFiniteLossError(NemoLiteError, ValueError):
-    """The loss became NaN or infinite and the run was told to stop then."""
+    """The loss became NaN or infinite, and the run stops in that case."""
 
 
 class DistributedError(NemoLiteError, RuntimeError):
-    """Processes that do not find each other, or one that failed, died or hangs while others wait for it.
+    """Ranks that do not find each other, or one that failed, died or hangs while others wait for it.
 
     Args:
         exit_code: that of the rank that failed first, where it is known: all ranks end with the same one.

@@ -13,6 +13,8 @@ from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 from nemo_lite.config.values import Config, Keys, shown
 from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_mean
 
+# Any: values are what a YAML file holds, annotations are what a user wrote.
+
 T = TypeVar("T")
 Misfit = tuple[Keys, Any, Any]  # where, the value, the annotation that it does not fit
 

@@ -21,6 +21,8 @@ from ruamel.yaml.reader import ReaderError
 from nemo_lite.config.values import Config, Keys, Source, dotted, shown
 from nemo_lite.errors import ConfigError
 
+# Any: ruamel.yaml is not annotated, and values are what a YAML file holds.
+
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_VALUES = 100_000

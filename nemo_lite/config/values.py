@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# Any: values are what a YAML file holds.
+
 Key = str | int
 Keys = tuple[Key, ...]
 

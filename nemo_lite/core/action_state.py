@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
+
+# Any: values of wires and optimizers are the backend's own.
 
 T = TypeVar("T")
 
 
 @dataclass
 class StepTiming:
-    """Where the time of the steps since the last reading went.
+    """How long the steps since the last reading took, and for what.
 
     Attributes:
         num_steps: optimizer steps made.
         seconds: time they took, evaluation and saving between them not counted.
         data_wait_seconds: part of it in which the loop waited for data.
-        amount: what they consumed, in ``amount_unit`` (items, seconds of audio).
+        amount: data that they used, in ``amount_unit`` (items, seconds of audio).
     """
 
     num_steps: int = 0
@@ -123,7 +126,7 @@ class ActionState(Protocol):
         tensors: values of the step.
         learning_rate: the rate the last step used.
         modules: trainable modules of the DAG by name.
-        tb_writer: the factory's TensorBoard writer, ``None`` where there is none and on all ranks but the first.
+        tb_writer: the factory's TensorBoard writer, ``None`` where there is none, and on ranks above 0.
     """
 
     @property
@@ -145,7 +148,7 @@ class ActionState(Protocol):
     @property
     def learning_rate(self) -> float: ...
     @property
-    def modules(self) -> Mapping[str, Any]: ...
+    def modules(self) -> Mapping[str, NeuralModule]: ...
     @property
     def tb_writer(self) -> TbWriter | None: ...
 
@@ -156,7 +159,7 @@ class ActionState(Protocol):
         """The times of the steps since this reader last asked."""
 
     def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives; it runs on the first rank only, the others get ``None``. All ranks call it.
+        """What ``make`` gives; it runs on rank 0 only, the others get ``None``. All ranks call it.
 
         For what is printed, written to files or recorded once. An error in it ends the run on all ranks.
         """
@@ -168,13 +171,13 @@ class ActionState(Protocol):
         """
 
     def save_module(self, module: Any, path: str | Path) -> None:
-        """Write one module's weights to ``path``. All ranks call it, the first writes.
+        """Write one module's weights to ``path``. All ranks call it, rank 0 writes.
 
         Statistics of batch norm are written as their mean over the ranks.
         """
 
     def save_state_to(self, path: str | Path) -> None:
-        """Write step, epoch and optimizers to one file. All ranks call it, the first writes."""
+        """Write step, epoch and optimizers to one file. All ranks call it, rank 0 writes."""
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote. All ranks call it."""
@@ -200,5 +203,5 @@ class ActionState(Protocol):
     def request_stop(self, reason: str) -> None:
         """End the run after the current step, in order.
 
-        Any rank may ask. With several ranks it is taken up at the end of the next step, by all at the same one.
+        Any rank may ask. With several ranks all of them stop after the same step.
         """

@@ -137,7 +137,7 @@ class Comm(Protocol):
         """Whether ``ok`` holds on every rank; the same answer everywhere."""
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Around an action: an error that leaves it is told to the other ranks, so that none waits for this one."""
+        """Around an action: an error that leaves it is sent to the other ranks, so that none waits for this one."""
 
     def close(self) -> None:
         """Leave the group. Closing twice does nothing."""

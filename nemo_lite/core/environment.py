@@ -129,7 +129,7 @@ class RunEnvironment:
             self.set_default_factory(self)
 
     def _placed(self, placement: DeviceType | None) -> DeviceType:
-        """Where it runs: ``AllGpu`` is rehearsed on CPUs without GPUs, and is what several ranks on GPUs do."""
+        """Where it really runs: on the CPU if there is no GPU; ``AllGpu`` if several ranks run on GPUs."""
         if str(self._device) == "cpu":
             return DeviceType.CPU
         return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import UnknownNameError, UsageError
 
+# Any: values that a script gives are checked when the options are made.
+
 Uneven = Literal["pad", "drop", "join", "error"]
 LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""

@@ -42,22 +42,25 @@ from nemo_lite.core.backend import Losses, Optimization
 from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.progress import ProgressBar
 from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils import logging
+
+# Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
 
 
 class PtActions:
     """Trains, evaluates and infers on PyTorch.
 
     Args:
-        local_rank: number of this process on its machine, or ``None``.
-        global_rank: number of this process; the group knows it, so it is only checked.
+        local_rank: index of this process on its machine, or ``None``.
+        global_rank: index of this process among all; ``comm`` knows it, so it is only checked.
         tb_writer: TensorBoard writer that callbacks without their own use.
         optimization_level: O0 or O1.
         device: where to run; by default the GPU if there is one.
-        comm: the group of processes; by default this one alone.
+        comm: the ranks; by default this process alone.
         amp_dtype: dtype of O1.
         seed: base of every random draw; None leaves torch's generators as they are, and the data in order 0.
         files: files that must be the same on all ranks, such as the configuration.
@@ -244,14 +247,14 @@ class PtActions:
 
     @property
     def inferred(self) -> Certificate | None:
-        """Which items the last :meth:`infer` computed; without any on processes other than the first."""
+        """Which items the last :meth:`infer` computed; without any on ranks above 0."""
         return self._inferred
 
     def clear_cache(self) -> None:
         """Forget what ``infer(cache=True)`` kept."""
         self._cache.clear()
 
-    def _restore(self, modules: Iterable[Any], folder: str | Path, pattern: str) -> None:
+    def _restore(self, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
         named = named_weighted_modules(modules)
         if not named:
             raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
@@ -283,21 +286,21 @@ class PtActions:
         self,
         precision: Precision,
         objectives: Sequence[Objective] = (),
-        modules: Mapping[str, Any] | None = None,
+        modules: Mapping[str, NeuralModule] | None = None,
         values: StepValues | None = None,
     ) -> RunState:
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
         return RunState(self._comm, self._device, precision, optimizers, modules, self._tb_writer, values)
 
 
-def _with_bar(callbacks: Sequence[Any]) -> list[Any]:
+def _with_bar(callbacks: Sequence[Callback]) -> list[Callback]:
     return [*callbacks, *([] if any(isinstance(each, ProgressBar) for each in callbacks) else [ProgressBar()])]
 
 
 def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
-    """What seeds torch, NumPy and Python before an epoch, each rank differently: dropout shall not be the same on all.
+    """A function that seeds torch, NumPy and Python before an epoch, differently on each rank, for dropout.
 
-    A process alone without a seed is left as it is.
+    Without a seed, it does nothing in a single process.
     """
     base = comm.random_seed() if seed is None else seed
     if base is None:

@@ -20,6 +20,8 @@ from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightSha
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
 
+# Any: values of wires are tensors, lists or numbers.
+
 
 def without_weights(yes: bool = True) -> AbstractContextManager[object]:
     """In this context modules get shapes but no values, which takes no time: to be shown, not run. Or do nothing."""
@@ -187,10 +189,6 @@ class TrainableNM(_TorchModule):
 class NonTrainableNM(_TorchModule):
     """A module without weights, e.g. a preprocessor. Subclasses implement ``forward``."""
 
-    def is_trainable(self) -> bool:
-        """False: there is nothing to train."""
-        return False
-
 
 def _no_loss_function(self: nn.Module, **kwargs: Any) -> torch.Tensor:
     raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
@@ -218,9 +216,6 @@ class DataLayerNM(_TorchModule):
     """
 
     amount_unit: ClassVar[str] = "items"
-
-    def __init__(self, name: str | None = None) -> None:
-        super().__init__(name)
 
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say how many items it has")

@@ -1,4 +1,4 @@
-"""Where things run: choosing a device, and moving a batch there. No distribution over processes here."""
+"""Choosing a device, and moving a batch to it. Nothing about several ranks here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import torch
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import DeviceError
 
+# Any: values of wires are tensors, lists or numbers.
+
 
 def choose_device(placement: DeviceType | None, local_rank: int | None = None) -> torch.device:
     """The device for a placement; without one, the GPU if there is one, else the CPU.
 
     Args:
-        placement: what was asked for. ``AllGpu`` for one of several processes is rehearsed on CPUs without GPUs.
-        local_rank: number of this process on its machine, if a launcher started it.
+        placement: what was asked for. ``AllGpu`` for one of several ranks runs on the CPU where there are no GPUs.
+        local_rank: index of this process on its machine, if a launcher started it.
 
     Raises:
         DeviceError: a GPU is asked for where there is none, or none for this local rank.
@@ -50,7 +52,7 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
 
 
 def describe(device: torch.device) -> str:
-    """A device in words."""
+    """The name of a device, for the log."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({torch.get_num_threads()} threads)"
 
 

@@ -76,7 +76,7 @@ class Precision:
             self._scaler.update(scale.clamp(*self._bounds))
 
     def describe(self) -> str:
-        """What is computed in what, in words."""
+        """One line for the log: which types are used where."""
         if self.dtype is torch.float32:
             return "O0: float32 throughout"
         name = str(self.dtype).removeprefix("torch.")

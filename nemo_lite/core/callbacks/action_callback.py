@@ -152,7 +152,7 @@ def older_names(**names: str) -> Callable[[F], F]:
     return decorate
 
 
-def as_wires(value: Any, place: str, argument: str, remedy: str = "") -> list[NmTensor]:
+def as_wires(value: object, place: str, argument: str, remedy: str = "") -> list[NmTensor]:
     """One wire or several as a list.
 
     Raises:

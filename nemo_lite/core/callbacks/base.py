@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
+T = TypeVar("T")
 Hook = Callable[[ActionState], None]
 
 Moment = Literal[
@@ -34,20 +35,13 @@ class TagOwners:
 
     def claim(self, tags: Iterable[str], owner: str) -> None:
         """Note who writes these tags; warn, once for each pair of callbacks, of tags that another one writes too."""
-        shared: dict[str, list[str]] = {}
-        for tag in tags:
-            first = self._owners.setdefault(tag, owner)
-            if first != owner:
-                shared.setdefault(first, []).append(tag)
-        for first, names in shared.items():
-            if (first, owner) not in self._warned:
-                self._warned.add((first, owner))
-                logging.warning(
-                    "%s and %s both return %s: one curve mixes two results; give each its own tag",
-                    first,
-                    owner,
-                    ", ".join(f'"{name}"' for name in names),
-                )
+        owners = {tag: self._owners.setdefault(tag, owner) for tag in tags}
+        for other in sorted({*owners.values()} - {owner}):
+            if (other, owner) not in self._warned:
+                self._warned.add((other, owner))
+                shared = ", ".join(f'"{tag}"' for tag in owners if owners[tag] == other)
+                problem = "%s and %s both return %s: one curve mixes two results; give each its own tag"
+                logging.warning(problem, other, owner, shared)
 
 
 class Callback:
@@ -162,7 +156,7 @@ class CallbackList:
         UsageError: something that is not a callback.
     """
 
-    def __init__(self, callbacks: Iterable[Any]) -> None:
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
         self._callbacks = [_checked(callback, place) for callback, place in _placed(callbacks)]
         self.wires = list(dict.fromkeys(wire for each in self._callbacks for wire in each.wanted_wires()))
         self.names = list(dict.fromkeys(name for each in self._callbacks for name in each.wanted_names()))
@@ -197,11 +191,11 @@ def refuse_below_one(place: str, **numbers: int | None) -> None:
             raise UsageError(f"{name} must be at least 1", place=place, got=str(number))
 
 
-def _placed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+def _placed(callbacks: Iterable[T]) -> Iterator[tuple[T, str]]:
     return ((callback, f"callbacks[{index}]") for index, callback in enumerate(callbacks))
 
 
-def _checked(callback: Any, place: str) -> Callback:
+def _checked(callback: object, place: str) -> Callback:
     if isinstance(callback, Callback):
         return callback
     name = getattr(callback, "__name__", type(callback).__name__)

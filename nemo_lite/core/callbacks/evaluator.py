@@ -16,6 +16,8 @@ from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
+# Any: values of wires and results are what the user's functions make of them.
+
 
 @dataclass
 class _SoFar:
@@ -43,14 +45,14 @@ class EvaluatorCallback(ActionCallback):
     instead of hours later.
 
     With several ranks each evaluates its part of the data. The user's functions get the values of all, in data order,
-    on the first rank, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
+    on rank 0, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
     logged: equal lines mean the same set, whatever the number of ranks.
 
     Args:
         eval_tensors: the wires to evaluate.
         user_iter_callback: called for each round of batches, one of each process, with (values, ``collected``).
             ``values`` holds, by the wire's ``unique_name``, a list with one value for each process that had a batch,
-            and ``"IS_FROM_DIST_EVAL"``: whether there are several processes. ``collected`` is a dictionary that starts
+            and ``"IS_FROM_DIST_EVAL"``: whether there are several ranks. ``collected`` is a dictionary that starts
             empty at each evaluation.
         user_epochs_done_callback: called at the end with ``collected``; returns results by tag, or ``None``.
         tb_writer: where results go; by default the factory's writer.

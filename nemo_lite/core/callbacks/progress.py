@@ -23,7 +23,7 @@ T = TypeVar("T")
 class ProgressBar(NeMoCallback):
     """A bar with the moving loss, seconds a step, throughput, and the share of time spent waiting for data.
 
-    Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks the first
+    Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks rank 0
     shows it.
 
     Args:
@@ -98,7 +98,7 @@ class ProgressBar(NeMoCallback):
     def over(items: Iterable[T], verbose: bool, title: str, unit: str = "batch") -> Iterator[Iterable[T]]:
         """``items``, with a bar while they are taken; without one where there is no terminal, or not ``verbose``.
 
-        With several ranks, the caller is ``verbose`` on the first only.
+        With several ranks, the caller is ``verbose`` on rank 0 only.
         """
         if not (verbose and _on_terminal()):
             yield items
@@ -108,7 +108,7 @@ class ProgressBar(NeMoCallback):
 
 
 class _AboveBar(io.TextIOBase):
-    """Stands in for a standard stream of the log: the bar steps aside for each line."""
+    """Replaces a standard stream of the log, so that lines are printed above the bar."""
 
     def __init__(self, name: str) -> None:
         self._name_in_sys = name

@@ -12,6 +12,8 @@ from nemo_lite.core.callbacks.loggers import writer_of
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
+# Any: an attribute may have any value.
+
 
 class ValueMethod:
     """How a value moves within a policy's steps, of which the first is 0. Any function of (step, number) will do."""
@@ -49,7 +51,7 @@ class ValuePolicy(NamedTuple):
 class ValueSetterCallback(ActionCallback):
     """Sets an attribute of a module before each step, by a schedule. After its end the last value stays.
 
-    With several ranks it does so on all, and the first writes the value down.
+    With several ranks it does so on all, and rank 0 writes the value to TensorBoard.
 
     Args:
         module: whose attribute.
@@ -69,7 +71,7 @@ class ValueSetterCallback(ActionCallback):
 
     def __init__(
         self,
-        module: Any,
+        module: object,
         arg_name: str,
         policies: Sequence[ValuePolicy] | None = None,
         total_steps: int | None = None,

@@ -17,6 +17,8 @@ from nemo_lite.utils.files import write_atomically
 if TYPE_CHECKING:
     from nemo_lite.core.graph.neural_module import NeuralModule
 
+# Any: values are what YAML and constructors take.
+
 M = TypeVar("M", bound="NeuralModule")
 
 

@@ -20,6 +20,8 @@ from nemo_lite.core.neural_types import ElementType
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError
 from nemo_lite.utils.digests import digest_of
 
+# Any: arguments of constructors, which YAML and users give.
+
 M = TypeVar("M", bound="NeuralModule")
 
 # Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
@@ -152,7 +154,7 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         """
         ports = self.input_ports
         inputs = self._by_port(ports, args, wires)
-        refuse_unless_connectable(self.name, ports, inputs, lambda wire: str(wire.place), _converters)
+        refuse_unless_connectable(self.name, ports, inputs, _converters)
         outputs = ModuleCall(self, inputs, self.output_ports).outputs
         if len(outputs) == 1:
             return next(iter(outputs.values()))

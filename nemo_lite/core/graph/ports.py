@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemo_lite.core.neural_types import ElementType, NeuralType, NeuralTypeComparisonResult
 from nemo_lite.errors import (
@@ -18,6 +18,11 @@ from nemo_lite.errors import (
     NeuralTypeError,
     did_you_mean,
 )
+
+if TYPE_CHECKING:
+    from nemo_lite.core.graph.nm_tensor import NmTensor
+
+# Any: what a class declares as ports is checked here.
 
 Ports = dict[str, NeuralType]
 
@@ -67,8 +72,7 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
 def refuse_unless_connectable(
     owner: str,
     ports: Ports,
-    wires: Mapping[str, Any],
-    wire_place: Callable[[Any], str],
+    wires: Mapping[str, NmTensor],
     converters: Callable[[ElementType, ElementType], Iterable[str]],
 ) -> None:
     """Check a connecting call: names, missing and superfluous inputs, types.
@@ -76,8 +80,7 @@ def refuse_unless_connectable(
     Args:
         owner: the module's name, for the message.
         ports: the module's input ports.
-        wires: port name -> wire (an object with ``ntype``).
-        wire_place: how to write where a wire comes from.
+        wires: port name -> wire.
         converters: names of modules that turn the first element type into the second.
 
     Raises:
@@ -101,7 +104,7 @@ def refuse_unless_connectable(
         if not comparison.fits:
             remedy = _remedy(comparison.result, ports[name], wire.ntype, converters)
             raise NeuralPortNmTensorMismatchError(
-                f"{owner}.{name} cannot take {wire_place(wire)}",
+                f"{owner}.{name} cannot take {wire.place}",
                 got=str(wire.ntype),
                 wanted=str(ports[name]),
                 remedy=f"{comparison.reason}. {remedy}".strip(),

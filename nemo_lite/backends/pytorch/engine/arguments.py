@@ -9,12 +9,15 @@ import torch
 
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
+# Any: what a script gives is checked here.
 
-def check_policy(lr_policy: Any) -> None:
+
+def check_policy(lr_policy: object) -> None:
     """Raise UsageError for what is not a function of (initial rate, step, epoch): a name, or a class of policies."""
     if lr_policy is None or (callable(lr_policy) and not isinstance(lr_policy, type)):
         return
@@ -23,7 +26,7 @@ def check_policy(lr_policy: Any) -> None:
     raise UsageError("lr_policy must be a policy or a function of (initial rate, step, epoch)", got=got, remedy=remedy)
 
 
-def check_callbacks(callbacks: Any) -> Sequence[Any]:
+def check_callbacks(callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
     """The callbacks as a sequence; ``None`` is none.
 
     Raises:
