@@ -27,12 +27,12 @@ _PLACEHOLDER = -1  # number of a row that stands for a batch in a round where th
 
 
 class Row(NamedTuple):
-    """What one batch gave.
+    """The values of one batch, or a placeholder.
 
     Attributes:
-        number: position of the batch in data order, over all ranks; -1 where this rank has no batch while others do.
+        number: position of the batch in data order, over all ranks; -1 in a placeholder.
         ids: positions of its items in the data layer, where it knows them.
-        values: one for each wire; nothing where there is no batch.
+        values: one for each wire; none in a placeholder.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether there is a batch."""
+        """Whether it is no placeholder."""
         return self.number != _PLACEHOLDER
 
 
@@ -64,10 +64,10 @@ class Evaluation:
         self._device, self._precision = device, precision
 
     def rows(self, comm: Comm) -> Iterator[Row]:
-        """What each batch of this rank gives: over all ranks every item once, modules in evaluation mode.
+        """The values of each batch of this rank: over all ranks every item once, modules in evaluation mode.
 
-        All ranks give equally many rows: the n-th of all ranks are one stretch of the data, in which a rank may have no
-        batch (see :attr:`Row.counts`). Each row begins with an exchange between the ranks: take them alike.
+        All ranks give the same number of rows. The n-th rows of all ranks are neighbours in the data; a rank without a
+        batch there gives a placeholder. Each row begins with an exchange, so all ranks must take their rows alike.
 
         Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
         ends, also when it is left early. At its end the loaders of all ranks settle what they noticed.
@@ -79,7 +79,7 @@ class Evaluation:
                 if batch is not None:
                     yield Row(number, None if batch.ids is None else list(batch.ids), self._run(batch))
                     continue
-                if needs_all_ranks(self.modules, in_training=False):  # running them is an exchange of all ranks
+                if needs_all_ranks(self.modules, in_training=False):  # they exchange values, so all ranks run them
                     spare = spare or self._any_batch(comm)
                     self._run(spare)
                 yield Row(_PLACEHOLDER, None, [])
@@ -93,7 +93,7 @@ class Evaluation:
             return list(self.module(*to_device(batch.values, self._device)))
 
     def _any_batch(self, comm: Comm) -> Batch:
-        """The first of the whole set: in this rank's part there may be none."""
+        """The first batch of the whole set, as this rank's part may be empty."""
         batch = next(self._loader(Shard()).epoch(0), None)
         if batch is None:
             raise UsageError(
@@ -105,14 +105,14 @@ class Evaluation:
 
 
 def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch | None]]:
-    """This rank's batches with their numbers, equally many on all ranks: None in a round in which it has no batch.
+    """This rank's batches with their numbers, and None in each round in which it has no batch.
 
-    A round is a stretch of the data, one batch for each rank. Where nothing of a rank's batch could be used, its next
-    one waits for its own round: so rounds are in data order, and no results need to be held back.
+    A round is one batch for each rank, neighbours in the data. When a rank's batch of a round cannot be used, its next
+    batch waits for its own round. So rounds come in data order, and rank 0 need not keep results back.
     """
     for count, batch in enumerate(WAITING_FOR_DATA.around(batches)):
         number = count * comm.world_size + comm.rank if batch.number is None else batch.number
-        while not _vote(number // comm.world_size, comm).is_ours:
+        while not _vote(number // comm.world_size, comm).is_own:
             yield _PLACEHOLDER, None
         yield number, batch
     while not _vote(None, comm).is_over:
@@ -120,17 +120,17 @@ def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch 
 
 
 class _Vote(NamedTuple):
-    is_ours: bool
+    is_own: bool
     is_over: bool
 
 
-def _vote(ours: int | None, comm: Comm) -> _Vote:
+def _vote(own_round: int | None, comm: Comm) -> _Vote:
     """Whether the round of this rank's next batch is the earliest of all ranks' next ones; whether no rank has any."""
     votes = [0.0] * comm.world_size
-    votes[comm.rank] = 0.0 if ours is None else ours + 1.0
+    votes[comm.rank] = 0.0 if own_round is None else own_round + 1.0
     votes = comm.sum(votes)  # each rank adds to its own
     earliest = min(filter(None, votes), default=0.0)
-    return _Vote(is_ours=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
+    return _Vote(is_own=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
 
 
 class Certificate:
@@ -148,7 +148,7 @@ class Certificate:
         self._data_layer = data_layer
 
     def note(self, ids: list[int] | None) -> None:
-        """Take notice of a batch."""
+        """Add the items of a batch."""
         if ids is None:
             self.items = None
         elif self.items is not None:

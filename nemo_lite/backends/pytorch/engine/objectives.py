@@ -1,4 +1,4 @@
-"""Objectives: from losses to what an optimizer minimises, weights whole or divided among the ranks. No loop here."""
+"""Objectives: from losses to what an optimizer minimises, with whole or sharded weights. No training loop here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Objectives:
     Args:
         comm: the ranks.
         device: where modules run.
-        shard_weights: divide weights among the ranks.
+        shard_weights: shard weights over the ranks.
     """
 
     def __init__(self, comm: Comm, device: torch.device, shard_weights: bool) -> None:
@@ -91,7 +91,7 @@ class Objectives:
         return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def shard(self, dag: Dag) -> None:
-        """Divide the weights of its modules, if that was asked for; those that are divided already stay so."""
+        """Shard the weights of its modules, if that was asked for. Weights that are sharded stay so."""
         self._shard(modules_of(dag))
 
     def _shard(self, modules: Iterable[nn.Module]) -> None:
@@ -99,7 +99,7 @@ class Objectives:
             self._comm.shard([module for module in modules if _parameters([module])], self._device)
 
     def _remedy(self) -> str:
-        if self._shard_weights:  # dividing makes other parameters of them, so an optimizer is made afterwards
+        if self._shard_weights:  # sharding replaces parameters, so the optimizer must be made after it
             return "make it with create_optimizer of the factory"
         return "make it of the parameters of the DAG's modules"
 
@@ -141,7 +141,7 @@ def _parameters(modules: Iterable[object]) -> list[nn.Parameter]:
 def refuse_unreached(loss: torch.Tensor, modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise UsageError for weights that are to be trained and that the loss does not depend on.
 
-    Data parallelism waits for the gradient of every weight: one that never comes would leave the others unexchanged.
+    Data parallelism waits for the gradient of every weight: if one never comes, no gradients are exchanged.
 
     Args:
         loss: what is minimised.

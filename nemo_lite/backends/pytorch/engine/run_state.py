@@ -108,21 +108,21 @@ class RunState:
         self.stop_reason = reason
 
     def agree_to_stop(self) -> None:
-        """Take notice that some rank has asked to stop, so that all do at this step."""
+        """Note that some rank asked to stop: all ranks stop at this step."""
         self._all_stop = True
         self.stop_reason = self.stop_reason or "another rank asked for it"
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the run ends here. With several ranks only what all know of counts."""
+        """Whether the run ends here. With several ranks: whether all of them know that one asked to stop."""
         return self._all_stop or (self.comm.world_size == 1 and bool(self.stop_reason))
 
     def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives on the first rank. See ``ActionState``."""
+        """What ``make`` gives on rank 0. See ``ActionState``."""
         return self.comm.on_first(make)
 
     def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
-        """Check and lower an evaluation DAG; the second time for the same wires, give the first one's."""
+        """The evaluation of these wires, checked and lowered once."""
         key = tuple(wires)
         if key not in self._evaluations:
             self._evaluations[key] = Evaluation(key, self.device, self.precision)
@@ -190,7 +190,7 @@ class RunState:
         return Weights(type(module).__name__, self.comm.whole(module.state_dict()))
 
     def _write(self, write: Callable[[], object]) -> None:
-        """Write on the first rank; the others go on when it is done."""
+        """Write on rank 0; the others wait until it is done."""
         with WRITING_CHECKPOINT:
             self.comm.on_first(write)
         self.comm.barrier()
@@ -214,7 +214,9 @@ class RunState:
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         checkpoints = CheckpointFolder(folder)
-        modules = named_weighted_modules(self.modules.values())  # names that clash are told now, not at the first save
+        modules = named_weighted_modules(
+            self.modules.values()
+        )  # so names that clash are an error before any save
         contents = read_on_first(self.comm, lambda: None if checkpoints.is_empty() else checkpoints.read(modules))
         if contents is None:
             return None
@@ -231,7 +233,7 @@ class RunState:
 
 
 def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
-    """What the first rank reads, on all: the others need not see its files."""
+    """What rank 0 reads, on all ranks: the others need not have its files."""
     with READING_CHECKPOINT:
         read_here: Any = comm.on_first(lambda: None if (found := read()) is None else tuple(found))
     travels = comm.share(read_here)

@@ -66,7 +66,7 @@ class StepBatchLoader:
         loader: the batches of this rank.
         comm: the ranks.
         batches_per_step: micro-batches of a rank in a step; the last step of an epoch takes what is left.
-        uneven: what happens when only some ranks have batches left: ``pad``: the others take their last ones again;
+        uneven: what happens when only some ranks have batches left: ``pad``: the others repeat their last batches;
             ``drop``: the epoch ends for all; ``join``: the others take part with weight zero; ``error``: the run ends.
     """
 
@@ -120,8 +120,8 @@ class StepBatchLoader:
         counted = self._last if is_out and self._uneven == "pad" else batches
         items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
         is_helpless, again = is_out and not self._last, items if is_out else 0.0
-        said = [float(not are_finite), float(stop), items, again, count, count**2, float(is_out), float(is_helpless)]
-        bad, stopping, all_items, repeated, total, squares, out, helpless = self._comm.sum(said)
+        mine = [float(not are_finite), float(stop), items, again, count, count**2, float(is_out), float(is_helpless)]
+        bad, stopping, all_items, repeated, total, squares, out, helpless = self._comm.sum(mine)
         taken = StepBatches(world_size=world_size, was_finite=bad == 0, stop=stopping > 0, wait_seconds=wait_seconds)
         taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")
         if taken.is_over:
@@ -154,7 +154,7 @@ class StepBatchLoader:
     def report(self) -> None:
         """Log how many items the epoch repeated or left out to keep the ranks together."""
         left = leftover_of(self._loader, self._epoch)
-        told = [
+        counts = [
             f"{count:.0f} {what}"
             for count, what in (
                 (left.num_repeated + self._repeated, "items came twice"),
@@ -164,5 +164,5 @@ class StepBatchLoader:
             )
             if count
         ]
-        if told:
-            logging.info("Epoch %d (uneven=%s): %s", self._epoch, self._uneven, ", ".join(told))
+        if counts:
+            logging.info("Epoch %d (uneven=%s): %s", self._epoch, self._uneven, ", ".join(counts))

@@ -44,7 +44,7 @@ class Training:
         place_of: where item ``i`` of the data layer comes from, for messages.
         state: what callbacks see.
         values: the step's tensors, part of ``state``.
-        callbacks: told what happens.
+        callbacks: notified of each moment.
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
         reseed: called with the index of each epoch before it starts.
@@ -101,7 +101,7 @@ class Training:
                 remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
                 "data_iterator must give a new one for each epoch",
             )
-        # Asked here and not behind the step: an epoch that ends with the run is complete.
+        # Checked here and not after the step, so that an epoch that ends with the run is complete.
         while not taken.is_over and not self._is_done():
             taken = self._step(taken)
         self._batches.settle()
@@ -138,7 +138,9 @@ class Training:
             self._skip(taken.batches, losses)
         state.steps_done += 1
         if following.is_over:
-            state.epochs_done = state.epoch + 1  # known before the step's end is told: a checkpoint made then holds it
+            state.epochs_done = (
+                state.epoch + 1
+            )  # before callbacks see the step's end: a checkpoint made then must hold it
         if following.stop:
             state.agree_to_stop()
         amount = sum([batch.amount for batch in taken.counted])
@@ -187,16 +189,16 @@ class Training:
         state.learning_rate = objective.optimizer.param_groups[0]["lr"]
 
     def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
-        """Leave weights and running statistics as they were and say which items were in the batches, of every rank.
+        """Leave weights and running statistics as they were, and name the items of all ranks whose loss is not finite.
 
         Raises:
-            NonFiniteLossError: the run was told to stop then, or it was so too often in a row.
+            NonFiniteLossError: the options say so, at the first such step or after so many in a row.
         """
         skipped, options, comm = self._skipped, self._options, self._state.comm
         skipped.total += 1
         skipped.in_a_row += 1
         self._statistics.put_back()
-        problem = comm.share(_told(self._state.step, comm.gather(self._suspects(batches, losses))))
+        problem = comm.share(_problem_of(self._state.step, comm.gather(self._suspects(batches, losses))))
         if options.stop_on_nan_loss:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
         if skipped.in_a_row >= options.max_nonfinite_steps:
@@ -213,8 +215,8 @@ class Training:
         return f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
 
 
-def _told(step: int, suspects: Sequence[str] | None) -> str:
-    """What is said about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
+def _problem_of(step: int, suspects: Sequence[str] | None) -> str:
+    """Message about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
     by_rank = list(enumerate(suspects or ()))
     several = len(by_rank) > 1
     items = "; ".join(f"rank {rank}: {places}" if several else places for rank, places in by_rank if places)

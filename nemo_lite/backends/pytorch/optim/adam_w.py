@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments, start_adam
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments
 
 
 class AdamW(ForeachOptimizer):
@@ -40,11 +40,6 @@ class AdamW(ForeachOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, defaults)
-
-    def _start(self, param: Tensor, group: Options, state: Options) -> None:
-        start_adam(param, state)
-        if group["amsgrad"]:
-            state["max_exp_avg_sq"] = torch.zeros_like(param)
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         first, second = adam_moments(self, params, grads, group)

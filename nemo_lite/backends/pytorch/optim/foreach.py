@@ -20,7 +20,7 @@ _FLAGS = ("amsgrad", "grad_averaging", "luc")
 
 
 class ForeachOptimizer(Optimizer):
-    """Base of optimizers that update many tensors at once: a subclass gives ``_start`` and ``_update``.
+    """Base of optimizers that update many tensors at once: a subclass gives ``_update``.
 
     A step must not read a value back from the device: the host would wait for it.
     """
@@ -57,18 +57,15 @@ class ForeachOptimizer(Optimizer):
         """One entry of each parameter's state."""
         return [self.state[param][key] for param in params]
 
-    @abstractmethod
     def _start(self, param: Tensor, group: Options, state: Options) -> None:
-        """Fill the state of a parameter that has its first gradient."""
+        """Fill the state of a parameter that has its first gradient; here with Adam's two moving averages."""
+        state.update(step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
+        if group.get("amsgrad"):
+            state["max_exp_avg_sq"] = torch.zeros_like(param)
 
     @abstractmethod
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         """One step for parameters of one device and dtype."""
-
-
-def start_adam(param: Tensor, state: Options) -> None:
-    """Fill the state of a parameter with Adam's two moving averages."""
-    state.update(step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
 
 
 def adam_moments(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments, norms, start_adam
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments, norms
 
 
 class Lamb(ForeachOptimizer):
@@ -35,9 +35,6 @@ class Lamb(ForeachOptimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    def _start(self, param: Tensor, group: Options, state: Options) -> None:
-        start_adam(param, state)
 
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         first, second = adam_moments(self, params, grads, group)
