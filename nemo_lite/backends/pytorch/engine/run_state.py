@@ -214,9 +214,8 @@ class RunState:
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         checkpoints = CheckpointFolder(folder)
-        modules = named_weighted_modules(
-            self.modules.values()
-        )  # so names that clash are an error before any save
+        # Named first, so that two modules of one name are an error before any step.
+        modules = named_weighted_modules(self.modules.values())
         contents = read_on_first(self.comm, lambda: None if checkpoints.is_empty() else checkpoints.read(modules))
         if contents is None:
             return None
