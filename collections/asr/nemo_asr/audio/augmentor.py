@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from nemo_asr.arguments import look_up
 from nemo_asr.audio import perturbation
 from nemo_asr.audio.perturbation import Perturbation
 from nemo_asr.audio.reading import Samples
-from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
+from nemo_lite.errors import UsageError, did_you_mean
 
 perturbation_types: dict[str, type[Perturbation]] = {
     "speed": perturbation.SpeedPerturbation,
@@ -88,15 +89,14 @@ def _prob_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_section(name: str, arguments: dict[str, Any]) -> tuple[float, Perturbation]:
     place = f"augmentor.{name}"
-    if name not in perturbation_types:
-        raise UnknownNameError("perturbation", name, perturbation_types, place="augmentor")
+    perturbation_class = look_up("perturbation", name, perturbation_types, "augmentor")
     if "prob" not in arguments:
         raise UsageError("prob is missing", place=place, remedy="say how often it acts, from 0 to 1")
     probability = arguments.pop("prob")
-    parameters = inspect.signature(perturbation_types[name]).parameters
+    parameters = inspect.signature(perturbation_class).parameters
     for key in arguments.keys() - parameters.keys():
         raise UsageError(f"{key} is not an argument{did_you_mean(key, parameters)}", place=place)
     for parameter in parameters.values():
         if parameter.default is parameter.empty and parameter.name not in arguments:
             raise UsageError(f"{parameter.name} is missing", place=place)
-    return probability, perturbation_types[name](**arguments)
+    return probability, perturbation_class(**arguments)

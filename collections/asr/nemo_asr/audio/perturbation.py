@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import soxr
 
+from nemo_asr.arguments import look_up
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.audio.time_stretch import time_stretched
-from nemo_lite.errors import DataError, UnknownNameError, UsageError
+from nemo_lite.errors import DataError, UsageError
 
 # NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
@@ -39,12 +40,8 @@ class _RatePerturbation(Perturbation):
 
     def __init__(self, place: str, least: float, most: float, num_rates: int) -> None:
         if not 0 < least <= most:
-            raise UsageError(
-                "the speed rates are not usable",
-                place=place,
-                got=f"min_speed_rate {least} and max_speed_rate {most}",
-                wanted="0 < min_speed_rate <= max_speed_rate",
-            )
+            got, wanted = f"min_speed_rate {least} and max_speed_rate {most}", "0 < min_speed_rate <= max_speed_rate"
+            raise UsageError("the speed rates are not usable", place=place, got=got, wanted=wanted)
         self._least, self._most = least, most
         self._choices = np.linspace(least, most, num_rates) if num_rates > 0 else None
 
@@ -81,10 +78,8 @@ class SpeedPerturbation(_RatePerturbation):
         max_speed_rate: float = 1.1,
         num_rates: int = 5,
     ) -> None:
-        if resample_type not in _SOXR_QUALITY:
-            raise UnknownNameError("resample_type", resample_type, _SOXR_QUALITY, place="speed")
         super().__init__("speed", min_speed_rate, max_speed_rate, num_rates)
-        self._sample_rate, self._quality = sr, _SOXR_QUALITY[resample_type]
+        self._sample_rate, self._quality = sr, look_up("resample_type", resample_type, _SOXR_QUALITY, "speed")
 
     def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         if sample_rate != self._sample_rate:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import soundfile
 
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, describe, write_manifest
+from nemo_asr.corpora.writing import Entry, describe, numbered_lines, write_manifest
 from nemo_lite.errors import DataError, reported_to_user
 from nemo_lite.utils.files import make_writable_folder
 
@@ -59,7 +59,7 @@ def make(data_root: str | Path, source: str | Path | None = None) -> dict[str, l
 
 @contextmanager
 def _corpus(root: Path, source: Path | None) -> Iterator[Path]:
-    """The folder that has etc/ and wav/ in it; an archive is unpacked for as long as it is needed."""
+    """The folder with etc/ and wav/ in it; an archive is unpacked, and removed after use."""
     if source is None:
         source = root / "an4" if (root / "an4" / "etc").is_dir() else root / "an4_sphere.tar.gz"
         if not source.exists():
@@ -76,17 +76,14 @@ def _with_etc(folder: Path, source: Path | None = None) -> Path:
     for candidate in (folder, folder / "an4"):
         if (candidate / "etc").is_dir():
             return candidate
-    raise DataError(
-        "this is not the AN4 corpus", place=str(source or folder), wanted="a folder etc with an4_train.fileids"
-    )
+    wanted = "a folder etc with an4_train.fileids"
+    raise DataError("this is not the AN4 corpus", place=str(source or folder), wanted=wanted)
 
 
 def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
     """The split's utterances in order: their file id, text, and the line that lists them."""
     texts = dict(_transcriptions(corpus / "etc" / f"an4_{split}.transcription"))
-    listing = corpus / "etc" / f"an4_{split}.fileids"
-    for number, line in enumerate(_lines(listing), 1):
-        file_id, place = line.strip(), f"{listing}:{number}"
+    for place, file_id in numbered_lines(corpus / "etc" / f"an4_{split}.fileids"):
         if not file_id:
             continue
         if ".." in Path(file_id).parts or Path(file_id).is_absolute():
@@ -98,23 +95,12 @@ def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _transcriptions(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_lines(path), 1):
-        match = _TRANSCRIPTION.fullmatch(line.strip())
+    for place, line in numbered_lines(path):
+        match = _TRANSCRIPTION.fullmatch(line)
         if match is None:
-            raise DataError(
-                "this is not a transcription",
-                place=f"{path}:{number}",
-                got=repr(line[:60]),
-                wanted="WORDS (utterance-id)",
-            )
+            problem, wanted = "this is not a transcription", "WORDS (utterance-id)"
+            raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
         yield match["utterance"], " ".join(match["text"].lower().split())
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
 
 
 def _convert(corpus: Path, root: Path, file_id: str, text: str, place: str) -> Entry:
@@ -131,13 +117,11 @@ def _samples(stem: Path, place: str) -> npt.NDArray[np.int16]:
     sphere, raw = (stem.with_name(stem.name + suffix) for suffix in (".sph", ".raw"))
     if not sphere.exists() and not raw.exists():
         raise DataError("the recording is missing", place=place, wanted=f"{sphere} or .raw")
+    # A .raw file has no header: 16 kHz, 16 bit, the high byte first.
+    without_header = {"samplerate": SAMPLE_RATE, "channels": 1, "format": "RAW", "subtype": "PCM_16", "endian": "BIG"}
+    path, header = (sphere, {}) if sphere.exists() else (raw, without_header)
     try:
-        if sphere.exists():
-            samples, rate = soundfile.read(sphere, dtype="int16")
-        else:  # without a header: 16 kHz, 16 bit, the high byte first
-            samples, rate = soundfile.read(
-                raw, dtype="int16", samplerate=SAMPLE_RATE, channels=1, format="RAW", subtype="PCM_16", endian="BIG"
-            )
+        samples, rate = soundfile.read(path, dtype="int16", **header)
     except soundfile.LibsndfileError as error:
         raise DataError("the recording cannot be read", place=place, got=f'{stem}: "{error.error_string}"') from None
     if rate != SAMPLE_RATE or samples.ndim != 1 or not len(samples):
@@ -148,9 +132,8 @@ def _samples(stem: Path, place: str) -> npt.NDArray[np.int16]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m nemo_asr.corpora.an4", description="Write the AN4 corpus as WAV files and manifests."
-    )
+    description = "Write the AN4 corpus as WAV files and manifests."
+    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.an4", description=description)
     parser.add_argument("--data_root", required=True, help="folder to write to")
     parser.add_argument("--source", help="the unpacked corpus or its archive (default: downloaded to the data root)")
     options = parser.parse_args(argv)

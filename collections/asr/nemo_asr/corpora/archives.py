@@ -24,6 +24,7 @@ from nemo_lite.utils.files import write_atomically
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 60
+_BY_HAND = "download it by hand and give it with --source"
 
 
 def download(url: str, path: Path, sha256: str | None = None) -> None:
@@ -52,20 +53,11 @@ def _fetch(url: str, path: Path, sha256: str | None) -> None:
             bar.total = promised or None
             bar.update(len(chunk))
     if received == 0 or (promised and received != promised):
-        raise DataError(
-            "the download broke off", place=url, got=f"{received} bytes", wanted=str(promised), remedy=_BY_HAND
-        )
+        got, wanted = f"{received} bytes", str(promised)
+        raise DataError("the download broke off", place=url, got=got, wanted=wanted, remedy=_BY_HAND)
     if sha256 and digest.hexdigest() != sha256:
-        raise DataError(
-            "the download is not the known archive",
-            place=url,
-            got=f"sha256 {digest.hexdigest()}",
-            wanted=sha256,
-            remedy=f"{_BY_HAND} if you trust it",
-        )
-
-
-_BY_HAND = "download it by hand and give it with --source"
+        got, remedy = f"sha256 {digest.hexdigest()}", f"{_BY_HAND} if you trust it"
+        raise DataError("the download is not the known archive", place=url, got=got, wanted=sha256, remedy=remedy)
 
 
 def _chunks(url: str) -> Iterator[tuple[bytes, int]]:
@@ -103,12 +95,10 @@ def unpack(
                 continue
             num_bytes, num_files = num_bytes + member.size, num_files + 1
             if num_bytes > max_bytes or num_files > max_files:
-                raise DataError(
-                    "the archive is larger than such a corpus can be",
-                    place=f"{archive}: {member.name}",
-                    got=f"{num_files} files, {num_bytes} bytes so far",
-                    wanted=f"at most {max_files} files, {max_bytes} bytes",
-                )
+                got = f"{num_files} files, {num_bytes} bytes so far"
+                wanted = f"at most {max_files} files, {max_bytes} bytes"
+                problem = "the archive is larger than such a corpus can be"
+                raise DataError(problem, place=f"{archive}: {member.name}", got=got, wanted=wanted)
             target.parent.mkdir(parents=True, exist_ok=True)
             source = members.extractfile(member)
             assert source is not None  # it is a regular file
@@ -119,18 +109,16 @@ def unpack(
 def _target(member: tarfile.TarInfo, archive: Path, folder: Path) -> Path | None:
     """Where the member belongs, None for a folder; an error for what an archive of recordings has no need of."""
     name = PurePosixPath(member.name)
-    place = f"{archive}: {member.name}"
     if name.is_absolute() or ".." in name.parts or "\\" in member.name or "\0" in member.name:
-        raise DataError(
-            "a member of the archive leads out of the folder", place=place, remedy="do not trust this archive"
-        )
-    if member.isdir():
+        problem = "leads out of the folder"
+    elif member.isdir():
         return None
-    if not member.isreg():
-        raise DataError(
-            "a member of the archive is a link or a device", place=place, remedy="do not trust this archive"
-        )
-    return folder / name
+    elif member.isreg():
+        return folder / name
+    else:
+        problem = "is a link or a device"
+    place, remedy = f"{archive}: {member.name}", "do not trust this archive"
+    raise DataError(f"a member of the archive {problem}", place=place, remedy=remedy)
 
 
 @contextmanager
@@ -140,9 +128,5 @@ def _archive_errors(archive: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError("there is no such file or folder", place=str(archive)) from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise DataError(
-            "the archive cannot be unpacked",
-            place=str(archive),
-            got=f'"{error}"',
-            remedy="fetch it again, or free space",
-        ) from None
+        problem, remedy = "the archive cannot be unpacked", "fetch it again, or free space"
+        raise DataError(problem, place=str(archive), got=f'"{error}"', remedy=remedy) from None

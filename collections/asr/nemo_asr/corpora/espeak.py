@@ -1,4 +1,4 @@
-"""eSpeak NG through ctypes: a text and a voice in, samples out. Which texts and voices make a corpus: the makers.
+"""eSpeak NG through ctypes: a text and a voice in, samples out. Texts and voices of a corpus are chosen elsewhere.
 
 The library comes from the package espeakng-loader (Linux and macOS).
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -64,9 +63,8 @@ class Synthesizer:
         try:
             import espeakng_loader
         except ImportError:
-            raise UsageError(
-                "the speech synthesiser eSpeak NG is not installed", remedy="pip install espeakng-loader"
-            ) from None
+            problem = "the speech synthesiser eSpeak NG is not installed"
+            raise UsageError(problem, remedy="pip install espeakng-loader") from None
         self._library = str(espeakng_loader.get_library_path())
         self._data = Path(espeakng_loader.get_data_path())
         self._libc = ctypes.CDLL(None)
@@ -81,9 +79,7 @@ class Synthesizer:
             self.version = library.espeak_Info(None).decode()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._temporary.cleanup()
 
     def speak(self, ssml: str, voice: Voice) -> npt.NDArray[np.int16]:

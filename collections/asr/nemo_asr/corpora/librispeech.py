@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import soundfile
 
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest
+from nemo_asr.corpora.writing import Entry, describe, filling_folder, numbered_lines, write_manifest
 from nemo_lite.errors import DataError, UnknownNameError, reported_to_user
 from nemo_lite.utils.files import make_writable_folder
 
@@ -86,13 +86,11 @@ def _folder(root: Path, name: str, source: Path | None) -> Path:
 
 def _entries(folder: Path, root: Path) -> Iterator[Entry]:
     for transcripts in sorted(folder.glob("*/*/*.trans.txt")):
-        for number, line in enumerate(_lines(transcripts), 1):
-            place = f"{transcripts}:{number}"
-            utterance, _, text = line.strip().partition(" ")
+        for place, line in numbered_lines(transcripts):
+            utterance, _, text = line.partition(" ")
             if not text or "/" in utterance:
-                raise DataError(
-                    "this is not a transcript", place=place, got=repr(line[:60]), wanted="utterance-id WORDS"
-                )
+                problem, wanted = "this is not a transcript", "utterance-id WORDS"
+                raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
             audio = transcripts.with_name(f"{utterance}.flac")
             yield {
                 "audio_filepath": _as_written(audio, root),
@@ -100,13 +98,6 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
                 "text": " ".join(text.lower().split()),
                 "speaker": transcripts.parent.parent.name,
             }
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("the transcripts cannot be read", place=str(path), got=f'"{error}"') from None
 
 
 def _as_written(audio: Path, root: Path) -> str:
@@ -122,24 +113,18 @@ def _seconds(audio: Path, place: str) -> float:
         raise DataError("the recording cannot be read", place=place, got=f'{audio}: "{error.error_string}"') from None
 
 
-def _sets(listed: Iterable[str]) -> list[str]:
-    names = [name for text in listed for name in text.split(",") if name]
-    return list(SETS) if names == ["ALL"] else names
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m nemo_asr.corpora.librispeech", description="Write manifests of LibriSpeech."
-    )
+    description = "Write manifests of LibriSpeech."
+    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.librispeech", description=description)
     parser.add_argument("--data_root", required=True, help="folder to write to")
-    parser.add_argument(
-        "--data_sets", nargs="+", default=["dev_clean"], help="one or more sets, or ALL (default: dev_clean)"
-    )
+    sets_help = "one or more sets, or ALL (default: dev_clean)"
+    parser.add_argument("--data_sets", nargs="+", default=["dev_clean"], help=sets_help)
     parser.add_argument("--source", help="a folder with the sets, or the archive of one (default: downloaded)")
     options = parser.parse_args(argv)
+    names = [name for text in options.data_sets for name in text.split(",") if name]
     with reported_to_user():
-        for name in _sets(options.data_sets):
+        for name in SETS if names == ["ALL"] else names:
             entries = make(options.data_root, name, options.source)
             print(describe(str(Path(options.data_root) / f"{name.replace('-', '_')}.json"), entries))
 

@@ -28,7 +28,8 @@ VOCABULARY = (*LETTERS, *DIGITS, *TEENS, *TENS, *MONTHS, *COMMANDS, *FIRST_NAMES
 
 def sentence(rng: Generator) -> str:
     """One utterance, of one to seven words."""
-    return " ".join(_KINDS[rng.choice(len(_KINDS), p=_SHARES)](rng))
+    kind = list(_KINDS)[rng.choice(len(_KINDS), p=list(_KINDS.values()))]
+    return " ".join(kind(rng))
 
 
 def new_sentence(rng: Generator, known: Collection[str]) -> str:
@@ -45,18 +46,6 @@ def _pick(rng: Generator, words: Sequence[str]) -> str:
 
 def _some(rng: Generator, words: Sequence[str], least: int, most: int) -> list[str]:
     return [_pick(rng, words) for _ in range(rng.integers(least, most + 1))]
-
-
-def _spelling(rng: Generator) -> list[str]:
-    return _some(rng, LETTERS, 3, 6)
-
-
-def _number(rng: Generator) -> list[str]:
-    return _some(rng, DIGITS, 3, 7)
-
-
-def _command(rng: Generator) -> list[str]:
-    return _some(rng, COMMANDS, 1, 3)
 
 
 def _entry(rng: Generator) -> list[str]:
@@ -78,5 +67,12 @@ def _below_hundred(rng: Generator, least: int, most: int) -> list[str]:
     return ([TENS[tens - 2]] if tens else []) + ([DIGITS[ones]] if ones else [])
 
 
-_KINDS: tuple[Callable[[Generator], list[str]], ...] = (_spelling, _number, _command, _entry, _name, _date)
-_SHARES = (0.25, 0.2, 0.1, 0.15, 0.1, 0.2)
+# What an utterance is, and the share of such utterances.
+_KINDS: dict[Callable[[Generator], list[str]], float] = {
+    lambda rng: _some(rng, LETTERS, 3, 6): 0.25,
+    lambda rng: _some(rng, DIGITS, 3, 7): 0.2,
+    lambda rng: _some(rng, COMMANDS, 1, 3): 0.1,
+    _entry: 0.15,
+    _name: 0.1,
+    _date: 0.2,
+}

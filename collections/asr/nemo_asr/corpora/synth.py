@@ -1,4 +1,4 @@
-"""The corpus of the demo: synthetic speech, made on the spot. ``python -m nemo_asr.corpora.synth OUT``
+"""The corpus of the demo: synthetic speech. ``python -m nemo_asr.corpora.synth OUT``
 
 Spoken letters, numbers, dates, commands and names by several voices at several rates and pitches, with the levels and
 the noise of different microphones: 16 kHz, 16-bit WAV. The same arguments give the same bytes. OUT holds
@@ -49,6 +49,13 @@ _SETS = (TRAIN, VAL_SEEN, VAL_UNSEEN)
 _ABOUT = "corpus.json"
 # Raise it when the sounds or texts that the same arguments give have changed: older sets are then made anew.
 _EDITION = 1
+
+_MEANINGS = {
+    "train": "training utterances",
+    "val1": "utterances by the voices of training",
+    "val2": "utterances by other voices",
+    "seed": "of texts, voices and noise",
+}
 
 Samples = npt.NDArray[np.float64]
 
@@ -132,9 +139,8 @@ def _record(item: _Item, synthesizer: Synthesizer) -> Samples:
     rng = item.rng
     rate, pitch, pitch_range = (int(rng.integers(low, high)) for low, high in ((110, 175), (30, 70), (30, 80)))
     voice = Voice(item.voice, rate, pitch, pitch_range, word_gap=int(rng.integers(1, 5)))
-    speech: Samples = soxr.resample(
-        synthesizer.speak(_spoken(item.text), voice) / 32768.0, synthesizer.sample_rate, SAMPLE_RATE
-    )
+    spoken = synthesizer.speak(_spoken(item.text), voice) / 32768.0
+    speech: Samples = soxr.resample(spoken, synthesizer.sample_rate, SAMPLE_RATE)
     before, after = (int(seconds * SAMPLE_RATE) for seconds in rng.uniform(0.05, 0.25, 2))
     speech = np.pad(np.trim_zeros(speech), (before, after))
     level_db, noise_db = rng.uniform(-30, -18), rng.uniform(-40, -20)
@@ -164,10 +170,8 @@ def _audio_bytes(folder: Path) -> int:
 def _is_complete(out: Path, about: dict[str, object]) -> bool:
     try:
         held = json.loads((out / _ABOUT).read_text(encoding="utf-8"))
-        num_bytes = held.pop("audio_bytes")
-        return bool(held == about) and num_bytes == sum(
-            _audio_bytes(out / name) for name in _SETS if (out / f"{name}.json").stat().st_size
-        )
+        sizes = [_audio_bytes(out / name) for name in _SETS if (out / f"{name}.json").stat().st_size]
+        return bool(held == {**about, "audio_bytes": sum(sizes)})
     except (OSError, ValueError, KeyError, AttributeError):
         return False
 
@@ -175,16 +179,13 @@ def _is_complete(out: Path, about: dict[str, object]) -> bool:
 def _refuse_foreign(out: Path) -> None:
     """A folder is replaced as a whole, so it must hold nothing that is not of such a corpus."""
     ours = {_ABOUT, *_SETS, *(f"{name}.json" for name in _SETS)}
+    place, remedy = str(out), "choose another folder"
     if out.exists() and not out.is_dir():
-        raise UsageError("there is a file where a folder is wanted", place=str(out), remedy="choose another folder")
+        raise UsageError("there is a file where a folder is wanted", place=place, remedy=remedy)
     foreign = sorted(set(os.listdir(out)) - ours) if out.exists() else []
     if foreign:
-        raise UsageError(
-            "the folder holds files that are not of a synthetic corpus",
-            place=str(out),
-            got=", ".join(foreign[:3]),
-            remedy="choose another folder",
-        )
+        problem = "the folder holds files that are not of a synthetic corpus"
+        raise UsageError(problem, place=place, got=", ".join(foreign[:3]), remedy=remedy)
 
 
 def _summary(out: Path) -> Iterator[str]:
@@ -196,27 +197,17 @@ def _summary(out: Path) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    defaults = Arguments()
-    parser = argparse.ArgumentParser(
-        prog="python -m nemo_asr.corpora.synth",
-        description=f"Make a corpus of synthetic speech over {len(VOCABULARY)} words, with manifests.",
-    )
+    description = f"Make a corpus of synthetic speech over {len(VOCABULARY)} words, with manifests."
+    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.synth", description=description)
     parser.add_argument("out", help="folder to make")
-    parser.add_argument("--train", type=int, default=defaults.train, help="training utterances (default: %(default)s)")
-    parser.add_argument(
-        "--val1", type=int, default=defaults.val1, help="utterances by the voices of training (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--val2", type=int, default=defaults.val2, help="utterances by other voices (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=defaults.seed, help="of texts, voices and noise (default: %(default)s)"
-    )
-    options = parser.parse_args(argv)
+    for argument, meaning in _MEANINGS.items():
+        default = getattr(Arguments, argument)
+        parser.add_argument(f"--{argument}", type=int, default=default, help=f"{meaning} (default: %(default)s)")
+    options = vars(parser.parse_args(argv))
+    out = Path(options.pop("out")).expanduser()
     with reported_to_user():
-        arguments = Arguments(options.train, options.val1, options.val2, options.seed)
-        made = make(options.out, arguments)
-        print("made" if made else "already there, complete", *_summary(Path(options.out).expanduser()), sep="\n")
+        made = make(out, Arguments(**options))
+        print("made" if made else "already there, complete", *_summary(out), sep="\n")
 
 
 if __name__ == "__main__":

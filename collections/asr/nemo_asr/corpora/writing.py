@@ -1,4 +1,4 @@
-"""What all corpus makers share in writing: a manifest or a folder, all of it or none. What is in them: the makers."""
+"""What all corpus makers share: reading lists, writing manifests and folders completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
+from nemo_lite.errors import DataError
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
-_WORKSHOP = ".partial"
+_PARTIAL = ".partial"
 _ABANDONED_AFTER_SECONDS = 86_400
 
 
@@ -28,6 +29,15 @@ class Entry(_Entry, total=False):
     """One manifest line: the audio's path relative to the manifest, seconds, the words; perhaps the speaker."""
 
     speaker: str
+
+
+def numbered_lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a text file, stripped, each after its place ``path:number``. DataError if it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
+    return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
 
 
 def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
@@ -46,10 +56,8 @@ def describe(name: str, entries: Iterable[Entry]) -> str:
     minutes = sum(entry["duration"] for entry in listed) / 60
     words = [word for entry in listed for word in entry["text"].split()]
     speakers = {entry["speaker"] for entry in listed if "speaker" in entry}
-    return (
-        f"{name}: {len(listed)} utterances, {minutes:.1f} min, {len(words)} words ({len(set(words))} different), "
-        f"{len(speakers)} speakers"
-    )
+    spoken = f"{len(words)} words ({len(set(words))} different), {len(speakers)} speakers"
+    return f"{name}: {len(listed)} utterances, {minutes:.1f} min, {spoken}"
 
 
 @contextmanager
@@ -60,21 +68,21 @@ def filling_folder(folder: Path) -> Iterator[Path]:
         UsageError: the folder that is to hold it is not writable.
     """
     make_writable_folder(folder.parent)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_WORKSHOP, dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_PARTIAL, dir=folder.parent))
     try:
-        _sweep_workshops(folder)
-        new = workshop / "new"
+        _remove_abandoned(folder)
+        new = temporary / "new"
         new.mkdir()
         yield new
         if folder.exists():
-            folder.rename(workshop / "old")
+            folder.rename(temporary / "old")
         new.rename(folder)
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sweep_workshops(folder: Path) -> None:
-    """Remove what a killed run left behind; in a younger one another process may be at work."""
-    for workshop in folder.parent.glob(f".{glob.escape(folder.name)}.*{_WORKSHOP}"):
-        if time.time() - workshop.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
-            shutil.rmtree(workshop, ignore_errors=True)
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what a killed run left behind; a younger folder may belong to a running process."""
+    for temporary in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PARTIAL}"):
+        if time.time() - temporary.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -39,7 +39,7 @@ def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
 
 
 def masked(x: Tensor, lengths: Tensor) -> Tensor:
-    """(B, C, T) with zeros in the frames behind each utterance, whatever stood there."""
+    """(B, C, T) with zeros in the frames behind each utterance."""
     return torch.where(valid_frames(lengths, x.shape[2]), x, 0.0)
 
 
@@ -115,7 +115,7 @@ class TimeConv1d(nn.Conv1d):
 
 
 class MaskedConv1d(nn.Module):
-    """A :class:`TimeConv1d` (with its arguments) that does not see what stands behind the end of an utterance."""
+    """A :class:`TimeConv1d` (with its arguments) that does not see the padding behind an utterance."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -144,9 +144,8 @@ class _Depthwise(torch.autograd.Function):
         x = _as_image(x)
         ctx.shape = (stride, padding, dilation)
         ctx.save_for_backward(x, weight)
-        return F.conv2d(
-            x, weight.unsqueeze(2), None, (1, stride), (0, padding), (1, dilation), groups=x.shape[1]
-        ).squeeze(2)
+        window = (1, stride), (0, padding), (1, dilation)
+        return F.conv2d(x, weight.unsqueeze(2), None, *window, groups=x.shape[1]).squeeze(2)
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
@@ -186,15 +185,11 @@ def _weight_gradient(x: Tensor, gradient: Tensor, num_taps: int, stride: int, pa
     padded = (num_segments - 1) * length * stride + window
     x = F.pad(x, (padding, padded - num_frames - padding)).unfold(2, window, length * stride)
     gradient = F.pad(gradient, (0, num_segments * length - num_outputs))
-    pairs = torch.bmm(
-        x.reshape(num_channels, num_utterances * num_segments, window).transpose(1, 2),
-        gradient.reshape(num_channels, num_utterances * num_segments, length),
-    )
+    windows = x.reshape(num_channels, num_utterances * num_segments, window).transpose(1, 2)
+    pairs = torch.bmm(windows, gradient.reshape(num_channels, num_utterances * num_segments, length))
     # pairs is (C, window, N); output frame n meets tap k in row n * stride + k * dilation.
-    diagonals = pairs.as_strided(
-        (num_channels, num_taps, length), (window * length, dilation * length, stride * length + 1)
-    )
-    return diagonals.sum(2).unsqueeze(1)
+    strides = (window * length, dilation * length, stride * length + 1)
+    return pairs.as_strided((num_channels, num_taps, length), strides).sum(2).unsqueeze(1)
 
 
 def _channels_first(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Their layers are elsewhere."""
+"""Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Layers: `jasper_blocks`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.arguments import look_up
 from nemo_asr.models.convolution import TimeConv1d, valid_frames
-from nemo_asr.models.jasper_blocks import JasperBlock, init_weights, make_activation
+from nemo_asr.models.jasper_blocks import ACTIVATIONS, JasperBlock, init_weights
 from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, read_blocks
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
     AxisType,
+    ElementType,
     LengthsType,
     LogitsType,
     LogprobsType,
@@ -45,7 +47,7 @@ class JasperEncoder(TrainableNM):
         normalization_mode: batch, layer, group or instance.
         residual_mode: add, max, stride_add or stride_last, for blocks that have none of their own.
         norm_groups: groups of ``group`` normalisation; -1: one for each channel.
-        conv_mask: keep what stands behind the end of an utterance out of convolutions and averages.
+        conv_mask: keep padding out of convolutions and averages.
         frame_splicing: frames that were stacked into one; D is ``feat_in * frame_splicing``.
         init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
         name: its name in DAGs, messages and checkpoints.
@@ -74,7 +76,7 @@ class JasperEncoder(TrainableNM):
             raise UnknownNameError("residual_mode", residual_mode, RESIDUAL_MODES, place="JasperEncoder")
         self._feat_in = feat_in * frame_splicing
         settings = {
-            "activation": make_activation(activation, "JasperEncoder"),
+            "activation": look_up("activation", activation, ACTIVATIONS, "JasperEncoder")(),
             "normalization_mode": normalization_mode,
             "norm_groups": norm_groups,
             "residual_mode": residual_mode,
@@ -89,19 +91,12 @@ class JasperEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        features = AxisType(AxisKind.Dimension, self._feat_in)
-        return {
-            "audio_signal": NeuralType((_BATCH, features, _TIME), SpectrogramType()),
-            "length": NeuralType("B", LengthsType()),
-        }
+        return {"audio_signal": _frames(self._feat_in, SpectrogramType()), "length": NeuralType("B", LengthsType())}
 
     @property
     def output_ports(self) -> Ports:
-        channels = AxisType(AxisKind.Dimension, self._feat_out)
-        return {
-            "outputs": NeuralType((_BATCH, channels, _TIME), AcousticEncodedRepresentation()),
-            "encoded_lengths": NeuralType("B", LengthsType()),
-        }
+        outputs = _frames(self._feat_out, AcousticEncodedRepresentation())
+        return {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]
@@ -110,7 +105,7 @@ class JasperEncoder(TrainableNM):
     def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64.
 
-        What stands behind the valid frames of the output is undefined.
+        Frames of the output beyond the valid ones are undefined.
         """
         panes, lengths = [audio_signal], length.long()
         for block in self.encoder:
@@ -162,7 +157,7 @@ class JasperDecoderForCTC(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {"encoder_output": _encoded(self._feat_in)}
+        return {"encoder_output": _frames(self._feat_in, AcousticEncodedRepresentation())}
 
     @property
     def output_ports(self) -> Ports:
@@ -181,12 +176,9 @@ class JasperDecoderForCTC(TrainableNM):
 
 def _check_vocabulary(vocabulary: Sequence[str], num_classes: int) -> None:
     if len(vocabulary) != num_classes:
-        raise UsageError(
-            "vocabulary and num_classes differ",
-            place="JasperDecoderForCTC",
-            got=f"{len(vocabulary)} labels, num_classes {num_classes}",
-            remedy="num_classes is the number of labels, without the blank",
-        )
+        got = f"{len(vocabulary)} labels, num_classes {num_classes}"
+        remedy = "num_classes is the number of labels, without the blank"
+        raise UsageError("vocabulary and num_classes differ", place="JasperDecoderForCTC", got=got, remedy=remedy)
     twice = [repr(label) for label, count in Counter(vocabulary).items() if count > 1]
     if twice:
         raise UsageError("a label is in the vocabulary twice", place="JasperDecoderForCTC", got=", ".join(twice))
@@ -231,7 +223,7 @@ class JasperDecoderForClassification(TrainableNM):
     @property
     def input_ports(self) -> Ports:
         return {
-            "encoder_output": _encoded(self._feat_in),
+            "encoder_output": _frames(self._feat_in, AcousticEncodedRepresentation()),
             "encoded_lengths": NeuralType("B", LengthsType(), optional=True),
         }
 
@@ -256,5 +248,5 @@ class JasperDecoderForClassification(TrainableNM):
         return torch.where(valid, x, -torch.inf).amax(2)
 
 
-def _encoded(num_channels: int) -> NeuralType:
-    return NeuralType((_BATCH, AxisType(AxisKind.Dimension, num_channels), _TIME), AcousticEncodedRepresentation())
+def _frames(size: int, element: ElementType) -> NeuralType:
+    return NeuralType((_BATCH, AxisType(AxisKind.Dimension, size), _TIME), element)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.arguments import look_up
 from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, is_time_major, valid_frames
 from nemo_asr.models.jasper_spec import JasperBlockSpec, ResidualMode
 from nemo_asr.models.squeeze_excite import SqueezeExcite
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UsageError
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "hardtanh": nn.Hardtanh,
@@ -32,28 +33,16 @@ INIT_MODES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def make_activation(name: str, place: str) -> nn.Module:
-    """The activation of this name; ``place`` is the module named in the error.
-
-    Raises:
-        UnknownNameError: there is none of this name.
-    """
-    if name not in ACTIVATIONS:
-        raise UnknownNameError("activation", name, ACTIVATIONS, place=place)
-    return ACTIVATIONS[name]()
-
-
 def init_weights(module: nn.Module, mode: str, place: str) -> None:
-    """Draw the weights of all convolutions and linear layers below ``module`` anew.
+    """Draw the weights of all convolutions and linear layers of ``module`` anew; ``place`` is named in the error.
 
     Raises:
         UnknownNameError: there is no initialisation of this name.
     """
-    if mode not in INIT_MODES:
-        raise UnknownNameError("init_mode", mode, INIT_MODES, place=place)
+    draw = look_up("init_mode", mode, INIT_MODES, place)
     for layer in module.modules():
         if isinstance(layer, (nn.Conv1d, nn.Linear)):
-            INIT_MODES[mode](layer.weight)
+            draw(layer.weight)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -101,12 +90,11 @@ def make_normalization(mode: str, num_channels: int, norm_groups: int, place: st
         UnknownNameError: there is no such mode.
         UsageError: ``norm_groups`` does not divide the channels.
     """
-    if mode not in _NORMALIZATIONS:
-        raise UnknownNameError("normalization_mode", mode, _NORMALIZATIONS, place=place)
+    make = look_up("normalization_mode", mode, _NORMALIZATIONS, place)
     groups = num_channels if norm_groups == -1 else norm_groups
     if mode == "group" and (groups < 1 or num_channels % groups):
         raise UsageError("norm_groups must divide the channels", place=place, got=f"{norm_groups} for {num_channels}")
-    return _NORMALIZATIONS[mode](num_channels, groups)
+    return make(num_channels, groups)
 
 
 class GroupShuffle(nn.Module):
@@ -158,7 +146,7 @@ class JasperBlock(nn.Module):
         strides = spec.strides(mode)
         self.stride = prod(strides)
         if spec.residual and self.stride > 1:
-            _refuse_frames(mode, self.stride, bool(residual_panes), place)
+            _check_frames(mode, self.stride, bool(residual_panes), place)
         self.conv_mask, self.is_dense, self.takes_maximum = conv_mask, bool(residual_panes), mode == "max"
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
@@ -172,15 +160,8 @@ class JasperBlock(nn.Module):
             if spec.groups > 1:
                 self.mconv.append(GroupShuffle(spec.groups))
         if spec.se:
-            self.mconv.append(
-                SqueezeExcite(
-                    spec.filters,
-                    spec.se_reduction_ratio,
-                    spec.se_context_window,
-                    spec.se_interpolation_mode,
-                    activation,
-                )
-            )
+            keys = spec.se_reduction_ratio, spec.se_context_window, spec.se_interpolation_mode
+            self.mconv.append(SqueezeExcite(spec.filters, *keys, activation))
         panes = (residual_panes or [in_channels]) if spec.residual else []
         self.res = nn.ModuleList(
             nn.ModuleList([convolution(channels, spec.filters, 1, stride=self.stride), norm()]) for channels in panes
@@ -226,18 +207,13 @@ def _convolutions(
     ]
 
 
-def _refuse_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
+def _check_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
+    """UsageError if a block that strides has a residual with other frames than its output."""
     if is_dense:
-        raise UsageError(
-            "a residual_dense block cannot stride: the blocks behind it add its input",
-            place=place,
-            got=f"stride {stride}",
-            remedy="stride in a block before or after the dense ones",
-        )
-    if mode in ("add", "max"):
-        raise UsageError(
-            f'residual_mode "{mode}" needs as many frames out as in',
-            place=place,
-            got=f"stride {stride}",
-            remedy="use residual_mode: stride_add",
-        )
+        problem = "a residual_dense block cannot stride: the blocks behind it add its input"
+        remedy = "stride in a block before or after the dense ones"
+    elif mode in ("add", "max"):
+        problem, remedy = f'residual_mode "{mode}" needs as many frames out as in', "use residual_mode: stride_add"
+    else:
+        return
+    raise UsageError(problem, place=place, got=f"stride {stride}", remedy=remedy)

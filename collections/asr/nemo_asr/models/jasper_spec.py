@@ -110,18 +110,12 @@ def read_blocks(jasper: Sequence[Mapping[str, Any]]) -> list[JasperBlockSpec]:
     """The blocks of an encoder, checked as a whole.
 
     Raises:
-        ConfigError: everything that is wrong with any block, one line each; with file, line and column where a block is
-            a :class:`Config`.
+        ConfigError: everything that is wrong with any block, one line each: unknown keys, wrong types, ranges,
+            contradictions; with file, line and column where a block is a :class:`Config`.
     """
-    raise_if(block_problems(jasper))
+    problems = [problem for index, block in enumerate(jasper) for problem in _problems_of(_placed(block, index))]
+    raise_if(problems if jasper else ["JasperEncoder: jasper has no blocks"])
     return [JasperBlockSpec(**block) for block in jasper]
-
-
-def block_problems(jasper: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each thing that is wrong with the blocks: unknown keys, wrong types, ranges, contradictions."""
-    if not jasper:
-        return ["JasperEncoder: jasper has no blocks"]
-    return [problem for index, block in enumerate(jasper) for problem in _problems_of(_placed(block, index))]
 
 
 def _problems_of(block: Config) -> list[str]:
@@ -139,7 +133,7 @@ def _placed(block: Mapping[str, Any], index: int) -> Config:
 
 
 class _InScript(Source):
-    """Where a block stands that was written in a script: no line is known."""
+    """The source of a block that was written in a script: no line is known."""
 
     def place(self, keys: Keys) -> str:
         return self.name

@@ -1,9 +1,8 @@
-"""Losses of the ASR collection: CTC, and how many frames it needs; cross-entropy. No decoding and no metrics here."""
+"""Losses of the ASR collection: CTC and cross-entropy. No decoding and no metrics in this file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +27,8 @@ from nemo_lite.errors import UnknownNameError, UsageError
 class CTCLossNM(LossNM):
     """Connectionist temporal classification: the mean over the batch of each utterance's negative log-likelihood.
 
-    An utterance's loss is not divided by the length of its target. One whose target does not fit into its frames (see
-    :func:`ctc_frames_needed`) has an infinite loss.
+    An utterance's loss is not divided by the length of its target. It is infinite if there are fewer frames than the
+    target needs: one for each label, and one for the blank between equal neighbours.
 
     Source: Graves et al., "Connectionist Temporal Classification", ICML 2006.
 
@@ -71,11 +70,6 @@ class CTCLossNM(LossNM):
         return losses.mean()
 
 
-def ctc_frames_needed(token_ids: Sequence[int]) -> int:
-    """The fewest frames that CTC can put a target into: one for each label, and a blank between equal neighbours."""
-    return len(token_ids) + sum(a == b for a, b in pairwise(token_ids))
-
-
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -104,9 +98,8 @@ class CrossEntropyLossNM(LossNM):
     ) -> None:
         super().__init__(name=name)
         if logits_ndim < 2:
-            raise UsageError(
-                "logits have a batch and a class axis", got=f"logits_ndim={logits_ndim}", wanted="2 or more"
-            )
+            problem = "logits have a batch and a class axis"
+            raise UsageError(problem, got=f"logits_ndim={logits_ndim}", wanted="2 or more")
         if reduction not in _REDUCTIONS:
             raise UnknownNameError("reduction", reduction, _REDUCTIONS, place="CrossEntropyLossNM")
         self._num_axes, self._reduction = logits_ndim, reduction

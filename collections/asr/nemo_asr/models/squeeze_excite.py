@@ -1,4 +1,4 @@
-"""Squeeze-and-excitation that knows how long each utterance is. No blocks and no ports in this file."""
+"""Squeeze-and-excitation over the valid frames of each utterance. No blocks and no ports in this file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.arguments import look_up
 from nemo_asr.models.convolution import masked
-from nemo_lite.errors import UnknownNameError
 
 
 class SqueezeExcite(nn.Module):
@@ -35,10 +35,8 @@ class SqueezeExcite(nn.Module):
         activation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if interpolation_mode not in _INTERPOLATIONS:
-            raise UnknownNameError("se_interpolation_mode", interpolation_mode, _INTERPOLATIONS)
+        self._stretch = look_up("se_interpolation_mode", interpolation_mode, _INTERPOLATIONS)
         self.context_window = context_window
-        self.interpolation_mode = interpolation_mode
         self.fc = nn.Sequential(
             nn.Linear(channels, channels // reduction_ratio, bias=False),
             activation or nn.ReLU(),
@@ -58,8 +56,7 @@ class SqueezeExcite(nn.Module):
             return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)
         scores = self.fc(self._window_means(x, lengths).transpose(1, 2)).transpose(1, 2)
         num_windows = (lengths - self.context_window + 1).clamp(min=1)
-        stretch = _INTERPOLATIONS[self.interpolation_mode]
-        return x * torch.sigmoid(_stretched(scores, *stretch(num_windows, lengths, num_frames)))
+        return x * torch.sigmoid(_stretched(scores, *self._stretch(num_windows, lengths, num_frames)))
 
     def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(B, C, windows in T frames), right where they lie in the utterance; one shorter than a window has one."""

@@ -44,24 +44,9 @@ _CURRENCIES = {
     "£": ("pound", "pounds", "penny", "pence"),
     "¥": ("yen", "yen", "sen", "sen"),
 }
-_MONTHS = (
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-)
+_MONTHS = "january february march april may june july august september october november december".split()
 _MONTH = rf"({'|'.join(_MONTHS)}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
-
-_OCLOCK = "o'clock"
 
 # Longer numbers (accounts, serial numbers) are read digit by digit; nobody says quadrillions.
 _MAX_CARDINAL_DIGITS = 12
@@ -178,7 +163,7 @@ def _say_time(match: re.Match[str]) -> str:
     half = f"{match['half'].lower()} m" if match["half"] else ""
     if minute:
         return f" {_cardinal(hour)} {'oh ' if minute < 10 else ''}{_cardinal(minute)} {half} "
-    return f" {_cardinal(hour)} {half or ('hundred' if hour > 12 else _OCLOCK)} "
+    return f" {_cardinal(hour)} {half or ('hundred' if hour > 12 else "o'clock")} "
 
 
 def _say_decade(match: re.Match[str]) -> str:

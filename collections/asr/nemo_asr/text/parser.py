@@ -7,9 +7,11 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
-from nemo_lite.errors import ConfigError, DataError, UnknownNameError
+from nemo_lite.errors import ConfigError, DataError
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
@@ -153,18 +155,10 @@ class CharParser:
 
 
 class ENCharParser(CharParser):
-    """A :class:`CharParser` that reads English: numbers, money, dates, abbreviations and symbols become words."""
+    """A :class:`CharParser` (with its arguments) for English: numbers, dates, abbreviations, symbols become words."""
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        *,
-        unk_id: int = -1,
-        blank_id: int = -1,
-        do_normalize: bool = True,
-        do_lowercase: bool = True,
-    ) -> None:
-        super().__init__(labels, unk_id=unk_id, blank_id=blank_id, do_normalize=do_normalize, do_lowercase=do_lowercase)
+    def __init__(self, labels: Sequence[str], *, do_lowercase: bool = True, **settings: Any) -> None:
+        super().__init__(labels, do_lowercase=do_lowercase, **settings)
         # Only labels of one character exempt punctuation; those of several were taken out of the text before.
         self._keep = "".join(
             label for label in self.labels if len(label) == 1 and (label in string.punctuation or not label.isascii())
@@ -197,12 +191,5 @@ def make_parser(
         UnknownNameError: no parser has that name.
         ConfigError: the labels cannot be a vocabulary.
     """
-    if name not in _PARSERS:
-        raise UnknownNameError("parser", name, _PARSERS)
-    return _PARSERS[name](
-        string.printable if labels is None else labels,
-        unk_id=unk_id,
-        blank_id=blank_id,
-        do_normalize=do_normalize,
-        do_lowercase=do_lowercase,
-    )
+    parser, labels = look_up("parser", name, _PARSERS), string.printable if labels is None else labels
+    return parser(labels, unk_id=unk_id, blank_id=blank_id, do_normalize=do_normalize, do_lowercase=do_lowercase)
