@@ -163,7 +163,8 @@ def _say_time(match: re.Match[str]) -> str:
     half = f"{match['half'].lower()} m" if match["half"] else ""
     if minute:
         return f" {_cardinal(hour)} {'oh ' if minute < 10 else ''}{_cardinal(minute)} {half} "
-    return f" {_cardinal(hour)} {half or ('hundred' if hour > 12 else "o'clock")} "
+    full_hour = "hundred" if hour > 12 else "o'clock"
+    return f" {_cardinal(hour)} {half or full_hour} "
 
 
 def _say_decade(match: re.Match[str]) -> str:
