@@ -325,7 +325,7 @@ def drop_after_the_group() -> int:
         next(rounds)
         dist.barrier()
     else:
-        # What the first rank asks for once, by hand: this one shall not wait for the second round.
+        # One round that rank 0 asks for by hand, so that this rank does not wait for a second one.
         goes_on, sizes = torch.zeros(1, dtype=torch.int64), [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
         dist.broadcast(goes_on, 0)
         dist.all_gather(sizes, torch.tensor([0]))

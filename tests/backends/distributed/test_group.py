@@ -74,8 +74,8 @@ def test_a_bug_on_one_rank_ends_the_others_too():
 
 def test_a_rank_that_hangs_is_named_with_its_step_and_node_within_the_timeout_and_10_seconds():
     started = time.perf_counter()
-    ends = on_ranks(2, train, "hangs", 1, 4.0)
-    assert time.perf_counter() - started < 4 + 10 + 5  # five for the start on a busy machine
+    ends = on_ranks(2, train, "hangs", 1, 3.0)
+    assert time.perf_counter() - started < 3 + 10 + 5  # five for the start on a busy machine
     assert all(end.code not in (0, None) for end in ends)
     told = ends[0].err
     assert "hangs at step 3 in forward of trouble" in told

@@ -1,6 +1,6 @@
 """Synchronised batch normalisation: statistics over all ranks of a group, on GPU and CPU, for as long as a run trains.
 
-What happens to running statistics between steps is in ``statistics.py``.
+What happens to running statistics between steps is in the engine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SHARDED = "of_sharded_weights"
 
 
 def make_groups(world_size: int, group_size: int, timeout: timedelta | None = None) -> dist.ProcessGroup | None:
-    """The group of this rank, of ``group_size`` consecutive ranks; ``None``, all ranks, for 0 or ``world_size``.
+    """This rank's group of ``group_size`` consecutive ranks; ``None``, all ranks, for 0 or ``world_size``.
 
-    Every rank calls it, for every group is made on all of them in the same order.
+    Every rank calls it, because torch makes every group on all ranks in the same order.
 
     Args:
         world_size: number of ranks.
         group_size: ranks of a group.
-        timeout: how long an exchange in the group may take; by default torch's.
+        timeout: of a collective in the group; by default torch's.
 
     Raises:
         UsageError: ``group_size`` does not divide ``world_size``.
@@ -58,10 +58,10 @@ def make_groups(world_size: int, group_size: int, timeout: timedelta | None = No
 def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | None) -> Iterator[None]:
     """Inside, batch normalisation in training mode takes mean and variance over all ranks of ``group``.
 
-    Every ``nn.BatchNorm1d``, ``2d`` and ``3d`` of the modules stays the object that it is, with its parameters, buffers
-    and names; only its class is another one meanwhile. A subclass with a ``forward`` of its own keeps it: what it gets
-    from ``super().forward`` is synchronised. Evaluation mode is as ever. Ranks may hold different numbers of elements,
-    also none; each of them must run the same layers in the same order.
+    Every ``nn.BatchNorm1d``, ``2d`` and ``3d`` of the modules stays the same object, with its parameters, buffers and
+    names; only its class changes. A subclass with its own ``forward`` keeps it: what ``super().forward`` gives is
+    synchronised. Evaluation mode does not change. Ranks may have different numbers of elements, also none; all must run
+    the same layers in the same order.
 
     Args:
         modules: what trains.
@@ -86,7 +86,7 @@ def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | No
 
 @contextmanager
 def adding_nothing(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, synchronised layers of these modules take part in the exchanges and add no values of their own."""
+    """Inside, synchronised layers of these modules take part in the collectives and add no values of their own."""
     layers = [layer for module in modules for layer in module.modules() if isinstance(layer, _Synced)]
     for layer in layers:
         layer._adds_nothing = True
@@ -125,7 +125,7 @@ def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:
 
 
 class _Synced(_BatchNorm):
-    """Stands right before torch's ``_BatchNorm`` in the order in which a layer's classes are asked for ``forward``."""
+    """Comes right before torch's ``_BatchNorm`` in a layer's method resolution order."""
 
     _synced_over: ClassVar[Any]
     _adds_nothing = False
@@ -137,7 +137,7 @@ class _Synced(_BatchNorm):
         self._check_input_dim(x)  # type: ignore[no-untyped-call]  # torch's
         if not self._adds_nothing:
             return self._over_group(x)
-        # Normalised by itself; an empty batch makes the exchanges, forward and backward, that the other ranks make.
+        # Normalised by itself; an empty batch calls the collectives, forward and backward, that the other ranks call.
         alone: Tensor = torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, False)
         return alone + self._over_group(x[:0]).sum()
 
@@ -180,7 +180,7 @@ class _Normalise(torch.autograd.Function):
         ctx.types = [None if each is None else each.dtype for each in (weight, bias)]
         y = normalised if weight is None else normalised * _per_channel(weight, x)
         y = y if bias is None else y + _per_channel(bias, x)
-        # What backward needs stays its own: the next layer may write into its input.
+        # A copy, because backward needs `normalised` and the next layer may write into its input.
         return y.to(x.dtype, copy=y is normalised), mean, variance, count
 
     @staticmethod
@@ -189,7 +189,7 @@ class _Normalise(torch.autograd.Function):
         normalised, inverse, weight, count = ctx.saved_tensors
         gradient = gradients[0].to(normalised.dtype)
         dims = _all_but_channels(gradient)
-        # Each rank's own sums are its gradients of bias and weight; those of the group go into that of the input.
+        # A rank's own sums are its gradients of bias and weight; the group's sums go into the gradient of the input.
         own = torch.stack([gradient.sum(dims), (gradient * normalised).sum(dims)])
         means = own.to(torch.float64, copy=True)
         dist.all_reduce(means, group=ctx.group)
@@ -205,8 +205,8 @@ class _Normalise(torch.autograd.Function):
 def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
     """Mean (C,), variance (C,) and number of values per channel () over all ranks, in float64.
 
-    Squares are summed around each rank's own mean and then moved to that of all, so that nothing cancels however far
-    from zero the values lie; one exchange does it.
+    Squares are summed around each rank's own mean and then moved to the common mean, so that nothing cancels for values
+    far from zero. One collective.
     """
     dims, num_values = _all_but_channels(x), x.numel() // x.shape[1]
     own_mean = x.sum(dims) / max(num_values, 1)

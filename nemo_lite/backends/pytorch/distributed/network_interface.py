@@ -1,7 +1,4 @@
-"""Which network interface leads from this machine to the meeting point, and telling gloo and nccl to use that one.
-
-Nothing is sent here and no store is opened.
-"""
+"""Which network interface leads from this machine to rank 0, and setting it for gloo and nccl. Sends nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
 
 @dataclass(frozen=True)
-class Way:
-    """How this machine reaches the meeting point.
+class Route:
+    """How this machine reaches rank 0.
 
     Attributes:
-        interface: name of the interface; "" where it cannot be known.
+        interface: name of the interface; "" where it is not known.
         address: this machine's address on it.
     """
 
@@ -46,11 +43,10 @@ def is_on_one_machine(info: ProcessInfo) -> bool:
 
 
 def numeric_address(info: ProcessInfo) -> str:
-    """The address, as a number, at which the ranks meet; the loopback's where our own store serves one machine only.
+    """The IP address of the store; the loopback where our own store serves one machine only.
 
     Raises:
-        DistributedError: a name that this machine cannot look up, or that is the loopback for it while other machines
-            take part.
+        DistributedError: this machine cannot look the name up, or finds the loopback while other machines take part.
     """
     host, port = info.master
     if is_on_one_machine(info) and not info.agent_hosts_store:
@@ -73,18 +69,18 @@ def numeric_address(info: ProcessInfo) -> str:
     return addresses[0]
 
 
-def way_to(address: str, port: int) -> Way:
-    """The interface by which packets to that address leave. No packet is sent."""
+def route_to(address: str, port: int) -> Route:
+    """The interface by which packets to that address would leave."""
     if is_loopback(address):
-        return Way(next((name for name in interfaces() if name in ("lo", "lo0")), ""), address)
+        return Route(next((name for name in interfaces() if name in ("lo", "lo0")), ""), address)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, port))  # of a datagram socket: only the route is looked up
         except OSError:
-            return Way("", "")  # no route; connecting is about to say so
+            return Route("", "")  # no route; connecting is about to say so
         local = str(probe.getsockname()[0])
-    return Way(next((name for name, own in interfaces().items() if own == local), ""), local)
+    return Route(next((name for name, own in interfaces().items() if own == local), ""), local)
 
 
 def interfaces() -> dict[str, str]:
@@ -103,35 +99,35 @@ def _address_of(name: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def use_way(way: Way, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Let gloo and nccl open their ports on that interface only, unless the user chose one.
+def use_route(route: Route, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
+    """Make gloo and nccl use that interface only, unless the user chose one.
 
     Returns:
-        What is wrong with the user's choice, one line each.
+        The problems with the user's choice, one line each.
     """
     problems = []
     for variable in _VARIABLES:
         chosen = environ.get(variable)
-        if chosen is None and way.interface:
-            environ[variable] = way.interface
+        if chosen is None and route.interface:
+            environ[variable] = route.interface
         elif chosen:
-            problems += _problems_of(variable, chosen, way, master)
+            problems += _problems_of(variable, chosen, route, master)
     return problems
 
 
-def _problems_of(variable: str, chosen: str, way: Way, master: tuple[str, int]) -> list[str]:
+def _problems_of(variable: str, chosen: str, route: Route, master: tuple[str, int]) -> list[str]:
     found = interfaces()
     names = [name for name in found if _is_meant(variable, chosen, name)]
     if not names:
         return [f"{variable}={chosen}: this machine has no such interface (it has {', '.join(found)})"]
-    if way.interface in names or any(_reaches(found[name], master) for name in names):
+    if route.interface in names or any(_reaches(found[name], master) for name in names):
         return []
-    through = f", the way to it is {way.interface}" if way.interface else ""
+    through = f", the way to it is {route.interface}" if route.interface else ""
     return [f"{variable}={chosen}: from there {master[0]} cannot be reached{through}"]
 
 
 def _is_meant(variable: str, chosen: str, name: str) -> bool:
-    """Whether a setting means an interface: for nccl prefixes, ``=`` for whole names, ``^`` for all others."""
+    """Whether a setting selects an interface: for nccl prefixes, ``=`` for whole names, ``^`` for all others."""
     if variable == "GLOO_SOCKET_IFNAME":
         return name in chosen.split(",")
     is_exact, entries = "=" in chosen[:2], chosen.lstrip("^=").split(",")
@@ -140,7 +136,7 @@ def _is_meant(variable: str, chosen: str, name: str) -> bool:
 
 
 def _reaches(address: str, master: tuple[str, int]) -> bool:
-    """Whether a packet from that address has a route to the meeting point. None is sent."""
+    """Whether a packet from that address would have a route to rank 0."""
     if not address or ":" in master[0]:
         return bool(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

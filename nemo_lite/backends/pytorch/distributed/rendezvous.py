@@ -1,7 +1,7 @@
-"""Rendezvous: how the ranks of a run find each other, within a stated time, and what is said when some do not come.
+"""Rendezvous: how the ranks of a run find each other within a timeout, and the errors when some do not come.
 
-The store is torch's TCPStore. It has no authentication, so one that we host listens on the meeting address alone: the
-loopback where all ranks are on one machine. Watching over those who met is another file's.
+The store is torch's TCPStore. It has no authentication, so one that we host listens on one address only: the loopback
+where all ranks are on one machine. What happens after the rendezvous is in other files.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ import queue
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without __all__
 
-from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, use_way, way_to
+from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, route_to, use_route
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import ProcessInfo
 
 _POLL_SECONDS = 0.1
-# How long the host of the store stays after a refusal, so that those who wait read it: several polls.
+# How long the host of the store stays after a refusal, so that waiting ranks read it: several polls.
 _LINGER_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Member:
-    """One rank, as it introduced itself.
+class Member(NamedTuple):
+    """One rank.
 
     Attributes:
         rank: its index.
         host: name of its machine.
         pid: its process there.
-        interface: by which it reaches the others; "" where that cannot be known.
+        interface: by which it reaches the others; "" where that is not known.
         address: its address on that interface.
         machine: equal for two ranks only if each can see whether the other's process exists.
         problems: what it found wrong with the user's choice of interfaces.
@@ -50,7 +51,7 @@ class Member:
     interface: str
     address: str
     machine: str
-    problems: tuple[str, ...] = ()
+    problems: Sequence[str] = ()
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host}, pid {self.pid})"
@@ -58,13 +59,13 @@ class Member:
 
 @dataclass(frozen=True)
 class Meeting:
-    """All ranks of this attempt, met.
+    """The result of a rendezvous.
 
     Attributes:
-        store: where they leave things for each other; keys of other attempts are not seen.
+        store: shared by the ranks; keys of other attempts are not seen.
         members: all ranks, in order.
-        is_host: this process serves the store: without it nobody has one.
-        address: where the store is.
+        is_host: this process serves the store.
+        address: of the store.
         prefix: before all keys of this attempt.
         timeout: for calls that wait.
     """
@@ -77,21 +78,21 @@ class Meeting:
     timeout: timedelta
 
     def connect(self) -> Store:
-        """The same store for another thread: calls through one client wait for each other."""
+        """The same store for another thread: calls of one client wait for each other."""
         host, port = self.address
         return PrefixStore(self.prefix, TCPStore(host, port, is_master=False, timeout=self.timeout))
 
 
 def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
-    """Wait until all ranks are there. Interfaces for gloo and nccl are chosen on the way, where the user chose none.
+    """Wait until all ranks are there, and choose the interface for gloo and nccl where the user chose none.
 
     Args:
         info: who this process is, and where to meet.
         timeout_seconds: how long to wait for the others.
 
     Raises:
-        DistributedError: not all came, the meeting point cannot be reached or is taken, two processes have the same
-            rank, or ranks differ on how many they are. Every rank that came gets the same text.
+        DistributedError: not all came, the address cannot be reached or is in use, two processes have the same rank, or
+            ranks differ on the world size. Every rank that came gets the same text.
     """
     deadline = time.monotonic() + timeout_seconds
     address = (numeric_address(info), info.master[1])
@@ -119,9 +120,9 @@ def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
 
 
 def _host(address: tuple[str, int], timeout: timedelta) -> TCPStore:
-    """Serve a store on that address alone; by itself it would listen on all interfaces."""
+    """Serve a store on that address only; by default it would listen on all interfaces."""
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
-    # The port of a run that just ended may be used again at once; one that is listened on still is refused.
+    # The port of a run that just ended may be used again at once; one in use is still refused.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
@@ -142,8 +143,10 @@ def _host(address: tuple[str, int], timeout: timedelta) -> TCPStore:
 
 
 def _join(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float) -> TCPStore:
-    """Connect to the store as soon as it is served. Asked for with plain sockets first: the store's own attempts fill
-    stderr with traces."""
+    """Connect to the store as soon as it is served.
+
+    Tried with plain sockets first: the store's own attempts fill stderr with traces.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
@@ -161,7 +164,7 @@ def _join(address: tuple[str, int], info: ProcessInfo, timeout_seconds: float) -
 
 
 def _connected(address: tuple[str, int], seconds: float, timeout: timedelta) -> TCPStore | None:
-    """A client, or ``None`` if nobody answers as a store: torch would wait for ever for one that says nothing."""
+    """A client, or ``None`` if no store answers: torch would wait for ever for a server that sends nothing."""
     clients: queue.Queue[TCPStore | None] = queue.Queue()
 
     def connect() -> None:
@@ -188,13 +191,13 @@ def _unreachable(address: tuple[str, int], info: ProcessInfo, timeout_seconds: f
 
 
 def _introduction(info: ProcessInfo, address: tuple[str, int]) -> Member:
-    way = way_to(*address)
-    problems = use_way(way, address)
-    return Member(info.rank, socket.gethostname(), os.getpid(), way.interface, way.address, _machine(), tuple(problems))
+    route = route_to(*address)
+    problems = use_route(route, address)
+    return Member(info.rank, socket.gethostname(), os.getpid(), route.interface, route.address, _machine(), problems)
 
 
 def _machine() -> str:
-    """Equal where processes see each other and share a network; containers and other machines differ."""
+    """A text that is equal for processes that see each other and share a network; it differs between containers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return "/".join([boot, *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))])
@@ -203,7 +206,7 @@ def _machine() -> str:
 
 
 def _announce(store: Store, me: Member, world_size: int) -> None:
-    """Leave a record. A second process with the same rank, or another idea of how many there are, ends the meeting."""
+    """Write a record. A second process with the same rank, or another world size, ends the rendezvous."""
     said = store.compare_set("world_size", "", json.dumps([world_size, str(me)]))
     wanted, who = json.loads(said)
     if wanted != world_size:
@@ -212,7 +215,7 @@ def _announce(store: Store, me: Member, world_size: int) -> None:
             f"{who} was told that {wanted} processes take part, {me} that {world_size} do",
             "start every machine's command with the same numbers of machines and processes",
         )
-    record = json.dumps(asdict(me))
+    record = json.dumps(me)
     taken = store.compare_set(_key(me.rank), "", record)
     if taken.decode() != record:
         _refuse(
@@ -250,7 +253,7 @@ def _refuse_incomplete(store: Store, info: ProcessInfo, timeout_seconds: float) 
 
 
 def _refuse(store: Store, problem: str, remedy: str) -> None:
-    """End the meeting for all who wait; of several reasons the first one counts.
+    """End the rendezvous for all ranks; of several reasons the first one counts.
 
     Raises:
         DistributedError: always.
@@ -264,8 +267,7 @@ def _key(rank: int) -> str:
 
 
 def _member(record: bytes) -> Member:
-    fields = json.loads(record)
-    return Member(**{**fields, "problems": tuple(fields["problems"])})
+    return Member(*json.loads(record))
 
 
 def _written(address: tuple[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""DataParallel: one module on all ranks, its gradients averaged by torch's DistributedDataParallel. Nothing else."""
+"""DataParallel: a module on all ranks whose gradients torch's DistributedDataParallel averages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class DataParallel:
-    """A lowered DAG under one DistributedDataParallel, which starts from the first rank's weights.
+    """A lowered DAG in one DistributedDataParallel, which starts from rank 0's weights.
 
-    Buffers are not exchanged at each step: statistics are made equal where they are read (see statistics.py).
-    Which weights are trained may change between steps; the wrapper is then made anew.
+    Buffers are not exchanged at each step: running statistics are averaged where they are read. When other weights are
+    trained than before, the wrapper is made anew.
 
     Args:
         module: the lowered DAG, on its device.
-        device: where it lies.
+        device: of the module.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class DataParallel:
         return self._nothing if is_last or self._ddp is None else self._ddp.no_sync()
 
     def _wrapped(self) -> DistributedDataParallel | None:
-        """Around what is trained now; nothing where nothing is."""
+        """The wrapper around the trained weights; ``None`` where none is trained."""
         self._trained = [p.requires_grad for p in self._parameters]
         self.is_unchecked = any(self._trained)
         if not self.is_unchecked:

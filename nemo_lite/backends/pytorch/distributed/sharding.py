@@ -1,6 +1,6 @@
-"""FSDP2: weights, gradients and optimizer states divided among the ranks, for models larger than one GPU.
+"""Sharding by FSDP2: weights, gradients and optimizer states divided among the ranks, for models larger than one GPU.
 
-What a run divides, trains and saves is decided elsewhere.
+Which modules are sharded and saved is decided elsewhere. Any: states hold tensors, numbers, lists and dictionaries.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from nemo_lite.errors import UsageError
 
 
 def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.ProcessGroup | None = None) -> None:
-    """Divide the weights of each module among the ranks, in place, and move the modules to ``device``.
+    """Shard the weights of each module among the ranks, in place, and move the modules to ``device``.
 
-    Afterwards every parameter is a new object: an optimizer is made after this, not before. Each module goes on as it
-    was: its class has the same name, it connects wires and runs tensors, ``load_state_dict`` takes whole tensors.
+    Every parameter becomes a new object: make optimizers afterwards. Otherwise a module stays as it was: its class has
+    the same name, it connects wires and runs tensors, ``load_state_dict`` takes whole tensors.
 
-    While a module runs, one block of it is whole at a time, and the next one on its way; a block is a weighted child of
-    an ``nn.Sequential`` or ``nn.ModuleList``. What is outside of its blocks is whole as long as the module runs.
+    While a module runs, one block of it is whole at a time, and the next one is being fetched. A block is a child with
+    weights of an ``nn.Sequential`` or ``nn.ModuleList``. What is outside of the blocks is whole while the module runs.
 
-    Weights and buffers are made equal to the first rank's before. If the modules come on another device, no more than a
-    block lies whole on ``device`` meanwhile. Modules that are sharded already are left as they are. All ranks call it,
-    with the same modules in the same order.
+    Weights and buffers are first made equal to rank 0's. If the modules are on another device, at most one block at a
+    time is whole on ``device``. Modules that are sharded already stay as they are. All ranks call this, with the same
+    modules in the same order.
 
     Args:
-        modules: none of them part of another one.
-        device: where they run; of CUDA, the current one.
+        modules: none is part of another one.
+        device: where they run; for CUDA, the current device.
         group: the ranks; ``None``: all.
 
     Raises:
@@ -58,10 +58,10 @@ def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.Proces
 
 
 class ShardedReplica:
-    """A module over sharded ones, as it trains; see :class:`~nemo_lite.backends.pytorch.distributed.comm.Replica`.
+    """A module over sharded ones; see :class:`~nemo_lite.backends.pytorch.distributed.comm.Replica`.
 
     Args:
-        module: what is called; its weights are in modules that :func:`shard` has divided.
+        module: its weights are in modules that :func:`shard` was called with.
     """
 
     is_unchecked = False
@@ -75,29 +75,29 @@ class ShardedReplica:
         return outputs
 
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
-        """Nothing: gradients are exchanged, and divided, after every batch.
+        """Nothing: gradients are averaged, and sharded, after every micro-batch.
 
-        To keep them until the last one they would have to lie whole on each rank, next to weights that do not fit.
+        To wait for the last one, each rank would have to hold them whole, beside weights that do not fit.
         """
         return self._nothing
 
 
 def whole(value: Any) -> Any:
-    """A state with its sharded tensors put together, in host memory, on the first rank; ``None`` on the others.
+    """A state with its sharded tensors made whole, in host memory, on rank 0; ``None`` on the others.
 
     All ranks call it, with states of the same structure. One tensor at a time is whole on the device.
 
     Args:
         value: nested dictionaries, lists and tuples of tensors and anything else, such as a ``state_dict()``.
     """
-    is_first = dist.get_rank() == 0
+    keep = dist.get_rank() == 0
     with torch.no_grad():
-        gathered = _gathered(value, is_first)
-    return gathered if is_first else None
+        gathered = _gathered(value, keep)
+    return gathered if keep else None
 
 
 def like(tensor: Tensor, target: object) -> Tensor:
-    """This rank's part of a whole tensor, divided as ``target`` is; the tensor itself if that is not of its shape."""
+    """This rank's shard of a whole tensor, sharded as ``target`` is; the tensor itself if the shapes differ."""
     if not isinstance(target, DTensor) or isinstance(tensor, DTensor) or tensor.shape != target.shape:
         return tensor
     return _distributed(tensor, target, target.placements)
@@ -154,9 +154,9 @@ def _gathered(value: Any, keep: bool) -> Any:
 
 
 def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard what is left whole in ``unit``; torch makes it of another class, which gets the old one's names."""
+    """Shard what is still whole in ``unit``. torch changes its class; the new one gets the old one's names."""
     before = type(unit)
-    # Also for what runs first: by default it stays whole after its forward, and in its state_dict then.
+    # Also for the unit that runs first: by default it would stay whole after its forward, and in its state_dict.
     fully_shard(unit, mesh=mesh, reshard_after_forward=True)
     made: Any = type(unit)
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -166,7 +166,7 @@ def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Give all ranks the first one's weights and buffers, but for those that are sharded already."""
+    """Give all ranks rank 0's weights and buffers, except those that are sharded already."""
     for tensor in chain(unit.parameters(), unit.buffers()):
         if not isinstance(tensor, DTensor):
             sent = tensor.detach().contiguous()  # FSDP2 takes no others
@@ -175,10 +175,10 @@ def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
 
 
 def _blocks(root: nn.Module) -> list[nn.Module]:
-    """What of a module is whole by itself: the outermost weighted members of its containers, if there are several.
+    """The parts of a module that are sharded one by one: the outermost members of its containers that have weights.
 
-    A member that shares a weight with something else in the module stays with the rest of it. So do normalisation
-    layers: they are small, and synchronised batch normalisation changes their class.
+    A member that shares a weight with another part of the module is no block. Nor are normalisation layers: they are
+    small, and synchronised batch normalisation changes their class.
     """
     everywhere = _counted(root)
     found = [(block, _counted(block)) for block in dict.fromkeys(_members(root)) if not isinstance(block, _BatchNorm)]
@@ -197,7 +197,7 @@ def _members(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _counted(module: nn.Module) -> Counter[nn.Parameter]:
-    """Its weights, each with how often it occurs."""
+    """Its weights and how often each occurs."""
     return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
 
 
@@ -215,7 +215,7 @@ def _refuse_what_stays_whole(roots: Iterable[nn.Module]) -> None:
                 )
         for name, part in root.named_modules():
             for key, held in vars(part).items():
-                # The transpose of another module's weight is made of that very object.
+                # A weight tied as a transpose is kept as the other module's parameter, outside of _parameters.
                 if key != "_parameters" and isinstance(held, dict):
                     for leaf in (leaf for leaf, value in held.items() if isinstance(value, nn.Parameter)):
                         _refuse_tied(".".join(filter(None, [type(root).__name__, name, leaf])), "another one")
@@ -231,7 +231,7 @@ def _refuse_tied(place: str, other: str) -> None:
 
 
 def _take_own_parts(module: nn.Module, state: dict[str, Any], prefix: str, *unused: Any) -> None:
-    """Before a module takes its weights from a state: whole tensors become this rank's parts of them."""
+    """Runs before a module loads a state: whole tensors become this rank's shards."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         key = prefix + name
         if isinstance(state.get(key), Tensor):
