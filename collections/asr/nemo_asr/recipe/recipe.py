@@ -16,6 +16,7 @@ from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import build, load_config, raise_if
 
 
+# Any: which class a method gives is said by the file.
 @dataclass(frozen=True)
 class Recipe:
     """A checked model file. Each method builds a new module.
