@@ -44,8 +44,9 @@ _CURRENCIES = {
     "£": ("pound", "pounds", "penny", "pence"),
     "¥": ("yen", "yen", "sen", "sen"),
 }
-_MONTHS = "january february march april may june july august september october november december".split()
-_MONTH = rf"({'|'.join(_MONTHS)}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
+_MONTH_NAMES = "january|february|march|april|may|june|july|august|september|october|november|december"
+_MONTHS = _MONTH_NAMES.split("|")
+_MONTH = rf"({_MONTH_NAMES}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
 
 # Longer numbers (accounts, serial numbers) are read digit by digit; nobody says quadrillions.
