@@ -138,4 +138,108 @@ class Training:
             self._skip(taken.batches, losses)
         state.steps_done += 1
         if following.is_over:
-            state.epochs_done = state.epoch + 1  # before on_step_end: a checkpoint made there must hold it
+            # Before callbacks see the step's end: a checkpoint made then must hold it.
+            state.epochs_done = state.epoch + 1
+        if following.stop:
+            state.agree_to_stop()
+        amount = sum([batch.amount for batch in taken.counted])
+        state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
+        callbacks.notify("on_step_end", state)
+        return following
+
+    def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
+        """Forward and backward pass of one micro-batch, which has ``weight`` in the step's gradient; its loss."""
+        state = self._state
+        self._callbacks.notify("on_batch_start", state)
+        state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
+        self._values.clear()
+        values = to_device(batch.values, state.device)
+        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else _NOTHING:
+            with state.precision.forward():
+                outputs = objective.run(*values)
+            loss = _total(outputs[: objective.num_losses])
+            if objective.run.is_unchecked:
+                self._check_reach(objective, loss)
+            with BACKWARD:
+                state.precision.backward(loss if weight == 1.0 else loss * weight)
+        detached = loss.detach()
+        self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
+        self._callbacks.notify("on_batch_end", state)
+        return detached
+
+    @contextmanager
+    def _without_trace(self) -> Iterator[None]:
+        """Around a zero-weight batch: it changes no statistics."""
+        self._idle.keep()
+        with adding_nothing(self._modules):
+            yield
+        self._idle.put_back()
+
+    def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
+        objective.run.is_unchecked = False
+        reached: set[object] = {call.module for call in objective.calls}
+        refuse_unreached(loss, [(str(module.name), module) for module in self._modules if module in reached])
+
+    def _set_learning_rate(self, objective: Objective) -> None:
+        state = self._state
+        if self._lr_policy is not None:
+            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
+                group["lr"] = self._lr_policy(initial, state.step, state.epoch)
+        state.learning_rate = objective.optimizer.param_groups[0]["lr"]
+
+    def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
+        """Leave weights and running statistics as they were, and name the items of all ranks whose loss is not finite.
+
+        Raises:
+            NonFiniteLossError: the options say so, at the first such step or after so many in a row.
+        """
+        skipped, options, comm = self._skipped, self._options, self._state.comm
+        skipped.total += 1
+        skipped.in_a_row += 1
+        self._statistics.put_back()
+        problem = comm.share(_problem_of(self._state.step, comm.gather(self._suspects(batches, losses))))
+        if options.stop_on_nan_loss:
+            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
+        if skipped.in_a_row >= options.max_nonfinite_steps:
+            raise NonFiniteLossError(
+                f"{problem}; it was step {skipped.in_a_row} in a row",
+                remedy="the weights are those before them; lower the learning rate, or look at the items",
+            )
+        logging.warning("%s; the step is skipped", problem)
+
+    def _suspects(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> str:
+        """The items of this rank's batches whose loss is not finite."""
+        bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
+        places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
+        return f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
+
+
+def _problem_of(step: int, suspects: Sequence[str] | None) -> str:
+    """Message about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
+    by_rank = list(enumerate(suspects or ()))
+    several = len(by_rank) > 1
+    items = "; ".join(f"rank {rank}: {places}" if several else places for rank, places in by_rank if places)
+    return f"the loss of step {step} is not finite{'; in the batch: ' if items else ''}{items}"
+
+
+def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of the losses.
+
+    Raises:
+        UsageError: one that is not a single number, or none that depends on a weight that is trained.
+    """
+    for loss in losses:
+        if loss.numel() != 1:
+            got = f"shape {tuple(loss.shape)}"
+            raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    if not total.requires_grad:
+        raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
+    return total
+
+
+def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
+    """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    with BACKWARD:  # a GPU may still be in it
+        return math.isfinite(total.item())
