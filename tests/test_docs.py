@@ -138,8 +138,9 @@ def take_launches(lines: list[list[str]], block: str) -> list[Launch]:
         return [first] * first.num_machines
     others = [launch_of(lines.pop(0)) for _ in range(first.num_machines - 1)]
     launches = [first, *others]
-    assert [launch and launch.option("node_rank") for launch in launches] == ["0", "1"], block
-    return launches
+    found = [launch for launch in launches if launch is not None]
+    assert [launch.option("node_rank") for launch in found] == ["0", "1"], block
+    return found
 
 
 def run_launches(launches: list[Launch], workplace: Path, corpus: Path) -> bool:

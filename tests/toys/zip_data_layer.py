@@ -6,7 +6,7 @@ What it does not say, it shares with all data layers of speech: reading, batches
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,7 +55,7 @@ class ZipUtterances(Utterances[str]):
         durations = np.array([sizes.get(f"{name}.wav", 0) for name in names], np.float32) / BYTES_PER_SECOND
         return cls(paths=(archive,), reader=ZipReader(archive), durations=durations, names=names)
 
-    def refs(self, rows: Sequence[int]) -> list[str]:
+    def refs(self, rows: Iterable[int]) -> list[str]:
         return [self.names[row] for row in rows]
 
     def only(self, keep: np.ndarray) -> ZipUtterances:

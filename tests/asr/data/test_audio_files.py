@@ -28,7 +28,9 @@ def test_its_ports_are_audio_at_the_models_rate_and_lengths(folder):
     ports = AudioFilesDataLayer(["a.wav"], sample_rate=8000).output_ports
     assert list(ports) == ["audio_signal", "a_sig_length"]
     assert [type(ntype.elements_type) for ntype in ports.values()] == [AudioSignal, LengthsType]
-    assert ports["audio_signal"].elements_type.freq == 8000
+    sound = ports["audio_signal"].elements_type
+    assert isinstance(sound, AudioSignal)
+    assert sound.freq == 8000
 
 
 def test_files_of_any_kind_come_in_the_order_given_as_mono_at_the_models_rate(folder):

@@ -61,7 +61,7 @@ class Listed(Pooling):
     """Its ports need more than a size of what its constructor sets."""
 
     @property
-    def input_ports(self) -> Ports:
+    def input_ports(self) -> Ports:  # type: ignore[override]  # a class attribute in Pooling
         return {name: NeuralType("B D T", SpectrogramType()) for name in self._names}  # type: ignore[union-attr]
 
 

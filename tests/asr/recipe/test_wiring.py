@@ -13,7 +13,7 @@ import torch
 from toys.nets import Points
 
 import nemo_asr
-from nemo_asr.recipe.wiring import Model, connect, pass_through, signals_of
+from nemo_asr.recipe.wiring import Model, Signal, connect, pass_through, signals_of
 from nemo_lite import Dag, DataLayerNM, LossNM, NmTensor
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
 from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_the_ports_own_error(data_layer: DataLayerNM) -> No
         pass_through(model().loss, *pass_through(model().decoder, *encoded(data_layer)))
 
 
-def encoded(data_layer: DataLayerNM) -> list[nemo_asr.recipe.wiring.Signal]:
+def encoded(data_layer: DataLayerNM) -> list[Signal]:
     shared = model()
     audio, _ = signals_of(data_layer())
     return pass_through(shared.encoder, *pass_through(shared.preprocessor, audio))

@@ -12,7 +12,7 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
-from nemo_lite.backends.pytorch.engine.step_batches import Turn
+from nemo_lite.backends.pytorch.engine.step_batches import StepBatches
 
 NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks
 
@@ -64,7 +64,7 @@ def broken(twin):
         if twin == "never exchanges":
             patch.setattr(DataParallel, "sync_only_if", lambda self, is_last: self._ddp.no_sync())
         elif twin == "weighs batches, not items":
-            patch.setattr(Turn, "weights", lambda turn: [1 / len(turn.batches)] * len(turn.batches))
+            patch.setattr(StepBatches, "weights", lambda taken: [1 / len(taken.batches)] * len(taken.batches))
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 import pytest
 from toys.fake_action_state import Source
@@ -17,7 +18,7 @@ def wires():
 @pytest.fixture
 def wandb(monkeypatch):
     """A fake wandb package that records its calls."""
-    fake = types.ModuleType("wandb")
+    fake: Any = types.ModuleType("wandb")
     fake.run, fake.inits, fake.logged, fake.hyperparameters = None, [], [], []
 
     def init(**options):

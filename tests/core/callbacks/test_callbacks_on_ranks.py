@@ -97,7 +97,7 @@ def run(tmp_path, monkeypatch, capsys):
 
     def on(rank: int, make: Make, **options: Any) -> Run:
         traces = Traces(tmp_path / f"rank{rank}")
-        fake = types.ModuleType("wandb")
+        fake: Any = types.ModuleType("wandb")
         fake.run = None
         fake.init = lambda **options: traces.wandb.append(options)
         fake.log = lambda values, step: traces.wandb.append((step, values))

@@ -116,7 +116,7 @@ def test_print_func_gets_values_and_may_return_a_text(capsys, wires):
 def test_the_first_generation_formats_the_loss_and_then_the_tensors(capsys, wires):
     x, y = wires
     state = FakeState(values={x: 1.0, y: 2.0})
-    callback = SimpleLossLoggerCallback(
+    callback = SimpleLossLoggerCallback(  # type: ignore[call-arg]  # older names
         tensor_list2string=lambda values: str(values[0].item()),
         tensor_list2string_evl=lambda values: f"decoded {values}",
         tensors=[x, y],
@@ -128,7 +128,8 @@ def test_the_first_generation_formats_the_loss_and_then_the_tensors(capsys, wire
 
 
 def test_the_first_generation_needs_no_tensors(capsys):
-    train(FakeState(), [SimpleLossLoggerCallback(tensor_list2string=lambda values: f"{values[0].item()}!")])
+    callback = SimpleLossLoggerCallback(tensor_list2string=lambda values: f"{values[0].item()}!")  # type: ignore[call-arg]
+    train(FakeState(), [callback])
     assert "0.5!" in messages(capsys.readouterr().out)
 
 
@@ -136,7 +137,7 @@ def test_values_for_tensorboard_times_and_rates_are_written(wires):
     x, _ = wires
     own, given = Writer(), []
     state = FakeState(values={x: 3.0}, tb_writer=Writer())
-    callback = SimpleLossLoggerCallback(
+    callback = SimpleLossLoggerCallback(  # type: ignore[call-arg]  # older names
         [x],
         get_tb_values=lambda values: [("loss", values[0]), ("half", values[0] / 2)],
         log_to_tb_func=lambda *arguments: given.append(arguments),
