@@ -50,7 +50,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.checkpoint": "storage < folder",
     "nemo_lite.backends.pytorch.optim": "foreach < adam_w, from_torch, lamb, novograd < create",
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, objectives, step_batches, step_values < evaluation < run_state < training
+        arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
         arguments < text, audio, features, models, argparse < decoding < scoring < data < recipe

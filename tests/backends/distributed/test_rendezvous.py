@@ -156,7 +156,7 @@ def meet_after_a_restart():
 
 
 def serve_a_store(port):
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not export it by name
+    from torch.distributed import TCPStore
 
     return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import Store  # type: ignore[attr-defined]  # exported without __all__
+from torch.distributed import Store
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without __all__
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, route_to, use_route
 from nemo_lite.errors import DistributedError

@@ -129,7 +129,7 @@ def test_a_stopped_rank_is_named_once_it_was_silent(victim, sign):
 
 
 def serve_a_store(port):
-    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     time.sleep(60)
     return store
 
