@@ -15,16 +15,10 @@ MAX_FILE_LINES = 350
 MAX_ROOMS = 12  # files, without doors (re-exports) and ``__init__``; packages likewise
 # Source files whose tests stand in a file of another name; for a folder, all of its files.
 TESTED_WITH = {
-    "collections/asr/nemo_asr/corpora/espeak.py": "tests/asr/corpora/test_synth.py",
-    "collections/asr/nemo_asr/corpora/sentences.py": "tests/asr/corpora/test_synth.py",
-    "collections/asr/nemo_asr/corpora/writing.py": "tests/asr/corpora/test_synth.py",
     "collections/asr/nemo_asr/features/audio_preprocessor.py": "tests/asr/features/test_preprocessors.py",
     "collections/asr/nemo_asr/known_modules.py": "tests/asr/recipe/test_registry.py",
-    "collections/asr/nemo_asr/models/jasper_spec.py": "tests/asr/models/test_jasper_blocks.py",
-    "collections/asr/nemo_asr/models/squeeze_excite.py": "tests/asr/models/test_jasper_blocks.py",
     "collections/asr/nemo_asr/recipe/sections.py": "tests/asr/recipe/test_recipe.py",
     "collections/asr/nemo_asr/recipe/trial.py": "tests/asr/recipe/test_recipe.py",
-    "collections/asr/nemo_asr/text/english.py": "tests/asr/text/test_parser.py",
     "examples/asr/jasper.py": "tests/examples/test_jasper_options.py",
     "examples/asr/jasper_eval.py": "tests/examples/test_trained_model.py",
     "examples/asr/jasper_infer.py": "tests/examples/test_trained_model.py",

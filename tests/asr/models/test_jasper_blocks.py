@@ -7,10 +7,8 @@ from torch import nn
 
 from nemo_asr.models.convolution import MaskedConv1d, is_time_major
 from nemo_asr.models.jasper_blocks import BatchNorm, GroupShuffle, JasperBlock, MaskedGroupNorm, make_normalization
-from nemo_asr.models.jasper_spec import JasperBlockSpec, read_blocks
-from nemo_asr.models.squeeze_excite import SqueezeExcite
-from nemo_lite.config import load_config
-from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
+from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_lite.errors import UsageError
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 
@@ -57,42 +55,6 @@ def test_group_norm_does_not_see_padding():
 def test_group_shuffle_deals_the_channels_of_each_group_out():
     x = torch.arange(6.0).view(1, 6, 1)
     assert GroupShuffle(2)(x).flatten().tolist() == [0, 3, 1, 4, 2, 5]
-
-
-@pytest.mark.parametrize("window", [-1, 1, 4, 16])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "area"])
-def test_squeeze_excite_over_full_utterances_is_pooling_and_interpolation(window, mode):
-    layer, x = SqueezeExcite(8, 4, window, mode, nn.SiLU()).double(), torch.randn(2, 8, 16, dtype=torch.double)
-    pooled = x.mean(2, keepdim=True) if window < 1 else F.avg_pool1d(x, window, stride=1)
-    scores = layer.fc(pooled.transpose(1, 2)).transpose(1, 2)
-    if window > 0:
-        scores = F.interpolate(scores, size=16, mode=mode)
-    torch.testing.assert_close(layer(x, None), x * torch.sigmoid(scores))
-    torch.testing.assert_close(layer(x, torch.tensor([16, 16])), x * torch.sigmoid(scores))
-
-
-@pytest.mark.parametrize("window", [-1, 3, 40])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "area"])
-@pytest.mark.parametrize("length", [1, 2, 17])
-def test_squeeze_excite_does_not_see_padding(window, mode, length):
-    layer, x = SqueezeExcite(4, 2, window, mode).double(), torch.randn(3, 4, 60, dtype=torch.double)
-    lengths = torch.tensor([60, length, 31])
-    alone = layer(x[1:2, :, :length], torch.tensor([length]))
-    torch.testing.assert_close(layer(x, lengths)[1:2, :, :length], alone)
-
-
-def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_own_frames():
-    windowed, whole = SqueezeExcite(4, 2, context_window=8), SqueezeExcite(4, 2)
-    windowed.load_state_dict(whole.state_dict())
-    x = torch.randn(2, 4, 20)
-    for given in (x, x[:, :, :3]):
-        among, expected = (layer(given, torch.tensor([3, 1])) for layer in (windowed, whole))
-        torch.testing.assert_close(among, expected)
-
-
-def test_an_unknown_interpolation_is_refused_with_the_nearest_name():
-    with pytest.raises(UnknownNameError, match=r'se_interpolation_mode "linea" is not known.*did you mean linear'):
-        SqueezeExcite(4, 2, 3, "linea")
 
 
 VARIANTS = {
@@ -201,48 +163,3 @@ def test_residuals_that_cannot_have_the_frames_of_the_output_are_refused(keys, p
 def test_norm_groups_that_do_not_divide_the_channels_are_refused():
     with pytest.raises(UsageError, match="norm_groups must divide the channels: got 3 for 8"):
         make_normalization("group", 8, 3, "JasperEncoder")
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"residul": True}, r"^JasperEncoder: jasper\[1\]\.residul is not a key \(did you mean residual\?\)$"),
-        ({"filters": "many"}, r'jasper\[1\]\.filters is "many", wanted int'),
-        ({"residual_mode": "ad"}, r'jasper\[1\]\.residual_mode is "ad", wanted .*\(did you mean add\?\)'),
-        ({"repeat": 0}, r"jasper\[1\]: repeat is 0, wanted one whole number of at least 1"),
-        ({"kernel": [3, 5]}, r"jasper\[1\]: kernel is \[3, 5\], wanted one whole number"),
-        ({"dropout": 1.0}, r"jasper\[1\]: dropout is 1.0, wanted at least 0 and below 1"),
-        ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted more than 0"),
-        ({"residual": False, "residual_dense": True}, r"residual_dense is true, which needs residual: true"),
-        ({"heads": 4}, r"heads is 4, wanted -1, or at least 1 with separable: true"),
-        ({"se": True, "se_reduction_ratio": 16}, r"se_reduction_ratio is 16, wanted at most filters \(8\)"),
-    ],
-)
-def test_a_wrong_block_is_told_by_place_key_and_remedy(keys, message):
-    with pytest.raises(ConfigError, match=message):
-        read_blocks([BLOCK, {**BLOCK, **keys}])
-
-
-def test_everything_wrong_with_all_blocks_is_told_at_once():
-    short = {key: value for key, value in BLOCK.items() if key != "repeat"}
-    with pytest.raises(ConfigError) as error:
-        read_blocks([short, {**BLOCK, "residul": 1, "grups": 2}])
-    assert [problem.split(": ", 1)[1] for problem in error.value.problems] == [
-        "jasper[0].repeat is missing",
-        "jasper[1].residul is not a key (did you mean residual?)",
-        "jasper[1].grups is not a key (did you mean groups?)",
-    ]
-
-
-def test_a_block_from_a_file_is_told_with_line_and_column(tmp_path):
-    path = tmp_path / "jasper.yaml"
-    keys = "".join(f"      {key}: {str(value).lower()}\n" for key, value in BLOCK.items())
-    path.write_text(f"JasperEncoder:\n  jasper:\n    -\n{keys}      residul: true\n")
-    wanted = r"jasper\.yaml:11:7: JasperEncoder\.jasper\[0\]\.residul is not a key \(did you mean residual\?\)$"
-    with pytest.raises(ConfigError, match=wanted):
-        read_blocks(load_config(path)["JasperEncoder"]["jasper"])
-
-
-def test_an_encoder_without_blocks_is_refused():
-    with pytest.raises(ConfigError, match="jasper has no blocks"):
-        read_blocks([])

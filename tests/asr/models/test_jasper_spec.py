@@ -1,0 +1,54 @@
+"""Keys of a block: what each means, and what is wrong with them, by place."""
+
+import pytest
+
+from nemo_asr.models.jasper_spec import read_blocks
+from nemo_lite.config import load_config
+from nemo_lite.errors import ConfigError
+
+BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"residul": True}, r"^JasperEncoder: jasper\[1\]\.residul is not a key \(did you mean residual\?\)$"),
+        ({"filters": "many"}, r'jasper\[1\]\.filters is "many", wanted int'),
+        ({"residual_mode": "ad"}, r'jasper\[1\]\.residual_mode is "ad", wanted .*\(did you mean add\?\)'),
+        ({"repeat": 0}, r"jasper\[1\]: repeat is 0, wanted one whole number of at least 1"),
+        ({"kernel": [3, 5]}, r"jasper\[1\]: kernel is \[3, 5\], wanted one whole number"),
+        ({"dropout": 1.0}, r"jasper\[1\]: dropout is 1.0, wanted at least 0 and below 1"),
+        ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted more than 0"),
+        ({"residual": False, "residual_dense": True}, r"residual_dense is true, which needs residual: true"),
+        ({"heads": 4}, r"heads is 4, wanted -1, or at least 1 with separable: true"),
+        ({"se": True, "se_reduction_ratio": 16}, r"se_reduction_ratio is 16, wanted at most filters \(8\)"),
+    ],
+)
+def test_a_wrong_block_is_told_by_place_key_and_remedy(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        read_blocks([BLOCK, {**BLOCK, **keys}])
+
+
+def test_everything_wrong_with_all_blocks_is_told_at_once():
+    short = {key: value for key, value in BLOCK.items() if key != "repeat"}
+    with pytest.raises(ConfigError) as error:
+        read_blocks([short, {**BLOCK, "residul": 1, "grups": 2}])
+    assert [problem.split(": ", 1)[1] for problem in error.value.problems] == [
+        "jasper[0].repeat is missing",
+        "jasper[1].residul is not a key (did you mean residual?)",
+        "jasper[1].grups is not a key (did you mean groups?)",
+    ]
+
+
+def test_a_block_from_a_file_is_told_with_line_and_column(tmp_path):
+    path = tmp_path / "jasper.yaml"
+    keys = "".join(f"      {key}: {str(value).lower()}\n" for key, value in BLOCK.items())
+    path.write_text(f"JasperEncoder:\n  jasper:\n    -\n{keys}      residul: true\n")
+    wanted = r"jasper\.yaml:11:7: JasperEncoder\.jasper\[0\]\.residul is not a key \(did you mean residual\?\)$"
+    with pytest.raises(ConfigError, match=wanted):
+        read_blocks(load_config(path)["JasperEncoder"]["jasper"])
+
+
+def test_an_encoder_without_blocks_is_refused():
+    with pytest.raises(ConfigError, match="jasper has no blocks"):
+        read_blocks([])
