@@ -69,11 +69,9 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
         features, *_ = pass_through(model.augmentation, features)
     encoded, *_ = pass_through(model.encoder, features)
     log_probs, *_ = pass_through(model.decoder, encoded)
-    predictions, *_ = pass_through(model.greedy, log_probs)
-    if text is None:
-        return Wires(log_probs.values, predictions.values)
-    loss, *_ = pass_through(model.loss, log_probs, text)
-    return Wires(log_probs.values, predictions.values, loss.values, text.values, text.lengths)
+    loss = pass_through(model.loss, log_probs, text)[0].values if text else None
+    predictions = pass_through(model.greedy, log_probs)[0].values
+    return Wires(log_probs.values, predictions, loss, *(text or ()))
 
 
 def pass_through(module: NeuralModule, *signals: Signal) -> list[Signal]:
