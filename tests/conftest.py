@@ -1,7 +1,7 @@
 """What all tests share: single-threaded torch, and which tests ``make check`` leaves out."""
 
 from collections.abc import Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 
 import pytest
 import torch
@@ -33,5 +33,13 @@ def starts_processes(function: object, seen: set[object]) -> bool:
     if not isinstance(function, FunctionType) or function in seen:
         return False
     seen.add(function)
-    called = [function.__globals__.get(name) for name in function.__code__.co_names]
+    called = [function.__globals__.get(name) for name in names_in(function.__code__)]
     return any(getattr(other, "__module__", None) in STARTERS or starts_processes(other, seen) for other in called)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The global names that a function reads, also in the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)

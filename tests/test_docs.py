@@ -68,6 +68,7 @@ def test_there_is_something_to_test():
 
 
 @pytest.mark.parametrize("path", [path for path in DOCS if blocks(path, "python")], ids=lambda path: path.name)
+@pytest.mark.slow
 def test_the_python_blocks_run_one_after_the_other(path, workplace):
     namespace = {"__name__": "docs"}
     started = scripts_of(path).values()
@@ -117,6 +118,8 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
     """A command for one process."""
     if words[0] == "make":
         check_targets(words[1:])
+    elif words[1:3] == ["-m", "pytest"]:
+        assert [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()] == []
     elif words[:2] == ["python", "-m"]:
         check_module(*words[2:])
     elif words[0] == "python" and words[1].startswith("examples/asr/"):

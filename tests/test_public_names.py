@@ -194,6 +194,7 @@ PLACES_OF_NEMO = """
 """
 
 
+@pytest.mark.slow
 def test_one_import_reaches_the_names_at_the_places_where_nemo_has_them() -> None:
     # In a process of its own: other tests import submodules, which makes them attributes of their packages.
     lines = ["import nemo_lite as nemo", *(f"nemo.{place}" for place in PLACES_OF_NEMO.split())]

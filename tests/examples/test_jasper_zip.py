@@ -11,6 +11,8 @@ from toys.launched import run_as_script
 from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, CONFIG, TEXTS, read_manifest, record, run_script
 
+pytestmark = pytest.mark.slow  # the model is trained in a fixture
+
 OWN = ("--import", zip_data_layer.__file__)
 CONFIG_OF_ZIPS = CONFIG.replace("AudioToTextDataLayer", "ZipDataLayer").replace("shuffle: true", "bucketing: true")
 

@@ -7,6 +7,8 @@ import pytest
 import toys
 from toys.tone_corpus import CONFIG, record, run_process, run_script
 
+pytestmark = pytest.mark.slow  # the model is trained in a fixture
+
 OWN = Path(toys.__file__).parent
 GRU = OWN / "gru_encoder.py"
 START, END = CONFIG.index("JasperEncoder"), CONFIG.index("labels")

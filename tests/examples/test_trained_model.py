@@ -6,6 +6,8 @@ import re
 import pytest
 from toys.tone_corpus import TEXTS, read_manifest, record, run_script, write_manifest
 
+pytestmark = pytest.mark.slow  # the model is trained in a fixture
+
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):

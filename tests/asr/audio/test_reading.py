@@ -145,6 +145,7 @@ def test_int_values_clip_floats_beyond_full_scale_and_leave_the_rest(save):
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_trimming_equals_librosa(seed):
     librosa = pytest.importorskip("librosa")
     rng = np.random.default_rng(seed)

@@ -66,6 +66,7 @@ def test_pointwise_over_time_major_memory_equals_conv1d_and_stays_time_major():
     torch.testing.assert_close(out, F.conv1d(x, conv.weight, conv.bias))
 
 
+@pytest.mark.slow
 def test_compilers_see_the_plain_convolution():
     program = torch.export.export(TimeConv1d(4, 4, 5, groups=4).eval(), (torch.randn(2, 4, 30),))
     assert "conv1d" in str(program.graph)

@@ -160,6 +160,7 @@ def test_an_encoder_is_connected_to_as_many_features_as_it_takes():
         JasperDecoderForCTC(12, 28)(encoder_output=encoded)
 
 
+@pytest.mark.slow
 def test_an_encoder_can_be_exported_with_free_time_and_keeps_its_masks():
     blocks = [PROLOGUE, {**SMALL, "separable": True, "se": True}]
     encoder = JasperEncoder(blocks, "relu", 4).eval()

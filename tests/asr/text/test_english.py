@@ -9,6 +9,7 @@ from nemo_asr.text.english import normalize_english
 
 @settings(deadline=None)  # the first number imports inflect
 @given(st.text(max_size=60))
+@pytest.mark.slow
 def test_english_never_fails_and_writes_single_spaces(text):
     normal = normalize_english(text)
     assert normal == " ".join(normal.split())

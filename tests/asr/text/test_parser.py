@@ -189,6 +189,7 @@ def test_characters_that_have_no_ascii_are_counted_not_swallowed():
     assert parser.unknown == {"\ue000": 1}
 
 
+@pytest.mark.slow
 def test_importing_the_parsers_does_not_import_inflect():
     code = (
         "import sys; from nemo_asr.text import parser as t; t.make_parser(None, 'en')('no, numbers'); "
