@@ -42,7 +42,6 @@ class Started:
 
     process: subprocess.Popen[bytes]
     log: Path
-    at: float = field(default_factory=time.monotonic)
 
     @property
     def text(self) -> str:

@@ -58,7 +58,13 @@ def blocking(lock, result=None):
 # The marks of the loop
 
 
-def test_the_loop_marks_that_it_waits_for_data():
+def infer(data):
+    x, _ = data()
+    nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU).infer([Net()(x=x)])
+
+
+@pytest.mark.parametrize("work", [lambda data: one_step(build(data)[1]), infer], ids=["training", "inference"])
+def test_the_loop_marks_that_it_waits_for_data(work):
     class Slow(Points):
         @property
         def dataset(self):
@@ -68,7 +74,7 @@ def test_the_loop_marks_that_it_waits_for_data():
 
     def run(lock):
         lock_of_run.append(lock)
-        one_step(build(Slow())[1])
+        work(Slow())
 
     with running(run) as now:
         assert soon(now, "waiting for data") == ("waiting for data", False)
@@ -139,8 +145,7 @@ def test_evaluation_is_marked(monkeypatch):
     def run(lock):
         lock_of_run.append(lock)
         monkeypatch.setattr(Precision, "forward", slow)
-        x, _ = Points()()
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU).infer([Net()(x=x)])
+        infer(Points())
 
     with running(run) as now:
         assert soon(now, "evaluation") == ("evaluation", False)
