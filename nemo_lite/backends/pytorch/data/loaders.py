@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -86,7 +85,7 @@ class PlannedLoader:
         port_names: Sequence[str],
         shard: Shard,
         *,
-        refs_of: Callable[[Rows], Sequence[Any]] = np.ndarray.tolist,
+        refs_of: Callable[[Rows], Sequence[Any]] | None = None,
         training: bool = False,
         account: UnusableItems | None = None,
         num_workers: int = 0,
@@ -178,7 +177,7 @@ class _Requests:
 
     epoch: int
     batches: Sequence[Rows]
-    refs_of: Callable[[Rows], Sequence[Any]]
+    refs_of: Callable[[Rows], Sequence[Any]] | None
     training: bool
 
     def __len__(self) -> int:
@@ -191,7 +190,8 @@ class _Requests:
             yield Request(self.epoch, self._items(rows), spares, self.training)
 
     def _items(self, rows: Rows) -> list[tuple[int, Any]]:
-        return list(zip(rows.tolist(), self.refs_of(rows), strict=True))
+        positions: list[int] = rows.tolist()
+        return list(zip(positions, positions if self.refs_of is None else self.refs_of(rows), strict=True))
 
 
 class _Collated(Dataset[Loaded]):
