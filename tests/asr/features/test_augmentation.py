@@ -126,8 +126,8 @@ def test_off_the_cpu_no_value_is_read_by_the_host():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"freq_masks": -1}, r"SpectrogramAugmentation: freq_masks is negative: got -1"),
-        ({"time_width": -0.1}, r"time_width is negative"),
+        ({"freq_masks": -1}, r"SpectrogramAugmentation: freq_masks is too small: got -1"),
+        ({"time_width": -0.1}, r"time_width is too small"),
         ({"time_width": 1.5}, r"time_width is no share: got 1\.5, wanted a float from 0 to 1"),
         ({"rng": 7}, r"rng is not a torch generator: .*torch\.Generator\(\)\.manual_seed\(seed\)"),
     ],

@@ -201,11 +201,8 @@ def _blocks(source: Source) -> Iterator[tuple[int, bytes]]:
             yield offset, data[:end]
         pending, offset = data[end:], offset + end
         if len(pending) > MAX_LINE_BYTES:
-            raise DataError(
-                f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}",
-                place=source.path,
-                remedy="a manifest has one JSON object a line",
-            )
+            problem = f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}"
+            raise DataError(problem, place=source.path, remedy="a manifest has one JSON object a line")
     if pending:
         yield offset, pending + b"\n"
 

@@ -189,14 +189,13 @@ class SpeechDataLayer(DataLayerNM):
         )
 
     def _refuse_nothing_left(self, shard: Shard) -> None:
-        by_choice = self._batching.drop_last
-        most = max(self.batch_size, 1) if by_choice else 1
-        raise UsageError(
-            f"{'drop_last' if by_choice else 'uneven=drop'} leaves no batch of {len(self)} utterances",
-            place=self.name,
-            wanted=f"at least {most * shard.world_size} ({'batch_size x ranks' if by_choice else 'one for each rank'})",
-            remedy="lower batch_size, or set drop_last to false" if by_choice else "use fewer ranks, or uneven=pad",
-        )
+        cause, least, why, remedy = "uneven=drop", 1, "one for each rank", "use fewer ranks, or uneven=pad"
+        if self._batching.drop_last:
+            cause, least, why = "drop_last", max(self.batch_size, 1), "batch_size x ranks"
+            remedy = "lower batch_size, or set drop_last to false"
+        problem = f"{cause} leaves no batch of {len(self)} utterances"
+        wanted = f"at least {least * shard.world_size} ({why})"
+        raise UsageError(problem, place=self.name, wanted=wanted, remedy=remedy)
 
     def _account(self, training: bool) -> UnusableItems:
         """One for all loaders of a kind: what an epoch has told, the next need not tell again."""

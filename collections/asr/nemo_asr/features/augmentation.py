@@ -63,17 +63,9 @@ class SpectrogramAugmentation(NonTrainableNM):
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
         self._rng = rng
-        for argument in (
-            "freq_masks",
-            "time_masks",
-            "freq_width",
-            "time_width",
-            "rect_masks",
-            "rect_time",
-            "rect_freq",
-        ):
-            if getattr(self, argument) < 0:
-                raise UsageError(f"{argument} is negative", place=place, got=str(getattr(self, argument)))
+        masks = {"freq_masks": (freq_masks, 0), "time_masks": (time_masks, 0), "rect_masks": (rect_masks, 0)}
+        widths = {"freq_width": (freq_width, 0), "time_width": (time_width, 0)}
+        check_least(place, **masks, **widths, rect_time=(rect_time, 0), rect_freq=(rect_freq, 0))
         if isinstance(time_width, float) and time_width > 1.0:
             wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
             raise UsageError("time_width is no share", place=place, got=str(time_width), wanted=wanted)

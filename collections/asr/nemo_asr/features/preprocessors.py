@@ -16,7 +16,7 @@ from nemo_lite.errors import UnknownNameError, UsageError
 
 Normalization = Literal["per_feature", "all_features", "none"] | Mapping[str, Sequence[float]] | None
 
-_NORMALIZED_AXES: dict[str | None, tuple[int, ...]] = {
+_AXES: dict[str | None, tuple[int, ...]] = {
     "per_feature": (2,),
     "all_features": (1, 2),
     "none": (),
@@ -35,12 +35,9 @@ def _register_filters(
     nyquist = module.sample_rate / 2
     highfreq = highfreq or nyquist
     if not 0 <= lowfreq < highfreq <= nyquist:
-        raise UsageError(
-            "lowfreq and highfreq do not fit the sample rate",
-            place=type(module).__name__,
-            got=f"{lowfreq:g} and {highfreq:g} Hz",
-            wanted=f"0 <= lowfreq < highfreq <= {nyquist:g} Hz",
-        )
+        problem, place = "lowfreq and highfreq do not fit the sample rate", type(module).__name__
+        wanted = f"0 <= lowfreq < highfreq <= {nyquist:g} Hz"
+        raise UsageError(problem, place=place, got=f"{lowfreq:g} and {highfreq:g} Hz", wanted=wanted)
     filters = signal_processing.mel_filterbank(
         module.sample_rate, module.n_fft, module.num_bands, lowfreq, highfreq, scale=scale, equal_area=equal_area
     )
@@ -64,12 +61,9 @@ def _fixed(place: str, normalize: Mapping[str, Sequence[float]], key: str, num_f
     """The given mean or deviation of each feature, (D, 1)."""
     values = torch.as_tensor(list(normalize.get(key, ())), dtype=torch.float32)
     if len(normalize) != 2 or values.shape != (num_features,) or (key == "fixed_std" and not (values > 0).all()):
-        raise UsageError(
-            f"normalize has no usable {key}",
-            place=place,
-            got=f"{', '.join(normalize)} ({values.numel()} numbers)",
-            wanted=f"fixed_mean and fixed_std with {num_features} numbers each, deviations above 0",
-        )
+        got = f"{', '.join(normalize)} ({values.numel()} numbers)"
+        wanted = f"fixed_mean and fixed_std with {num_features} numbers each, deviations above 0"
+        raise UsageError(f"normalize has no usable {key}", place=place, got=got, wanted=wanted)
     return values[:, None]
 
 
@@ -207,11 +201,11 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         if isinstance(normalize, Mapping):
             fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
             fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
-        elif normalize not in _NORMALIZED_AXES:
-            known = [*(key for key in _NORMALIZED_AXES if key), "fixed_mean and fixed_std"]
+        elif normalize not in _AXES:
+            known = [*(key for key in _AXES if key), "fixed_mean and fixed_std"]
             raise UnknownNameError("normalize", str(normalize), known, place=place)
         else:
-            self._over = _NORMALIZED_AXES[normalize]
+            self._over = _AXES[normalize]
         self.register_buffer("fixed_mean", fixed_mean, persistent=False)
         self.register_buffer("fixed_std", fixed_std, persistent=False)
 

@@ -78,10 +78,8 @@ class TimeConv1d(nn.Conv1d):
     ) -> None:
         if heads != -1:
             if not in_channels == out_channels == groups or in_channels % heads:
-                raise UsageError(
-                    "heads must divide the channels of a depthwise convolution",
-                    got=f"{heads} heads, {in_channels} -> {out_channels} channels in {groups} groups",
-                )
+                got = f"{heads} heads, {in_channels} -> {out_channels} channels in {groups} groups"
+                raise UsageError("heads must divide the channels of a depthwise convolution", got=got)
             in_channels = out_channels = groups = heads
         padding = same_padding(kernel_size, dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)

@@ -56,7 +56,9 @@ class SqueezeExcite(nn.Module):
             return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)
         scores = self.fc(self._window_means(x, lengths).transpose(1, 2)).transpose(1, 2)
         num_windows = (lengths - self.context_window + 1).clamp(min=1)
-        return x * torch.sigmoid(_stretched(scores, *self._stretch(num_windows, lengths, num_frames)))
+        frame = torch.arange(num_frames, device=x.device).unsqueeze(0)
+        stretch = self._stretch(frame, num_windows.unsqueeze(1), lengths.unsqueeze(1))
+        return x * torch.sigmoid(_stretched(scores, *stretch))
 
     def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
         """(B, C, windows in T frames), right where they lie in the utterance; one shorter than a window has one."""
@@ -77,36 +79,27 @@ def _stretched(values: Tensor, low: Tensor, high: Tensor, weight: Tensor) -> Ten
     return torch.lerp(at_low, at_high, weight.unsqueeze(1).to(values.dtype))
 
 
-def _places(num_values: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
-    """Frames (1, T), and the index of the last value (B, 1)."""
-    return torch.arange(num_frames, device=num_values.device).unsqueeze(0), num_values.unsqueeze(1) - 1
-
-
-def _nearest(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
-    frame, last = _places(num_values, num_frames)
-    index = (frame * num_values.unsqueeze(1) // lengths.unsqueeze(1)).minimum(last)
+def _nearest(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
+    index = (frame * counts // spans).minimum(counts - 1)
     return index, index, torch.zeros_like(index)
 
 
-def _linear(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
-    frame, last = _places(num_values, num_frames)
-    position = ((frame + 0.5) * (num_values / lengths).unsqueeze(1) - 0.5).clamp(min=0).minimum(last)
+def _linear(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
+    position = ((frame + 0.5) * (counts / spans) - 0.5).clamp(min=0).minimum(counts - 1)
     low = position.long()
-    return low, (low + 1).minimum(last), position - low
+    return low, (low + 1).minimum(counts - 1), position - low
 
 
-def _area(num_values: Tensor, lengths: Tensor, num_frames: int) -> Stretch:
+def _area(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
     # There are no more values than frames, so a frame overlaps two of them at most.
-    frame, last = _places(num_values, num_frames)
-    counts, spans = num_values.unsqueeze(1), lengths.unsqueeze(1)
-    low = (frame * counts // spans).minimum(last)
-    high = (((frame + 1) * counts + spans - 1) // spans - 1).minimum(last)
+    low = (frame * counts // spans).minimum(counts - 1)
+    high = (((frame + 1) * counts + spans - 1) // spans - 1).minimum(counts - 1)
     return low, high, torch.full_like(low, 0.5, dtype=torch.float32)
 
 
-# For each utterance of L frames and N values: the values that a frame lies between, and the weight of the second, as
-# F.interpolate places them; that function knows one length for the whole batch only.
-_INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, int], Stretch]] = {
+# From frames (1, T), and N values and L frames of each utterance (B, 1) each: the values that a frame lies between, and
+# the weight of the second, as F.interpolate places them; that function knows one length for the whole batch only.
+_INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Stretch]] = {
     "nearest": _nearest,
     "linear": _linear,
     "area": _area,

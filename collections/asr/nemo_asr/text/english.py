@@ -86,18 +86,14 @@ def _engine() -> inflect.engine:
     return inflect.engine()
 
 
-@lru_cache(maxsize=4096)
-def _cardinal(number: int) -> str:
-    return _words(str(_engine().number_to_words(str(number))))
+@lru_cache(maxsize=8192)
+def _cardinal(number: int, ordinal: bool = False) -> str:
+    numeral = _engine().ordinal(str(number)) if ordinal else str(number)
+    return str(_engine().number_to_words(numeral)).replace(",", "").replace("-", " ")
 
 
-@lru_cache(maxsize=4096)
 def _ordinal(number: int) -> str:
-    return _words(str(_engine().number_to_words(_engine().ordinal(str(number)))))
-
-
-def _words(text: str) -> str:
-    return text.replace(",", "").replace("-", " ")
+    return _cardinal(number, ordinal=True)
 
 
 def _digits(numeral: str) -> str:
