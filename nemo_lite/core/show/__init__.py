@@ -1,4 +1,4 @@
-"""A DAG in words and pictures: as a text table, as Mermaid, as SVG. Re-exports, nothing else."""
+"""Shows a DAG: as a text table, as Mermaid, as SVG. Re-exports, nothing else."""
 
 from nemo_lite.core.graph.shapes import frames_of as frames_of
 from nemo_lite.core.graph.shapes import symbolic_shapes as symbolic_shapes

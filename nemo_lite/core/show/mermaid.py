@@ -1,10 +1,10 @@
-"""A DAG as a Mermaid flowchart: what a Markdown page draws by itself."""
+"""A DAG as a Mermaid flowchart, which Markdown pages draw."""
 
 from __future__ import annotations
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.show.view import COLOURS, Role, View
+from nemo_lite.core.show.view import Role, View
 
 
 def as_mermaid(dag: Dag) -> str:
@@ -25,29 +25,24 @@ def as_mermaid(dag: Dag) -> str:
     for number, (wire, name) in enumerate(view.outputs.items()):
         lines.append(f'    out{number}(["{_escaped(name)}"]):::output')
         lines.append(f'    {ids[view.source(wire).name]} -->|"{_arrow(view, wire)}"| out{number}')
-    roles = dict.fromkeys(view.role(node) for node in view.nodes)
-    for role in roles:
-        fill, stroke = COLOURS[role]
-        lines.append(f"    classDef {role.name.lower()} fill:{fill},stroke:{stroke},color:#1f2933")
+    for role in dict.fromkeys(view.role(node) for node in view.nodes):
+        lines.append(f"    classDef {role.name.lower()} fill:{role.fill},stroke:{role.border},color:#1f2933")
     lines.append("    classDef output fill:#ffffff,stroke:#52606d,color:#1f2933")
     return "\n".join(lines) + "\n"
 
 
 def _box(view: View, node: Node) -> str:
-    weights = view.weights(node)
-    if weights and view.shared_with(node) is None:
-        weights += " parameters"
-    lines = [f"<b>{_escaped(node.name)}</b>", _escaped(type(node.module).__name__)]
-    return "<br/>".join([*lines, _escaped(weights)] if weights else lines)
+    lines = [f"<b>{_escaped(node.name)}</b>", type(node.module).__name__, _escaped(view.weights_line(node))]
+    return "<br/>".join(line for line in lines if line)
 
 
 def _arrow(view: View, wire: NmTensor, port: str = "") -> str:
-    """The port the wire comes from (and the one it goes to, where that has another name), its type and its shape."""
+    """The port that gives the wire (and the one that takes it, if its name differs), type and shape."""
     source = wire.output_port_name
     name = source if port in ("", source) else f"{source} → {port}"
     return "<br/>".join(_escaped(text) for text in (name, str(wire.ntype.elements_type), view.shape(wire)))
 
 
 def _escaped(text: str) -> str:
-    """Text that Mermaid takes literally inside quotes: it writes a character as ``#`` and its number."""
+    """Text for use inside quotes. Mermaid writes a character as ``#`` and its number."""
     return "".join(f"#{ord(each)};" if each in '#"<>&' or each < " " else each for each in text)

@@ -1,4 +1,4 @@
-"""show_plan: what will be run, in words and pictures, before it is run. No data is read."""
+"""show_plan: the DAGs and the schedule of a run, printed and drawn before it starts. No data is read."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Row = tuple[str, str, str, str]
 def as_text(dag: Dag, title: str = "") -> str:
     """A table with a line for each node (module, shapes, parameters) and one for each of its ports.
 
-    ``<- [1] x`` is what port ``x`` of node 1 gives, ``-> [2] y`` goes to port ``y`` of node 2.
+    ``<- [1] x``: the wire comes from port ``x`` of node 1. ``-> [2] y``: it goes to port ``y`` of node 2.
     """
     view = View(dag)
     rows = [_HEADER, *_rows(view)]
@@ -49,7 +49,7 @@ def _ports(view: View, node: Node, numbers: dict[str, str], indent: str) -> Iter
 
 
 def _targets(view: View, wire: NmTensor, numbers: dict[str, str]) -> str:
-    """Where a wire goes; ``->`` alone for one that nobody takes."""
+    """Where a wire goes; ``->`` alone if nothing takes it."""
     targets = [f"{numbers[node.name]} {port}" for node, port in view.readers(wire)]
     more = len(targets) - MOST_TARGETS
     if more > 0:

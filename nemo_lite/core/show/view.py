@@ -1,4 +1,4 @@
-"""View: what there is to say about a DAG and in which colours. No text layout and no geometry here."""
+"""View: what text, Mermaid and SVG show of a DAG, and the colours. No text layout and no geometry here."""
 
 from __future__ import annotations
 
@@ -6,42 +6,33 @@ from collections import Counter
 from enum import Enum
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.neural_types import LossType
 
 
 class Role(Enum):
-    """What a module is for; pictures colour it by that."""
+    """What a module is for, and its colours: a muted fill for dark text, a darker border of the same hue."""
 
-    DATA = "data layer"
-    PREPROCESSOR = "preprocessor"
-    AUGMENTATION = "augmentation"
-    TRAINABLE = "trainable"
-    LOSS = "loss"
-    OTHER = "other"
+    DATA = ("data layer", "#dfebf7", "#4f7cac")
+    PREPROCESSOR = ("preprocessor", "#e0f0e6", "#4c8c64")
+    AUGMENTATION = ("augmentation", "#fbf0d5", "#b08a2e")
+    TRAINABLE = ("trainable", "#ebe4f5", "#7a5ea8")
+    LOSS = ("loss", "#f8e1de", "#b65b50")
+    OTHER = ("other", "#eceff2", "#788594")
 
-
-# Fill and border: muted fills with a darker border of the same hue, for dark text on a light page.
-COLOURS = {
-    Role.DATA: ("#dfebf7", "#4f7cac"),
-    Role.PREPROCESSOR: ("#e0f0e6", "#4c8c64"),
-    Role.AUGMENTATION: ("#fbf0d5", "#b08a2e"),
-    Role.TRAINABLE: ("#ebe4f5", "#7a5ea8"),
-    Role.LOSS: ("#f8e1de", "#b65b50"),
-    Role.OTHER: ("#eceff2", "#788594"),
-}
+    def __init__(self, title: str, fill: str, border: str) -> None:
+        self.title, self.fill, self.border = title, fill, border
 
 
 class View:
-    """A DAG with everything that is shown of it.
+    """A DAG, and what is shown of it.
 
     Attributes:
         nodes: all nodes, the data layer's first.
-        legend: the named sizes and what they stand for.
-        num_weights: trainable numbers, those of a shared module counted once.
-        outputs: the wires asked for, each with its name; those of one name are told apart by their nodes.
+        legend: the named sizes and what they mean.
+        num_weights: number of trainable parameters; a shared module is counted once.
+        outputs: the wires asked for, and their names; where two have one name, the node's name is put before it.
     """
 
     def __init__(self, dag: Dag) -> None:
@@ -51,9 +42,7 @@ class View:
         self._shapes = symbolic_shapes(dag)
         self.legend = definitions(self._shapes.values())
         self._node_of = {node.call: node for node in self.nodes}
-        self._first_of: dict[NeuralModule, Node] = {}
-        for node in self.nodes:
-            self._first_of.setdefault(node.module, node)
+        self._first_of = {node.module: node for node in reversed(self.nodes)}
         wires = dict.fromkeys(dag.outputs)
         names = Counter(wire.name for wire in wires)
         self.outputs = {w: w.name if names[w.name] == 1 else f"{self.source(w).name}.{w.name}" for w in wires}
@@ -63,11 +52,11 @@ class View:
         return self._node_of[wire.call]
 
     def readers(self, wire: NmTensor) -> list[tuple[Node, str]]:
-        """The nodes of this DAG that take a wire, each with the port it takes it at."""
+        """The nodes of this DAG that take a wire, each with its input port."""
         return [(self._node_of[call], port) for call, port in wire.readers if call in self._node_of]
 
     def shared_with(self, node: Node) -> Node | None:
-        """The first node of the same module, where this one is not the first."""
+        """The first node of the same module, or None if this node is the first."""
         first = self._first_of[node.module]
         return None if first is node else first
 
@@ -89,16 +78,21 @@ class View:
         return written(self._shapes[wire])
 
     def shapes(self, node: Node) -> str:
-        """What the node does to the first of its inputs: ``B 64 T -> B 1024 T/2``; for a data layer what it gives."""
+        """First input to first output: ``B 64 T -> B 1024 T/2``; a data layer has only the output."""
         ends = [next(iter(wires.values()), None) for wires in (node.inputs, node.outputs)]
         return " -> ".join(self.shape(wire) for wire in ends if wire is not None)
 
     def weights(self, node: Node) -> str:
-        """``332,632,349``; the name of the first node for one that shares its module; nothing where there are none."""
+        """``332,632,349``; ``shared with encoder`` for a later node of a module; empty if there are none."""
         first = self.shared_with(node)
         if first is not None:
             return f"shared with {first.name}"
         return f"{node.module.num_weights:,}" if node.module.num_weights else ""
+
+    def weights_line(self, node: Node) -> str:
+        """The same as a line of a box: ``332,632,349 parameters``."""
+        weights = self.weights(node)
+        return f"{weights} parameters" if weights and self.shared_with(node) is None else weights
 
     def summary(self) -> str:
         """``7 steps, 332,632,349 parameters``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -222,6 +223,11 @@ def test_a_high_chain_is_folded_into_columns() -> None:
     width, height = (float(svg.get(side, "0")) for side in ("width", "height"))
     assert 0.4 < width / height < 2.5
     assert len(texts(svg, "step")) == 31
+
+
+def test_a_wire_between_two_columns_has_one_number_at_both_ends() -> None:
+    numbers = Counter(text for text in texts(parsed(chain(30)), "port") if text.isdigit())
+    assert numbers == {"1": 2, "2": 2, "3": 2, "4": 2}
 
 
 def test_two_thousand_nodes_are_shown_in_seconds() -> None:
