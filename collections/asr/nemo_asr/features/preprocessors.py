@@ -141,7 +141,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         pad_to: T becomes a multiple of it; 0 for none, "max" for at least 16.7 s.
         frame_splicing: neighbouring frames in one.
         stft_conv: take the window in its periodic form. (NeMo convolves instead of transforming, with that window.)
-        pad_value: what stands beyond an utterance's last frame.
+        pad_value: the value of frames behind an utterance's last one.
         mag_power: power of the magnitudes that the mel filters weight.
 
     Raises:

@@ -154,7 +154,7 @@ def fill_beyond_(values: torch.Tensor, length: torch.Tensor, fill: float) -> tor
 
 
 def own_samples(signal: torch.Tensor, length: torch.Tensor, *, dither: float = 0.0) -> torch.Tensor:
-    """A float32 copy of each utterance's own samples with zeros behind them, whatever stands there.
+    """A float32 copy of each utterance's samples, with zeros instead of what is behind them.
 
     Args:
         signal: (B, T) samples of any type and scale. Not modified.

@@ -61,7 +61,7 @@ class SqueezeExcite(nn.Module):
         return x * torch.sigmoid(_stretched(scores, *stretch))
 
     def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(B, C, windows in T frames), right where they lie in the utterance; one shorter than a window has one."""
+        """(B, C, windows in T frames), valid within the utterance; one shorter than a window has one."""
         missing = max(self.context_window - x.shape[2], 0)
         means = F.avg_pool1d(F.pad(x, (0, missing)), self.context_window, stride=1)
         share = lengths.clamp(max=self.context_window) / self.context_window

@@ -60,7 +60,7 @@ def normalize_english(text: str, keep: str = "'", lowercase: bool = True) -> str
         text: any text.
         keep: characters that stay as they are: the punctuation and the accented letters of the vocabulary. Other
             punctuation becomes a space; other accented letters become ASCII. A character for which no ASCII is known
-            stays, so that whoever looks it up can count it.
+            stays, so that the parser counts it.
         lowercase: False keeps the case of the letters; the words for numbers are lower-case anyhow.
     """
     if lowercase:
@@ -185,7 +185,7 @@ def _rule(pattern: str, say: Callable[[re.Match[str]], str]) -> tuple[re.Pattern
     return re.compile(pattern, re.IGNORECASE), say
 
 
-# In this order: each pattern would otherwise be eaten in part by one that stands below it.
+# The order matters: a later pattern would match a part of what an earlier one takes whole.
 _NUMERALS = (
     _rule(r"\b(\d{4})-(\d{2})-(\d{2})\b", lambda m: _say_date(int(m[2]), int(m[3]), m[1], m[0])),
     _rule(r"\b(\d{1,2})/(\d{1,2})/(\d{4})\b", lambda m: _say_date(int(m[1]), int(m[2]), m[3], m[0])),
