@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import (
@@ -61,6 +61,17 @@ class RunEnvironment:
         shard_weights: divide weights, gradients and optimizer state among the ranks (FSDP2) instead of keeping them
             whole on each: for models that are too large for one GPU.
 
+    Attributes:
+        placement: where modules run.
+        device: the backend's device.
+        optim_level: the precision level.
+        world_size: number of ranks.
+        global_rank: index of this process among all; ``None`` for a single process.
+        local_rank: index of this process on its machine; ``None`` for a single process.
+        work_dir: the work directory, or ``None``.
+        checkpoint_dir: where checkpoints go, or ``None``.
+        logger: ``nemo_lite.logging``.
+
     Raises:
         UsageError: a placement or seed of another kind, a seed together with ``cudnn_benchmark``, a precision that the
             device does not have, or a work directory that cannot be written.
@@ -70,6 +81,8 @@ class RunEnvironment:
     _default: ClassVar[Any] = None  # Any: a factory, which is made of this class
     # Any: the devices and groups of a backend go back to the adapter that made them.
     _backends: ClassVar[dict[Backend, BackendAdapter[Any, Any]]] = {}
+    logger: ClassVar[Logger] = logging
+    _comm: Comm
 
     def __init__(
         self,
@@ -99,13 +112,15 @@ class RunEnvironment:
         _check_arguments(placement, random_seed, cudnn_benchmark)
         self._adapter = self._backends[backend]
         launch = LaunchOptions(launcher, init_method, rank, world_size, dist_backend, dist_timeout, dist_start_timeout)
-        self._comm: Comm
-        self._device: Device
-        self._comm, self._device, device_name = self._adapter.join(placement, local_rank, launch)
-        self._placement = self._placed(placement)
-        by_device = Optimization.mxprO0 if self._placement is DeviceType.CPU else Optimization.mxprO1
-        self._level = by_device if optimization_level is None else Optimization.parse(optimization_level)
-        self._adapter.check_precision(self._device, self._level, amp_dtype)
+        self._comm, device, device_name = self._adapter.join(placement, local_rank, launch)
+        self.device: Final[Device] = device
+        self.world_size: Final = self._comm.world_size
+        self.local_rank: Final = self._comm.local_rank
+        self.global_rank: Final = None if self.local_rank is None else self._comm.rank
+        self.placement: Final = self._placed(placement)
+        by_device = Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
+        self.optim_level: Final = by_device if optimization_level is None else Optimization.parse(optimization_level)
+        self._adapter.check_precision(self.device, self.optim_level, amp_dtype)
         if placement is None:
             logging.info("Running on %s (no placement was asked for)", device_name)
         self._adapter.set_benchmark(cudnn_benchmark)
@@ -123,14 +138,16 @@ class RunEnvironment:
                 add_time=add_time_to_log_dir,
                 broadcast_func=self._comm.share,
             )
+        self.work_dir: Final = self._experiment.work_dir
+        self.checkpoint_dir: Final = self._experiment.ckpt_dir
         files = tuple(files_to_copy or ())
-        self._settings = ActionSettings(self._level, amp_dtype, random_seed, files, shard_weights)
+        self._settings = ActionSettings(self.optim_level, amp_dtype, random_seed, files, shard_weights)
         if set_default:
             self.set_default_factory(self)
 
     def _placed(self, placement: DeviceType | None) -> DeviceType:
         """Where it really runs: on the CPU if there is no GPU; ``AllGpu`` if several ranks run on GPUs."""
-        if str(self._device) == "cpu":
+        if str(self.device) == "cpu":
             return DeviceType.CPU
         return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
 
@@ -156,54 +173,9 @@ class RunEnvironment:
         RunEnvironment._default = None
 
     @property
-    def placement(self) -> DeviceType:
-        """Where modules run."""
-        return self._placement
-
-    @property
-    def device(self) -> Device:
-        """The backend's device."""
-        return self._device
-
-    @property
-    def optim_level(self) -> Optimization:
-        """The precision level."""
-        return self._level
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._comm.world_size
-
-    @property
-    def global_rank(self) -> int | None:
-        """Index of this process among all; ``None`` for a single process."""
-        return None if self._comm.local_rank is None else self._comm.rank
-
-    @property
-    def local_rank(self) -> int | None:
-        """Index of this process on its machine; ``None`` for a single process."""
-        return self._comm.local_rank
-
-    @property
     def tb_writer(self) -> TbWriter | None:
         """The TensorBoard writer, or ``None``."""
         return self._experiment.tb_writer
-
-    @property
-    def work_dir(self) -> Path | None:
-        """The work directory, or ``None``."""
-        return self._experiment.work_dir
-
-    @property
-    def checkpoint_dir(self) -> Path | None:
-        """Where checkpoints go, or ``None``."""
-        return self._experiment.ckpt_dir
-
-    @property
-    def logger(self) -> Logger:
-        """The logger (``nemo_lite.logging``)."""
-        return logging
 
 
 def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool) -> None:

@@ -33,7 +33,7 @@ class NeuralModuleFactory(RunEnvironment):
         """The actions object; the same one until :meth:`reset_trainer`."""
         if self._actions is None:
             writer = tb_writer or self.tb_writer
-            self._actions = self._adapter.make_actions(self._device, self._comm, writer, self._settings)
+            self._actions = self._adapter.make_actions(self.device, self._comm, writer, self._settings)
         return self._actions
 
     def reset_trainer(self) -> None:

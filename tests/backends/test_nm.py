@@ -438,7 +438,7 @@ def test_a_module_that_moves_itself_as_in_nemo_goes_where_the_default_factory_ru
     monkeypatch.setattr(NeuralModuleFactory, "_default", None)
     assert Moving().fc.weight.device == torch.device("cpu")
     factory = NeuralModuleFactory(placement=DeviceType.CPU)
-    monkeypatch.setattr(factory, "_device", torch.device("meta"))
+    monkeypatch.setattr(factory, "device", torch.device("meta"))
     assert Moving().fc.weight.device == torch.device("meta")
 
 
