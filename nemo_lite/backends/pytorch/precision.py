@@ -44,7 +44,8 @@ class Precision:
             )
         self.level, self.device = level, device
         self.dtype = _choose_dtype(amp_dtype, device) if level is Optimization.mxprO1 else torch.float32
-        self._scaler = torch.amp.GradScaler(device.type) if self.dtype is torch.float16 else None
+        # Without float16 it is disabled, and hands everything through.
+        self._scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self._bounds = (min_loss_scale, max_loss_scale)
         self._nothing = nullcontext()
 
@@ -54,23 +55,18 @@ class Precision:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of a loss, scaled against underflow where the dtype needs it."""
-        (self._scaler.scale(loss) if self._scaler else loss).backward()  # type: ignore[no-untyped-call]  # torch's
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's
 
     def update(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], max_grad_norm: float | None
     ) -> None:
         """Clip the gradients' norm and let the optimizer step; under float16, a step with an overflow is left out."""
-        if self._scaler is None:
-            if max_grad_norm is not None:
-                clip_grad_norm_(parameters, max_grad_norm)
-            optimizer.step()
-            return
         self._scaler.unscale_(optimizer)
         if max_grad_norm is not None:
             clip_grad_norm_(parameters, max_grad_norm)
         self._scaler.step(optimizer)
         self._scaler.update()
-        if self._bounds != (None, None):
+        if self._scaler.is_enabled() and self._bounds != (None, None):
             scale = self._scaler.scale(torch.ones((), device=self.device))
             assert isinstance(scale, torch.Tensor)
             self._scaler.update(scale.clamp(*self._bounds))
@@ -80,18 +76,18 @@ class Precision:
         if self.dtype is torch.float32:
             return "O0: float32 throughout"
         name = str(self.dtype).removeprefix("torch.")
-        scaling = "the loss is scaled" if self._scaler else "no loss scaling needed"
+        scaling = "the loss is scaled" if self._scaler.is_enabled() else "no loss scaling needed"
         if self.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
             scaling += "; this CPU has no instructions for it, so O0 is faster"
         return f"O1: {name} where torch.amp finds it safe, features and losses in float32; {scaling}"
 
     def state_dict(self) -> dict[str, Any]:
         """The loss scale and its history."""
-        return self._scaler.state_dict() if self._scaler else {}
+        return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the loss scale; a state without one (another dtype wrote it) leaves it as it is."""
-        if self._scaler and state:
+        if state:
             self._scaler.load_state_dict(state)
 
 
