@@ -13,12 +13,12 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
-from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie
+from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
 from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
+from nemo_lite.errors import NeuralPortNameMismatchError, UsageError
 
 # Any: values of wires are tensors, lists or numbers.
 
@@ -87,13 +87,15 @@ class _TorchModule(NeuralModule, nn.Module):
         Raises:
             UnknownNameError: a name that is no parameter of this module.
         """
-        self._set_trainable(weights, False)
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(False)
         if weights is None:
             self.eval()
 
     def unfreeze(self, weights: Iterable[str] | None = None) -> None:
         """Include weights in training again; with none named, all, and the module goes to training mode."""
-        self._set_trainable(weights, True)
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(True)
         if weights is None:
             self.train()
 
@@ -101,15 +103,6 @@ class _TorchModule(NeuralModule, nn.Module):
         """Whether it has weights and none of them is trained."""
         parameters = list(self.parameters())
         return bool(parameters) and not any(p.requires_grad for p in parameters)
-
-    def _set_trainable(self, weights: Iterable[str] | None, trainable: bool) -> None:
-        parameters = dict(self.named_parameters())
-        names = list(parameters if weights is None else weights)
-        for name in names:
-            if name not in parameters:
-                raise UnknownNameError("weight", name, parameters, place=self.name)
-        for name in names:
-            parameters[name].requires_grad_(trainable)
 
 
 class TrainableNM(_TorchModule):
@@ -144,15 +137,13 @@ class TrainableNM(_TorchModule):
             UnknownNameError: a name that is no parameter of this module.
             UsageError: a value of another shape.
         """
-        parameters = dict(self.named_parameters())
-        for name, (value, trainable) in name2weight.items():
-            if name not in parameters:
-                raise UnknownNameError("weight", name, parameters, place=self.name)
-            if parameters[name].shape != value.shape:
-                refuse_shape(f"{self.name}.{name}", value, parameters[name])
+        for name, parameter in weights_named(self, name2weight).items():
+            value, trainable = name2weight[name]
+            if parameter.shape != value.shape:
+                refuse_shape(f"{self.name}.{name}", value, parameter)
             with torch.no_grad():
-                parameters[name].copy_(value)
-            parameters[name].requires_grad_(trainable)
+                parameter.copy_(value)
+            parameter.requires_grad_(trainable)
 
     def tie_weights_with(
         self,

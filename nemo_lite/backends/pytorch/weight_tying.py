@@ -12,7 +12,7 @@ from nemo_lite.core.graph.neural_module import WeightShareTransform
 from nemo_lite.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from nemo_lite.backends.pytorch.nm import TrainableNM
+    from nemo_lite.backends.pytorch.nm import TrainableNM, _TorchModule
 
 
 def tie(
@@ -24,14 +24,10 @@ def tie(
     """Let ``module`` use parameters of ``other``: see ``TrainableNM.tie_weights_with``."""
     for name in names:
         other_name, transform = other_names.get(name, (name, WeightShareTransform.SAME))
-        mine, theirs = dict(module.named_parameters()), dict(other.named_parameters())
-        for known, asked, owner in ((mine, name, module), (theirs, other_name, other)):
-            if asked not in known:
-                raise UnknownNameError("weight", asked, known, place=owner.name)
-        shared = theirs[other_name]
+        (mine,), (shared,) = weights_named(module, [name]).values(), weights_named(other, [other_name]).values()
         transposed = transform is WeightShareTransform.TRANSPOSE
-        if mine[name].shape != (shared.t().shape if transposed else shared.shape):
-            refuse_shape(f"{module.name}.{name}", shared, mine[name])
+        if mine.shape != (shared.t().shape if transposed else shared.shape):
+            refuse_shape(f"{module.name}.{name}", shared, mine)
         owner_path, _, leaf = name.rpartition(".")
         owner_module = module.get_submodule(owner_path)
         delattr(owner_module, leaf)
@@ -39,6 +35,20 @@ def tie(
             _install_transposed(owner_module, leaf, shared)
         else:
             setattr(owner_module, leaf, shared)
+
+
+def weights_named(module: _TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    """The parameters of these names; all of them for ``None``.
+
+    Raises:
+        UnknownNameError: a name that is no parameter of this module.
+    """
+    known = dict(module.named_parameters())
+    chosen = list(known if names is None else names)
+    for name in chosen:
+        if name not in known:
+            raise UnknownNameError("weight", name, known, place=module.name)
+    return {name: known[name] for name in chosen}
 
 
 def refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
