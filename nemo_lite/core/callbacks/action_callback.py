@@ -50,9 +50,11 @@ class ActionCallback(Callback):
     ``self.registered_tensors[wire.unique_name]`` gives their values. New callbacks derive from ``NeMoCallback``.
 
     Attributes:
+        logger: the project's logging object.
         action: the running action: an :class:`~nemo_lite.core.action_state.ActionState`.
     """
 
+    logger: Logger = logging
     action: ActionState = None  # type: ignore[assignment]  # set before each call
 
     @property
@@ -81,21 +83,13 @@ class ActionCallback(Callback):
         return self.action.learning_rate
 
     @property
-    def logger(self) -> Logger:
-        """The project's logging object."""
-        return logging
-
-    @property
     def registered_tensors(self) -> RegisteredTensors:
         """Values of the step by ``NmTensor.unique_name``, for the wires of :meth:`wanted_wires`."""
         return RegisteredTensors(self.action, self.wanted_wires())
 
     def wanted_wires(self) -> Sequence[NmTensor]:
         """The wires among the attributes."""
-        found: list[NmTensor] = []
-        for value in vars(self).values():
-            found += [one for one in (value if isinstance(value, (list, tuple)) else [value]) if _is_wire(one)]
-        return found
+        return [one for value in vars(self).values() for one in _as_sequence(value) if isinstance(one, NmTensor)]
 
     def on_action_start(self) -> None:
         """Before the first epoch."""
@@ -158,12 +152,12 @@ def as_wires(value: object, place: str, argument: str, remedy: str = "") -> list
     Raises:
         UsageError: anything else.
     """
-    wires = [value] if _is_wire(value) else value
-    if not isinstance(wires, (list, tuple)) or not all(_is_wire(wire) for wire in wires):
-        got = ", ".join(type(one).__name__ for one in (wires if isinstance(wires, (list, tuple)) else [wires]))
+    wires = _as_sequence(value)
+    if not all(isinstance(wire, NmTensor) for wire in wires):
+        got = ", ".join(type(one).__name__ for one in wires)
         raise UsageError(f"{argument} must be wires", place=place, got=got, wanted="NmTensors", remedy=remedy)
     return list(wires)
 
 
-def _is_wire(value: object) -> bool:
-    return isinstance(value, NmTensor)
+def _as_sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]

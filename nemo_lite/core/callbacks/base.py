@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, get_args
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
-T = TypeVar("T")
 Hook = Callable[[ActionState], None]
 
 Moment = Literal[
@@ -157,13 +156,13 @@ class CallbackList:
     """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = [_checked(callback, place) for callback, place in _placed(callbacks)]
+        self._callbacks = [_checked(callback, f"callbacks[{index}]") for index, callback in enumerate(callbacks)]
         self.wires = list(dict.fromkeys(wire for each in self._callbacks for wire in each.wanted_wires()))
         self.names = list(dict.fromkeys(name for each in self._callbacks for name in each.wanted_names()))
         self.eval_wires = [list(wires) for each in self._callbacks if (wires := each.evaluated_wires())]
         tags = TagOwners()
-        for callback, place in _placed(self._callbacks):
-            callback.join(f"{place} ({type(callback).__name__})", tags)
+        for index, callback in enumerate(self._callbacks):
+            callback.join(f"callbacks[{index}] ({type(callback).__name__})", tags)
         hooks = [each.hooks() for each in self._callbacks]
         # Tuples made once: a moment that no callback overrides costs one empty loop.
         self._hooks = {moment: tuple(each[moment] for each in hooks if moment in each) for moment in MOMENTS}
@@ -189,10 +188,6 @@ def refuse_below_one(place: str, **numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < 1:
             raise UsageError(f"{name} must be at least 1", place=place, got=str(number))
-
-
-def _placed(callbacks: Iterable[T]) -> Iterator[tuple[T, str]]:
-    return ((callback, f"callbacks[{index}]") for index, callback in enumerate(callbacks))
 
 
 def _checked(callback: object, place: str) -> Callback:

@@ -56,6 +56,7 @@ class CheckpointCallback(NeMoCallback):
         self._folder, self._load_from_folder = folder, load_from_folder
         self._keep = checkpoints_to_keep
         self._force_load = force_load
+        self._saves = bool(self._step_freq or self._epoch_freq)
         self._is_unsaved = False
 
     def on_action_start(self, state: ActionState) -> None:
@@ -83,10 +84,6 @@ class CheckpointCallback(NeMoCallback):
         """Save what is not saved yet."""
         if self._saves and self._is_unsaved:
             self._save(state, "STEP", state.step + 1)
-
-    @property
-    def _saves(self) -> bool:
-        return bool(self._step_freq or self._epoch_freq)
 
     def _restore(self, state: ActionState) -> None:
         folder = self._load_from_folder or self._folder
@@ -167,7 +164,6 @@ class ModuleSaverCallback(ActionCallback):
             logging.info("Saved %s", path)
         # Written again under the same names (a second run with this callback), they are new, not two sets.
         self._saved = [*(older for older in self._saved if older != paths), paths]
-        for older in self._saved[: -self._keep]:
-            for path in older:
+        while len(self._saved) > self._keep:
+            for path in self._saved.pop(0):
                 path.unlink(missing_ok=True)
-        self._saved = self._saved[-self._keep :]

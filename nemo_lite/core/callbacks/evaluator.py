@@ -24,16 +24,15 @@ class _SoFar:
     """What has happened in a run.
 
     Attributes:
-        is_first_epoch: no epoch has begun.
         is_stale: the weights may differ from those evaluated last.
         num_steps: steps made.
-        evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0.
+        evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0;
+            ``None`` before the first epoch.
     """
 
-    is_first_epoch: bool = True
     is_stale: bool = True
     num_steps: int = 0
-    evaluated_at_step: int = 0
+    evaluated_at_step: int | None = None
 
 
 class EvaluatorCallback(ActionCallback):
@@ -112,10 +111,9 @@ class EvaluatorCallback(ActionCallback):
 
     def on_epoch_start(self) -> None:
         """Evaluate before the first step; here and not earlier, so that a checkpoint has been restored."""
-        if self._so_far.is_first_epoch:
-            self._so_far.is_first_epoch = False
+        if self._so_far.evaluated_at_step is None:
+            self._so_far.evaluated_at_step = self.step if self._eval_at_start else 0
             if self._eval_at_start:
-                self._so_far.evaluated_at_step = self.step
                 self._evaluate("Evaluation before the first step", self.step)
 
     def on_iteration_end(self) -> None:

@@ -6,7 +6,7 @@ With several ranks they read and write on rank 0 only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nemo_lite.core.action_state import ActionState, TbWriter
@@ -56,10 +56,12 @@ def writer_of(own: TbWriter | None, state: ActionState) -> TbWriter | None:
     return state.tb_writer if own is None else own
 
 
-def write_epoch(writer: TbWriter, state: ActionState, seconds: float) -> None:
-    """Write number and seconds of the epoch that ends."""
-    writer.add_scalar("misc/epoch", state.epoch, state.step)
-    writer.add_scalar("misc/epoch_time", seconds, state.step)
+def write_scalars(own: TbWriter | None, state: ActionState, numbers: Mapping[str, float]) -> None:
+    """Write numbers of a step by tag, if there is a writer."""
+    writer = writer_of(own, state)
+    if writer is not None:
+        for tag, number in numbers.items():
+            writer.add_scalar(tag, number, state.step)
 
 
 def flush(writer: TbWriter | None) -> None:
@@ -69,16 +71,12 @@ def flush(writer: TbWriter | None) -> None:
 
 
 class StepLogger(NeMoCallback):
-    """Base of the newer loggers: which tensors they read at which steps, and how long an epoch took.
+    """Base of the newer loggers: which tensors they read at which steps. Subclasses implement :meth:`log`."""
 
-    Subclasses implement :meth:`log`.
-    """
-
-    def __init__(self, step_freq: int, tensors_to_log: Sequence[str | NmTensor]) -> None:
+    def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
         refuse_below_one(type(self).__name__, step_freq=step_freq)
         self.step_freq = step_freq
         self.tensors_to_log = [tensors_to_log] if isinstance(tensors_to_log, str) else list(tensors_to_log)
-        self._epoch_started = time.perf_counter()
 
     def wanted_wires(self) -> Sequence[NmTensor]:
         """Those of ``tensors_to_log`` that are wires."""
@@ -87,10 +85,6 @@ class StepLogger(NeMoCallback):
     def wanted_names(self) -> Sequence[str]:
         """Those of ``tensors_to_log`` that are names, but "loss", which every step has."""
         return [item for item in self.tensors_to_log if isinstance(item, str) and item != "loss"]
-
-    def on_epoch_start(self, state: ActionState) -> None:
-        """Take the time."""
-        self._epoch_started = time.perf_counter()
 
     def on_step_end(self, state: ActionState) -> None:
         """Log at every ``step_freq``-th step."""
@@ -101,8 +95,26 @@ class StepLogger(NeMoCallback):
         """Log these tensors of a step."""
         raise NotImplementedError
 
-    def _epoch_seconds(self) -> float:
-        return time.perf_counter() - self._epoch_started
+
+class EpochLogger(StepLogger):
+    """Base of loggers that also log how long each epoch took. Subclasses implement :meth:`log_epoch` too."""
+
+    def __init__(self, step_freq: int, tensors_to_log: Sequence[str | NmTensor], log_epoch: bool) -> None:
+        super().__init__(step_freq, tensors_to_log)
+        self._logs_epochs, self._epoch_started = log_epoch, time.perf_counter()
+
+    def on_epoch_start(self, state: ActionState) -> None:
+        """Take the time."""
+        self._epoch_started = time.perf_counter()
+
+    def on_epoch_end(self, state: ActionState) -> None:
+        """Log number and seconds of the epoch, if that was asked for."""
+        if self._logs_epochs:
+            state.on_first(lambda: self.log_epoch(state, time.perf_counter() - self._epoch_started))
+
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Log number and seconds of the epoch that ends."""
+        raise NotImplementedError
 
 
 class SimpleLogger(StepLogger):
@@ -116,9 +128,6 @@ class SimpleLogger(StepLogger):
         UsageError: ``step_freq`` below 1.
     """
 
-    def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
-        super().__init__(step_freq, tensors_to_log)
-
     def log(self, state: ActionState, named: Named) -> None:
         """Log step, values and time."""
         logging.info("Step: %d", state.step)
@@ -126,7 +135,7 @@ class SimpleLogger(StepLogger):
         logging.info("Step time: %s seconds", state.timing(self).step_seconds)
 
 
-class TensorboardLogger(StepLogger):
+class TensorboardLogger(EpochLogger):
     """Writes tensors to TensorBoard as scalars.
 
     Beside them go ``misc/step_time``, ``misc/epoch``, ``misc/epoch_time`` and ``param/lr``.
@@ -152,19 +161,12 @@ class TensorboardLogger(StepLogger):
         log_epoch: bool = True,
         log_lr: bool = True,
     ) -> None:
-        super().__init__(step_freq, tensors_to_log)
-        self.tb_writer = tb_writer
-        self.custom_tb_log_func = custom_tb_log_func
-        self._log_epoch, self._log_lr = log_epoch, log_lr
+        super().__init__(step_freq, tensors_to_log, log_epoch)
+        self.tb_writer, self.custom_tb_log_func, self._log_lr = tb_writer, custom_tb_log_func, log_lr
 
     def on_action_start(self, state: ActionState) -> None:
         """Say so when there is nowhere to write."""
         state.on_first(lambda: self._warn_without_writer(state))
-
-    def on_epoch_end(self, state: ActionState) -> None:
-        """Write number and seconds of the epoch."""
-        if self._log_epoch:
-            state.on_first(lambda: self._write_epoch(state))
 
     def on_action_end(self, state: ActionState) -> None:
         """Put everything on disk."""
@@ -191,10 +193,9 @@ class TensorboardLogger(StepLogger):
                 "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
             )
 
-    def _write_epoch(self, state: ActionState) -> None:
-        writer = writer_of(self.tb_writer, state)
-        if writer is not None:
-            write_epoch(writer, state, self._epoch_seconds())
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Write number and seconds of the epoch."""
+        write_scalars(self.tb_writer, state, {"misc/epoch": state.epoch, "misc/epoch_time": seconds})
 
 
 class SimpleLossLoggerCallback(ActionCallback):
@@ -300,9 +301,7 @@ class SimpleLossLoggerCallback(ActionCallback):
     def _log_epoch(self) -> None:
         seconds = time.perf_counter() - self._epoch_started
         logging.info("Finished epoch %d in %.1f seconds", self.epoch_num, seconds)
-        writer = writer_of(self.tb_writer, self.action)
-        if writer is not None:
-            write_epoch(writer, self.action, seconds)
+        write_scalars(self.tb_writer, self.action, {"misc/epoch": self.epoch_num, "misc/epoch_time": seconds})
 
     def _log_run(self) -> None:
         flush(writer_of(self.tb_writer, self.action))

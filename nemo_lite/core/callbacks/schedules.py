@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback
-from nemo_lite.core.callbacks.loggers import writer_of
+from nemo_lite.core.callbacks.loggers import write_scalars
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
@@ -61,6 +61,9 @@ class ValueSetterCallback(ActionCallback):
         total_steps: length of the schedule; by default that of the run.
         tb_writer: writes ``param/<Class>.<attribute>``; by default the factory's writer.
 
+    Attributes:
+        place: ``Class.attribute``.
+
     Raises:
         UnknownNameError: the module has no such attribute.
         UsageError: when training starts: stretches with gaps, or a length that is not known.
@@ -79,16 +82,11 @@ class ValueSetterCallback(ActionCallback):
     ) -> None:
         if not hasattr(module, arg_name):
             raise UnknownNameError("attribute", arg_name, vars(module), place=type(module).__name__)
-        self.module, self.arg_name = module, arg_name
+        self.module, self.arg_name, self.place = module, arg_name, f"{type(module).__name__}.{arg_name}"
         constant = [ValuePolicy(ValueMethod.Const(getattr(module, arg_name)), 0, 1.0)]
         self.policies = list(constant if policies is None else policies)
         self.total_steps, self.tb_writer = total_steps, tb_writer
         self._schedule: list[tuple[Callable[[int, int], Any], int, int]] = []
-
-    @property
-    def place(self) -> str:
-        """``Class.attribute``."""
-        return f"{type(self.module).__name__}.{self.arg_name}"
 
     def on_action_start(self) -> None:
         """Turn shares into steps."""
@@ -108,12 +106,8 @@ class ValueSetterCallback(ActionCallback):
             if start <= self.step < end:
                 value = method(self.step - start, end - start)
                 setattr(self.module, self.arg_name, value)
-                self.action.on_first(functools.partial(self._write, value))
-
-    def _write(self, value: Any) -> None:
-        writer = writer_of(self.tb_writer, self.action)
-        if writer is not None:
-            writer.add_scalar(f"param/{self.place}", value, self.step)
+                written = {f"param/{self.place}": value}
+                self.action.on_first(functools.partial(write_scalars, self.tb_writer, self.action, written))
 
 
 class UnfreezeCallback(ActionCallback):

@@ -12,7 +12,7 @@ from typing import Any
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires
 from nemo_lite.core.callbacks.base import refuse_below_one
-from nemo_lite.core.callbacks.loggers import Named, StepLogger, fetch_number, read_tensors
+from nemo_lite.core.callbacks.loggers import EpochLogger, Named, fetch_number, read_tensors
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
@@ -68,7 +68,7 @@ class WandbRun:
         self.log({"epoch": state.epoch, "epoch_time": seconds}, state.step)
 
 
-class WandBLogger(StepLogger):
+class WandBLogger(EpochLogger):
     """Records tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
 
     Args:
@@ -94,22 +94,21 @@ class WandBLogger(StepLogger):
         log_epoch: bool = True,
         log_lr: bool = True,
     ) -> None:
-        super().__init__(step_freq, tensors_to_log)
-        self._log_epoch, self._log_lr = log_epoch, log_lr
+        super().__init__(step_freq, tensors_to_log, log_epoch)
+        self._log_lr = log_lr
         self._run = WandbRun("WandBLogger", wandb_name, wandb_project, args)
 
     def on_action_start(self, state: ActionState) -> None:
         """Begin the run."""
         state.on_first(self._run.begin)
 
-    def on_epoch_end(self, state: ActionState) -> None:
-        """Record number and seconds of the epoch."""
-        if self._log_epoch:
-            state.on_first(lambda: self._run.log_epoch(state, self._epoch_seconds()))
-
     def log(self, state: ActionState, named: Named) -> None:
         """Record values and rate."""
         self._run.log_step(state, named, self._log_lr)
+
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Record number and seconds of the epoch."""
+        self._run.log_epoch(state, seconds)
 
 
 class WandbCallback(ActionCallback):
