@@ -10,17 +10,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
 from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess, effective_batch, fingerprint_of
-from nemo_lite.backends.pytorch.engine.arguments import (
-    check_callbacks,
-    check_policy,
-    check_sharding,
-    optimizers_and_losses,
-)
+from nemo_lite.backends.pytorch.engine import arguments
 from nemo_lite.backends.pytorch.engine.evaluation import (
     Certificate,
     Evaluation,
@@ -29,7 +25,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     torch_data_layer,
 )
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
-from nemo_lite.backends.pytorch.engine.objectives import Objective, Objectives
+from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.run_state import RunState, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.training import Training
@@ -65,6 +61,9 @@ class PtActions:
         seed: base of every random draw; None leaves torch's generators as they are, and the data in order 0.
         files: files that must be the same on all ranks, such as the configuration.
         shard_weights: divide weights, gradients and optimizer state among the ranks.
+
+    Attributes:
+        inferred: which items the last :meth:`infer` computed; without any on ranks above 0.
     """
 
     def __init__(
@@ -89,10 +88,10 @@ class PtActions:
         self._device = device or choose_device(None, local_rank)
         self._level, self._amp_dtype = Optimization.parse(optimization_level), amp_dtype
         self._tb_writer, self._seed, self._files, self._shard_weights = tb_writer, seed, files, shard_weights
-        self._state = self._new_state(self._precision())
+        self._state = RunState(self._comm, self._device, self._precision())
         self._objectives = Objectives(self._comm, self._device, shard_weights)
         self._cache = InferenceCache()
-        self._inferred: Certificate | None = None
+        self.inferred: Certificate | None = None
 
     @property
     def step(self) -> int:
@@ -107,7 +106,7 @@ class PtActions:
     epoch_num = epoch
 
     @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
+    def optimizers(self) -> list[Optimizer]:
         """The optimizers of the run."""
         return self._state.optimizers
 
@@ -131,18 +130,15 @@ class PtActions:
         return math.ceil(count / batches_per_step)
 
     def create_optimizer(
-        self,
-        optimizer: str | torch.optim.Optimizer,
-        things_to_optimize: Sequence[Any],
-        optimizer_params: Mapping[str, Any],
-    ) -> torch.optim.Optimizer:
+        self, optimizer: str | Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
+    ) -> Optimizer:
         """See :meth:`NeuralModuleFactory.create_optimizer`."""
         return self._objectives.create_optimizer(optimizer, things_to_optimize, optimizer_params)
 
     def train(
         self,
         tensors_to_optimize: Losses | None = None,
-        optimizer: str | torch.optim.Optimizer | None = None,
+        optimizer: str | Optimizer | None = None,
         optimization_params: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] | None = None,
         lr_policy: LrPolicy | None = None,
@@ -152,31 +148,30 @@ class PtActions:
     ) -> None:
         """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``options``, or taken as they are."""
         params = dict(optimization_params or {})
-        called = CallbackList(_with_bar(check_callbacks(callbacks)))
+        called = CallbackList(_with_bar(arguments.check_callbacks(callbacks)))
         with self._comm.guarded():
             if tensors_to_optimize is None:
                 self._only_end(called)
                 return
             options = options or RunOptions.of(params, **flat)
             options.check_world_size(self._comm.world_size)
-            check_policy(lr_policy)
+            arguments.check_policy(lr_policy)
             precision = self._precision(options.amp_min_loss_scale, options.amp_max_loss_scale)
-            check_sharding(self._shard_weights, self._comm, precision)
-            pairs = optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
+            arguments.check_sharding(self._shard_weights, self._comm, precision)
+            pairs = arguments.optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
             dag = Dag([loss for _, losses in pairs for loss in losses])
             # Check before weights are exchanged, so that modules of different sizes are reported by name.
-            self._check_equal_start("training DAG", dag, called)
+            self._check_equal_start({"training DAG": dag}, called)
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
             with statistics(modules_of(dag), options.synced_batchnorm_groupsize), closing(called):
-                training = self._prepare(dag, pairs, params, called, options, lr_policy, precision)
-                training.run()
+                self._prepare(dag, pairs, params, called, options, lr_policy, precision).run()
                 make_statistics_equal(modules_of(dag), self._comm)
             self._comm.at_step(None)
 
     def _prepare(
         self,
         dag: Dag,
-        pairs: Sequence[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]],
+        pairs: Sequence[tuple[str | Optimizer, Sequence[NmTensor]]],
         params: Mapping[str, Any],
         called: CallbackList,
         options: RunOptions,
@@ -188,7 +183,9 @@ class PtActions:
         kept = values.kept([*called.wires, *(values.wire(name) for name in called.names)])
         set_training(modules_of(dag))
         objectives = [self._objectives.make(dag, chosen, losses, kept, params) for chosen, losses in pairs]
-        self._state = state = self._new_state(precision, objectives, dag.modules, values)
+        optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
+        state = RunState(self._comm, self._device, precision, optimizers, dag.modules, self._tb_writer, values)
+        self._state = state
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, options.uneven)
         state.total_steps = _total_steps(loader, options)
@@ -206,7 +203,7 @@ class PtActions:
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
         """Evaluate: see :meth:`NeuralModuleFactory.eval`."""
-        if not check_callbacks(callbacks):
+        if not arguments.check_callbacks(callbacks):
             raise UsageError("eval needs at least one EvaluatorCallback")
         called = CallbackList(callbacks)
         if len(called.eval_wires) != len(callbacks):
@@ -221,17 +218,15 @@ class PtActions:
         options = options or InferOptions.of(**flat)
         with self._comm.guarded():
             dag = Dag(tensors)
-            self._check_equal_start("inference DAG", dag)
+            self._check_equal_start({"inference DAG": dag})
             self._objectives.shard(dag)
-            modules = options.modules_to_restore or list(dag.modules.values())
             if options.checkpoint_dir is not None:
+                modules = options.modules_to_restore or dag.modules.values()
                 self._restore(modules, options.checkpoint_dir, options.ckpt_pattern)
-            precision = self._precision()
-            rows = (
-                self._cache.rows(tensors, self._device, precision)
-                if options.use_cache
-                else Evaluation(tensors, self._device, precision).rows(self._comm)
-            )
+            if options.use_cache:
+                rows = self._cache.rows(tensors, self._device, self._precision())
+            else:
+                rows = Evaluation(tensors, self._device, self._precision()).rows(self._comm)
             if options.offload_to_cpu:
                 rows = (row._replace(values=to_cpu(row.values)) for row in rows)
             if options.cache:
@@ -239,16 +234,11 @@ class PtActions:
             verbose = options.verbose and self._comm.on_first(lambda: True) is True
             with ProgressBar.over(rows, verbose, "infer") as shown:
                 in_order = in_data_order(self._comm.rounds(map(tuple, shown)))
-            self._inferred = Certificate(torch_data_layer(dag))
+            self.inferred = Certificate(torch_data_layer(dag))
             for row in in_order:
-                self._inferred.note(row.ids)
+                self.inferred.note(row.ids)
             columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]
             return self._comm.on_first(lambda: [list(column) for column in columns])
-
-    @property
-    def inferred(self) -> Certificate | None:
-        """Which items the last :meth:`infer` computed; without any on ranks above 0."""
-        return self._inferred
 
     def clear_cache(self) -> None:
         """Forget what ``infer(cache=True)`` kept."""
@@ -266,31 +256,20 @@ class PtActions:
         shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)
         return data_layer.loader(training=True, shard=shard)
 
-    def _check_equal_start(self, name: str, dag: Dag | None, called: CallbackList | None = None) -> None:
-        dags = {} if dag is None else {name: dag}
+    def _check_equal_start(self, dags: dict[str, Dag], called: CallbackList | None = None) -> None:
         wires = called.eval_wires if called else ()
         dags |= {f"evaluation DAG {number}": Dag(each) for number, each in enumerate(wires, 1)}
         self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
 
     def _only_end(self, called: CallbackList) -> None:
-        state = self._new_state(self._precision())
-        self._check_equal_start("", None, called)
+        state = RunState(self._comm, self._device, self._precision(), tb_writer=self._tb_writer)
+        self._check_equal_start({}, called)
         for wires in called.eval_wires:
             self._objectives.shard(state.prepare_evaluation(wires).dag)
         called.notify("on_action_end", state)
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         return Precision(self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale)
-
-    def _new_state(
-        self,
-        precision: Precision,
-        objectives: Sequence[Objective] = (),
-        modules: Mapping[str, NeuralModule] | None = None,
-        values: StepValues | None = None,
-    ) -> RunState:
-        optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
-        return RunState(self._comm, self._device, precision, optimizers, modules, self._tb_writer, values)
 
 
 def _with_bar(callbacks: Sequence[Callback]) -> list[Callback]:
