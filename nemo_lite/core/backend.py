@@ -113,19 +113,17 @@ class Device(Protocol):
 
 
 class Comm(Protocol):
-    """What the core asks of the group of ranks. All ranks call each method, in the same order."""
+    """What the core asks of the group of ranks. All ranks call each method, in the same order.
 
-    @property
-    def rank(self) -> int:
-        """Index of this process among all of the run."""
+    Attributes:
+        rank: index of this process among all of the run.
+        world_size: number of ranks.
+        local_rank: index of this process on its machine; ``None`` for a single process.
+    """
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def local_rank(self) -> int | None:
-        """Index of this process on its machine; ``None`` for a single process."""
+    rank: int
+    world_size: int
+    local_rank: int | None
 
     def share(self, value: T) -> T:
         """Rank 0's value, on all ranks."""

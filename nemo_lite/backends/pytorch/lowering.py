@@ -24,9 +24,7 @@ def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
         DagError: a node whose module does not run on torch, or a wire that the slice does not produce.
     """
     graph = fx.Graph()
-    values: dict[NmTensor, fx.Node] = {}
-    for wire in part.inputs:
-        values[wire] = graph.placeholder(_identifier(wire.name))
+    values: dict[NmTensor, fx.Node] = {wire: graph.placeholder(_identifier(wire.name)) for wire in part.inputs}
     targets: dict[nn.Module, str] = {}
     for node in part.nodes:
         if not isinstance(node.module, nn.Module):

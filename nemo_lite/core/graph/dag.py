@@ -55,6 +55,8 @@ class Dag:
     Attributes:
         outputs: the wires asked for, in the order given.
         data_node: the data layer's node.
+        data_layer: the one data layer.
+        inputs: the data layer's wires, in port order: what a batch holds.
         nodes: all other nodes, each after those it takes wires from.
 
     Raises:
@@ -73,25 +75,17 @@ class Dag:
         self._calls = set(calls)
         named = _named_nodes(calls)
         self.data_node = named[source]
+        self.data_layer = source.module
+        self.inputs = tuple(source.outputs.values())
         self.nodes = tuple(node for call, node in named.items() if call is not source)
-
-    @property
-    def data_layer(self) -> NeuralModule:
-        """The one data layer."""
-        return self.data_node.module
 
     @property
     def modules(self) -> dict[str, NeuralModule]:
         """Every module but the data layer once, by the name of its first node."""
-        found: dict[int, tuple[str, NeuralModule]] = {}
+        names: dict[NeuralModule, str] = {}
         for node in self.nodes:
-            found.setdefault(id(node.module), (node.name, node.module))
-        return dict(found.values())
-
-    @property
-    def inputs(self) -> tuple[NmTensor, ...]:
-        """The data layer's wires, in port order: what a batch holds."""
-        return tuple(self.data_node.outputs.values())
+            names.setdefault(node.module, node.name)
+        return {name: module for module, name in names.items()}
 
     def __contains__(self, wire: NmTensor) -> bool:
         return wire.call in self._calls

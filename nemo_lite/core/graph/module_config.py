@@ -124,10 +124,8 @@ def _full_spec(cls: type) -> str:
 
 
 def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
-    known: dict[str, type[M]] = {}
-    for cls in classes:
-        # The first is the class itself: torch.export leaves subclasses behind that copy its module and name.
-        known.setdefault(_full_spec(cls), cls)
+    # The first of a name is the class itself: torch.export leaves subclasses behind that copy its module and name.
+    known = {_full_spec(cls): cls for cls in reversed(classes)}
     if full_spec in known:
         return known[full_spec]
     # A full_spec written by NeMo names the same class at another place.

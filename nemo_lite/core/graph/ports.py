@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nemo_lite.core.neural_types import ElementType, NeuralType, NeuralTypeComparisonResult
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Any: what a class declares as ports is checked here.
 
 Ports = dict[str, NeuralType]
+Converters = Callable[[ElementType, ElementType], Iterable[str]]
+"""Gives the names of modules that turn the first element type into the second."""
 
 
 def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> None:
@@ -47,41 +49,34 @@ def check_ports(owner: str, ports: Any, function: Callable[..., Any] | None) -> 
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters):
         return
+    for problem, remedy in _differences(ports, parameters, function.__name__):
+        raise NeuralPortNameMismatchError(problem, place=owner, remedy=remedy)
+
+
+def _differences(
+    ports: Mapping[str, NeuralType], parameters: Sequence[inspect.Parameter], function: str
+) -> Iterator[tuple[str, str]]:
+    """Problem and remedy where ports and parameters of a function differ."""
     known = {p.name for p in parameters}
     for port in (port for port in ports if port not in known):
-        raise NeuralPortNameMismatchError(
-            f'input port "{port}" is not a parameter of {function.__name__}',
-            place=owner,
-            remedy=f"parameters: {', '.join(sorted(known)) or 'none'}{did_you_mean(port, known)}",
-        )
-    for parameter in (p for p in parameters if p.default is p.empty and p.name in ports and ports[p.name].optional):
-        raise NeuralPortNameMismatchError(
-            f'the optional input port "{parameter.name}" is a parameter of {function.__name__} without a default',
-            place=owner,
-            remedy="give the parameter a default: what it is when the port is not connected",
-        )
-    for parameter in parameters:
-        if parameter.default is parameter.empty and parameter.name not in ports:
-            raise NeuralPortNameMismatchError(
-                f'parameter "{parameter.name}" of {function.__name__} has no input port',
-                place=owner,
-                remedy="add the port, or give the parameter a default",
-            )
+        remedy = f"parameters: {', '.join(sorted(known)) or 'none'}{did_you_mean(port, known)}"
+        yield f'input port "{port}" is not a parameter of {function}', remedy
+    for name in (p.name for p in parameters if p.default is p.empty):
+        if name not in ports:
+            yield f'parameter "{name}" of {function} has no input port', "add the port, or give the parameter a default"
+        elif ports[name].optional:
+            remedy = "give the parameter a default: what it is when the port is not connected"
+            yield f'the optional input port "{name}" is a parameter of {function} without a default', remedy
 
 
-def refuse_unless_connectable(
-    owner: str,
-    ports: Ports,
-    wires: Mapping[str, NmTensor],
-    converters: Callable[[ElementType, ElementType], Iterable[str]],
-) -> None:
+def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTensor], converters: Converters) -> None:
     """Check a connecting call: names, missing and superfluous inputs, types.
 
     Args:
         owner: the module's name, for the message.
         ports: the module's input ports.
         wires: port name -> wire.
-        converters: names of modules that turn the first element type into the second.
+        converters: for the remedy.
 
     Raises:
         NeuralPortNameMismatchError: a superfluous or a missing input.
@@ -111,12 +106,7 @@ def refuse_unless_connectable(
             )
 
 
-def _remedy(
-    result: NeuralTypeComparisonResult,
-    port: NeuralType,
-    wire: NeuralType,
-    converters: Callable[[ElementType, ElementType], Iterable[str]],
-) -> str:
+def _remedy(result: NeuralTypeComparisonResult, port: NeuralType, wire: NeuralType, converters: Converters) -> str:
     if result is NeuralTypeComparisonResult.TRANSPOSE_SAME:
         if [axis.kind for axis in port.axes or ()] == [axis.kind for axis in wire.axes or ()]:
             return f"Convert between lists and tensors to {' '.join(map(str, port.axes or ()))}."

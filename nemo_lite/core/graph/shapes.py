@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
 from nemo_lite.errors import DagError, UsageError
 
 if TYPE_CHECKING:
-    from nemo_lite.core.graph.dag import Dag, Node
+    from nemo_lite.core.graph.dag import Dag
     from nemo_lite.core.graph.nm_tensor import NmTensor
 
 
@@ -80,10 +80,9 @@ def symbol(name: str) -> Expr:
 
 def named(name: str, size: Size) -> Expr:
     """The same size, shown as ``name``; :func:`definitions` gives the legend."""
-    operation, operands = (
-        (size.operation, size.operands) if isinstance(size, Expr) and size.operands else (_same, (size,))
-    )
-    return Expr(size.text if isinstance(size, Expr) else str(size), operation, operands, name)
+    if isinstance(size, Expr) and size.operands:
+        return replace(size, name=name)
+    return Expr(str(size), int, (size,), name)
 
 
 def ceil_div(size: Size, divisor: int) -> Size:
@@ -209,10 +208,6 @@ def _size_of(axis: AxisType) -> Size:
     return symbol("B" if axis.kind is AxisKind.Batch else f"{axis.letter}?")
 
 
-def _same(size: int) -> int:
-    return size
-
-
 def _ceil_div(size: int, divisor: int) -> int:
     return -(-size // divisor)
 
@@ -228,10 +223,8 @@ def _with(size: Expr, symbol: str) -> Callable[[int], int]:
 
 def _first_without_rule(dag: Dag, shapes: dict[NmTensor, Shape]) -> str:
     """The first node that gives unknown sizes."""
-
-    def unknown(node: Node) -> bool:
-        return any(
-            is_unknown(name) for wire in node.outputs.values() for size in shapes[wire] for name in symbols_of(size)
-        )
-
-    return next((type(node.module).__name__ for node in (dag.data_node, *dag.nodes) if unknown(node)), "the modules")
+    for node in (dag.data_node, *dag.nodes):
+        sizes = (size for wire in node.outputs.values() for size in shapes[wire])
+        if any(is_unknown(name) for size in sizes for name in symbols_of(size)):
+            return type(node.module).__name__
+    return "the modules"

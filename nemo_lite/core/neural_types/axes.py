@@ -34,13 +34,13 @@ class AxisKind(AxisKindAbstract):
         Raises:
             NeuralTypeError: the label is not known.
         """
-        try:
-            return _KINDS_BY_LABEL[label.lower().strip()]
-        except KeyError:
+        kind = _KINDS_BY_LABEL.get(label.lower().strip())
+        if kind is None:
             known = sorted(_KINDS_BY_LABEL)
             raise NeuralTypeError(
                 f'axis "{label}" is not known', remedy=f"known: {', '.join(known)}{did_you_mean(label, known)}"
-            ) from None
+            )
+        return kind
 
 
 _KINDS_BY_LABEL = {

@@ -137,7 +137,7 @@ def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[Result, str]
     if len(first) != len(second):
         return Result.INCOMPATIBLE, f"{len(second)} axes instead of {len(first)}"
     pairs = list(zip(first, second, strict=True))
-    kinds = [f"{b.letter} instead of {a.letter}" for a, b in pairs if not _kinds_fit(a.kind, b.kind)]
+    kinds = [f"{b.letter} instead of {a.letter}" for a, b in pairs if a.kind not in (AxisKind.Any, b.kind)]
     containers = [f"{b.letter} is {_container(b)}, not {_container(a)}" for a, b in pairs if a.is_list != b.is_list]
     sizes = [
         f"{b.letter} is {b.size or 'of unknown size'}, not {a.size}" for a, b in pairs if a.size not in (None, b.size)
@@ -150,10 +150,6 @@ def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[Result, str]
     if (kinds or not unknown) and _sizes_fit_in_some_order(first, second):
         return Result.TRANSPOSE_SAME, f"the axes are {_written(second)}, not {_written(first)}"
     return Result.DIM_INCOMPATIBLE, ", ".join(sizes)
-
-
-def _kinds_fit(port: AxisKindAbstract, wire: AxisKindAbstract) -> bool:
-    return port is AxisKind.Any or port == wire
 
 
 def _sizes_fit_in_some_order(first: Axes, second: Axes) -> bool:
