@@ -1,7 +1,6 @@
-"""YAML files into checked values: where each key stands, and everything that is wrong with it, said at once.
+"""Reads YAML files into checked values; an error lists all problems, each with file, line and column.
 
-What the keys mean is known by the callables that they are for (``check_call`` reads their signatures); no schema of any
-collection, and no torch, lives here.
+``check_call`` reads the signatures of the callables that the keys are for, so this package has no schema and no torch.
 """
 
 from nemo_lite.config.checking import build as build

@@ -1,7 +1,8 @@
-"""check_call: does a section of a file fit the parameters of a callable? Its answer is lines of text."""
+"""check_call: compares a section of a file with a callable's parameters; gives one line of text for each problem."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import re
@@ -10,21 +11,21 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-from nemo_lite.config.values import Config, Keys, shown
+from nemo_lite.config.values import Config, Key, Keys, shown
 from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_mean
 
 # Any: values are what a YAML file holds, annotations are what a user wrote.
 
 T = TypeVar("T")
-Misfit = tuple[Keys, Any, Any]  # where, the value, the annotation that it does not fit
+Misfit = tuple[Keys, Any, Any]  # keys that lead to the value, the value, the annotation that it does not fit
 
 
 def check_call(section: Config, target: Callable[..., Any], *, given: Collection[str] = ()) -> list[str]:
-    """One line for each thing that keeps ``target(**section, **given)`` from being called.
+    """One line for each problem with the call ``target(**section, **given)``.
 
-    An unknown key (with the nearest known one), a required parameter that is missing (unless an unknown key looks like
-    it misspelt: one mistake, one line), a value that does not fit the parameter's annotation. An int fits ``float``; a
-    bool fits ``bool`` only; a list fits ``tuple``. Annotations that cannot be resolved are not checked.
+    Problems are: an unknown key (the line names the nearest known one); a required parameter that is missing, unless an
+    unknown key looks like its name misspelt; a value that does not fit the parameter's annotation. An int fits
+    ``float``, a bool fits only ``bool``, a list fits ``tuple``. Annotations that cannot be resolved are not checked.
 
     Args:
         section: the keys.
@@ -50,13 +51,13 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
 
 
 def unknown_key(section: Config, key: str, known: Collection[str]) -> str:
-    """The line that says that ``key`` is none of the known ones, with the nearest of them."""
+    """The line for an unknown key; it names the nearest known one, or all."""
     remedy = did_you_mean(key, known) or f"; known: {', '.join(sorted(known))}"
     return f"{section.place(key)}: {section.path_of(key)} is not a key{remedy}"
 
 
 def raise_if(problems: Iterable[str]) -> None:
-    """Raise one ConfigError with all the problems, if there are any: each once, from the top of a file to its end."""
+    """Raise one ConfigError with all problems, if there are any: each once, in the order of lines and columns."""
     problems = sorted(dict.fromkeys(problems), key=_position)
     if problems:
         raise ConfigError(*problems)
@@ -71,7 +72,7 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
     """``target(**section, **given)``, checked first.
 
     Raises:
-        ConfigError: the section does not fit, or the target itself refused a value; names the place in the file.
+        ConfigError: the section does not fit, or the target itself refused a value; with the place in the file.
     """
     raise_if(check_call(section, target, given=given))
     try:
@@ -82,14 +83,14 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:
-    # A class is asked for its own __init__: a metaclass with a __call__ would hide it from inspect.signature.
+    # Not inspect.signature of the class itself: a metaclass with a __call__ would hide __init__.
     entry = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     function: Callable[..., Any] = inspect.unwrap(entry)
     return function
 
 
 def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """The parameters that can be named, and whether any other name is taken too (``**kwargs``)."""
+    """The parameters that can be given by name, and whether there is ``**kwargs``."""
     parameters = list(inspect.signature(_function(target)).parameters.values())
     if isinstance(target, type):
         parameters = parameters[1:]
@@ -98,16 +99,14 @@ def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter
 
 
 def _annotations(target: Callable[..., Any], names: Iterable[str]) -> dict[str, Any]:
-    """The annotations that can be resolved; each on its own, so that one that cannot does not hide the others."""
+    """The annotations that can be resolved. Resolves each alone: one that fails must not hide the others."""
     function = _function(target)
     raw = getattr(function, "__annotations__", {})
-    found = {}
+    found: dict[str, Any] = {}
     for name in names:
         holder = types.SimpleNamespace(__annotations__={name: raw.get(name, Any)})
-        try:
-            found.update(typing.get_type_hints(holder, globalns=getattr(function, "__globals__", {})))
-        except NameError:
-            continue
+        with contextlib.suppress(NameError):
+            found |= typing.get_type_hints(holder, globalns=getattr(function, "__globals__", {}))
     return found
 
 
@@ -131,42 +130,33 @@ def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
     wanted = origin or annotation
     if wanted in (Any, object) or not isinstance(wanted, type):
         return []
-    if isinstance(value, list):
-        return _list_misfits(keys, value, annotation)
-    if isinstance(value, Mapping):
-        return _mapping_misfits(keys, value, annotation)
-    fits = type(value) is wanted or (wanted is float and type(value) is int)
-    return [] if fits else [(keys, value, annotation)]
+    inside = _inside(value, wanted, get_args(annotation))
+    if inside is None:
+        return [(keys, value, annotation)]
+    return [misfit for key, item, option in inside for misfit in _misfits((*keys, key), item, option)]
 
 
 def _union_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
     found = [_misfits(keys, value, option) for option in get_args(annotation)]
     if any(not misfits for misfits in found):
         return []
-    # A list that fails inside one alternative only is told about the item, not about the list.
-    inside = [misfits for misfits in found if all(place != keys for place, _, _ in misfits)]
+    # If exactly one alternative fits the list but not an item in it, report the item, not the list.
+    inside = [misfits for misfits in found if all(where != keys for where, _, _ in misfits)]
     return inside[0] if len(inside) == 1 else [(keys, value, annotation)]
 
 
-def _list_misfits(keys: Keys, value: list[Any], annotation: Any) -> list[Misfit]:
-    wanted, options = get_origin(annotation) or annotation, get_args(annotation)
-    if wanted is not tuple and not issubclass(list, wanted):
-        return [(keys, value, annotation)]
-    if wanted is tuple and options and options[-1] is not ...:
-        if len(options) != len(value):
-            return [(keys, value, annotation)]
-    else:
-        options = (options[0] if options else Any,) * len(value)
-    pairs = enumerate(zip(value, options, strict=True))
-    return [misfit for index, (item, option) in pairs for misfit in _misfits((*keys, index), item, option)]
-
-
-def _mapping_misfits(keys: Keys, value: Mapping[str, Any], annotation: Any) -> list[Misfit]:
-    wanted = get_origin(annotation) or annotation
-    if not typing.is_typeddict(wanted) and not issubclass(dict, wanted):
-        return [(keys, value, annotation)]
-    option = get_args(annotation)[1] if len(get_args(annotation)) == 2 else Any
-    return [misfit for key, item in value.items() for misfit in _misfits((*keys, key), item, option)]
+def _inside(value: Any, wanted: type, options: tuple[Any, ...]) -> Iterable[tuple[Key, Any, Any]] | None:
+    """The values inside a list or mapping, each with its key and annotation; None if the value itself does not fit."""
+    if isinstance(value, Mapping):
+        option = options[1] if len(options) == 2 else Any
+        fits = typing.is_typeddict(wanted) or issubclass(dict, wanted)
+        return [(key, item, option) for key, item in value.items()] if fits else None
+    if isinstance(value, list):
+        if wanted is not tuple or not options or options[-1] is ...:
+            options = (options[0] if options else Any,) * len(value)
+        fits = (wanted is tuple or issubclass(list, wanted)) and len(options) == len(value)
+        return zip(range(len(value)), value, options, strict=True) if fits else None
+    return [] if type(value) is wanted or (wanted is float and type(value) is int) else None
 
 
 def _words(annotation: Any) -> list[str]:
@@ -177,7 +167,7 @@ def _words(annotation: Any) -> list[str]:
 
 
 def _wanted(annotation: Any) -> str:
-    """An annotation in the words of a YAML file."""
+    """An annotation in YAML's terms."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_wanted(option) for option in options)

@@ -1,7 +1,8 @@
-"""load_config: a YAML 1.2 file into a Config, within stated bounds. What the values ought to be is not known here.
+"""load_config: reads a YAML 1.2 file into a Config, within bounds. It does not know what the values should be.
 
-The file is composed into nodes, which have positions, and the nodes are turned into values by this module: merge keys,
-duplicate keys and the cost of aliases are then ours to watch. Only plain scalars are made, so that no tag runs code.
+ruamel.yaml composes the file into nodes with positions. This module turns the nodes into values itself, because it
+reports all duplicate keys at once, knows the place of merged keys and limits what aliases expand to. It makes plain
+values only, so that no tag runs code.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MAX_VALUES = 100_000
 
 _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = {f"{_TAG}map", f"{_TAG}seq"}
-_NUMBERS = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}
+_NUMBERS = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float")}  # all that the constructor has to make
 _TEXTS = {f"{_TAG}{kind}" for kind in ("str", "timestamp")}
 _MERGE = f"{_TAG}merge"
 
@@ -73,7 +74,7 @@ def _compose(yaml: YAML, text: str, name: str) -> Node:
 
 
 class _BoundedComposer(Composer):
-    """Stops at MAX_DEPTH, long before the interpreter's recursion limit would."""
+    """Stops at MAX_DEPTH, which comes long before the interpreter's recursion limit."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)
@@ -91,13 +92,13 @@ class _BoundedComposer(Composer):
 
 
 class _Values:
-    """Turns nodes into values and collects what is wrong with them."""
+    """Turns nodes into values and collects the problems."""
 
     def __init__(self, name: str, constructor: Any) -> None:
         self.source = Source(name)
-        self._problems: dict[tuple[int, int], str] = {}  # by place: what is merged twice is still told once
+        self._problems: dict[tuple[int, int], str] = {}  # by place: a mapping that is merged twice reports once
         self._constructor = constructor
-        self._seen: set[int] = set()
+        self._anchored: dict[int, Keys] = {}  # by the node's id
         self._count = 0
 
     def problems(self) -> list[str]:
@@ -107,17 +108,16 @@ class _Values:
     def value(self, node: Node, keys: Keys) -> Any:
         self._spend(node, keys)
         self.source.marks.setdefault(keys, _mark(node))
-        # An alias is the anchored node itself, met again.
-        if node.anchor and id(node) not in self._seen:
+        # An alias is the anchored node itself, visited again: the first visit gives the anchor's own place.
+        if node.anchor and self._anchored.setdefault(id(node), keys) == keys:
             self.source.anchored.add(keys)
-        self._seen.add(id(node))
-        if not isinstance(node, ScalarNode) and node.tag not in _COLLECTIONS:
+        if node.tag not in (_TEXTS | _NUMBERS if isinstance(node, ScalarNode) else _COLLECTIONS):
             self._problem(node, f"{dotted(keys)} has the tag {_short(node.tag)}, which is not read here")
         if isinstance(node, MappingNode):
             return self._mapping(node, keys)
         if isinstance(node, SequenceNode):
             return [self.value(item, (*keys, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node, keys)
+        return self._number(node, keys) if node.tag in _NUMBERS else str(node.value)
 
     def _spend(self, node: Node, keys: Keys) -> None:
         self._count += 1
@@ -134,31 +134,26 @@ class _Values:
         return Config(values, self.source, keys)
 
     def _entries(self, node: MappingNode, keys: Keys, merges: int = 0) -> dict[str, tuple[Node, Node]]:
-        """The pairs of a mapping, its own before those it merges, of which the first named wins."""
+        """The nodes of keys and values, by key: a mapping's own, then those it merges; the first one counts."""
         if merges > MAX_DEPTH:
             self._stop(node, f"merges more than {MAX_DEPTH} mappings within each other")
         own: dict[str, tuple[Node, Node]] = {}
         merged: dict[str, tuple[Node, Node]] = {}
         for key_node, value_node in node.value:
             self._spend(key_node, keys)
-            key = self._key(key_node)
+            key, is_scalar = key_node.value, isinstance(key_node, ScalarNode)
             if key_node.tag == _MERGE:
                 for source in self._merge_sources(value_node):
                     merged = self._entries(source, keys, merges + 1) | merged
+            elif not is_scalar or key_node.tag not in _TEXTS:
+                what = f"key {key}" if is_scalar else "a list or a mapping as a key"
+                self._problem(key_node, f"{what} is not text; write it in quotes")
             elif key in own:
-                first = own[key][0].start_mark.line + 1
+                first, _ = _mark(own[key][0])
                 self._problem(key_node, f"{dotted((*keys, key))} is given twice (first on line {first})")
-            elif key is not None:
+            else:
                 own[key] = (key_node, value_node)
         return own | {key: pair for key, pair in merged.items() if key not in own}
-
-    def _key(self, node: Node) -> str | None:
-        if isinstance(node, ScalarNode) and node.tag in _TEXTS:
-            return str(node.value)
-        if node.tag != _MERGE:
-            what = f"key {node.value}" if isinstance(node, ScalarNode) else "a list or a mapping as a key"
-            self._problem(node, f"{what} is not text; write it in quotes")
-        return None
 
     def _merge_sources(self, node: Node) -> list[MappingNode]:
         sources = node.value if isinstance(node, SequenceNode) else [node]
@@ -167,12 +162,7 @@ class _Values:
         self._problem(node, "<< can merge a mapping or a list of mappings only")
         return []
 
-    def _scalar(self, node: Node, keys: Keys) -> Any:
-        if node.tag in _TEXTS:
-            return str(node.value)
-        if node.tag not in _NUMBERS:
-            self._problem(node, f"{dotted(keys)} has the tag {_short(node.tag)}, which is not read here")
-            return None
+    def _number(self, node: Node, keys: Keys) -> Any:
         try:
             return self._constructor.construct_object(node)
         except (ValueError, LookupError, YAMLError):
@@ -228,7 +218,7 @@ def _missing(path: Path, name: str) -> str:
 
 
 def _check_version(text: str, name: str) -> None:
-    """Refuse a directive for another YAML than 1.1 and 1.2, which ruamel.yaml answers with an AssertionError."""
+    """Refuse a %YAML directive other than 1.1 and 1.2: ruamel.yaml would raise an AssertionError."""
     match = re.search(r"^%YAML\b(?!\s+1\.[12]\s).*", text, re.MULTILINE)
     if match:
         line = text.count("\n", 0, match.start()) + 1
@@ -236,7 +226,7 @@ def _check_version(text: str, name: str) -> None:
 
 
 def _check_brackets(text: str, name: str) -> None:
-    """Refuse deep flow collections before the scanner sees them: its time grows with the square of their depth."""
+    """Refuse deeply nested brackets before the scan, whose time grows with the square of the depth."""
     depth = 0
     for match in re.finditer(r"[\[{]|[\]}]", text):
         depth = depth + 1 if match[0] in "[{" else max(depth - 1, 0)

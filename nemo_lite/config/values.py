@@ -1,4 +1,4 @@
-"""Config: a read-only mapping that knows where in its file each key stands. No reading of files and no checks here."""
+"""Config: a read-only mapping that knows the line and column of each key. No reading of files and no checks here."""
 
 from __future__ import annotations
 
@@ -18,27 +18,24 @@ _SHOWN_LENGTH = 60
 
 @dataclass(frozen=True)
 class Source:
-    """One file: its name, where each value stands (line and column from 1), and which values carry an anchor."""
+    """One file: its name, line and column of each value (from 1), and which values have an anchor."""
 
     name: str
     marks: dict[Keys, tuple[int, int]] = field(default_factory=dict)
     anchored: set[Keys] = field(default_factory=set)
 
     def place(self, keys: Keys) -> str:
-        """``file:line:col`` of the value at ``keys``, or of the nearest enclosing one that the file has."""
+        """``file:line:col`` of the value at ``keys``, or of the nearest value around it that the file has."""
         while keys not in self.marks and keys:
             keys = keys[:-1]
         line, column = self.marks.get(keys, (1, 1))
         return f"{self.name}:{line}:{column}"
 
-    def line(self, keys: Keys) -> int:
-        return int(self.place(keys).rsplit(":", 2)[1])
-
 
 class Config(Mapping[str, Any]):
     """A mapping of a YAML file, read-only. Mappings inside are Config too, lists are lists.
 
-    Two are equal when their values are, wherever they stand.
+    Two are equal if their values are equal; places do not count.
     """
 
     __slots__ = ("_homes", "_keys", "_source", "_values")
@@ -47,7 +44,7 @@ class Config(Mapping[str, Any]):
         self._values = dict(values)
         self._source = source
         self._keys = keys
-        self._homes: dict[str, Keys] = {}  # where a key stands that came from another mapping
+        self._homes: dict[str, Keys] = {}  # for a key from another mapping: the keys of that mapping
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -63,40 +60,40 @@ class Config(Mapping[str, Any]):
 
     @property
     def path(self) -> str:
-        """The dotted place inside the file, such as ``JasperEncoder.jasper[2]``; empty for the whole file."""
+        """The dotted path inside the file, such as ``JasperEncoder.jasper[2]``; empty for the whole file."""
         return self.path_of()
 
     def path_of(self, *keys: Key) -> str:
-        """The dotted place of a value below this one."""
+        """The dotted path of a value inside this mapping."""
         return dotted(self._full(keys))
 
     def place(self, *keys: Key) -> str:
         """``file:line:col`` of this mapping, or of the value that ``keys`` lead to.
 
-        A value in a mapping stands where its key stands; one that came through a merge key, where it was written.
+        A value in a mapping has its key's place; one that a merge key brought has the place where it is written.
         """
         return self._source.place(self._full(keys))
 
     def line(self, *keys: Key) -> int:
         """The line of ``place(*keys)``."""
-        return self._source.line(self._full(keys))
+        return int(self.place(*keys).rsplit(":", 2)[1])
 
     def _full(self, keys: Keys) -> Keys:
         home = self._homes.get(keys[0], self._keys) if keys and isinstance(keys[0], str) else self._keys
         return home + keys
 
     def anchored(self, key: str) -> bool:
-        """Whether the value of ``key`` carries an anchor: it is there to be named elsewhere in the file."""
+        """Whether the value of ``key`` has an anchor, so that aliases in the file can refer to it."""
         return (*self._keys, key) in self._source.anchored
 
     def without(self, *keys: str) -> Config:
-        """This mapping but for some keys."""
+        """This mapping without some keys."""
         rest = Config({key: value for key, value in self.items() if key not in keys}, self._source, self._keys)
         rest._homes = self._homes
         return rest
 
     def overlaid(self, other: Config) -> Config:
-        """Both mappings of one file; where they share a key, the other one's value. Each key keeps its own place."""
+        """Both mappings, of one file; ``other`` wins where both have a key. Each key keeps its place."""
         both = Config({**self, **other}, self._source, self._keys)
         both._homes = {key: owner._full((key,))[:-1] for owner in (self, other) for key in owner}
         return both
@@ -126,6 +123,6 @@ def dotted(keys: Keys) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as YAML would have it, on one short line."""
+    """A value as YAML writes it, cut to a short line."""
     text = json.dumps(_plain(value), ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."
