@@ -1,4 +1,4 @@
-"""The place where NeMo 0.11 keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo 0.11's module name; the code is in ``core/callbacks/``."""
 
 from nemo_lite.core.callbacks.action_callback import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks.checkpoint import ModuleSaverCallback as ModuleSaverCallback

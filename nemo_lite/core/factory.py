@@ -109,15 +109,15 @@ class NeuralModuleFactory(RunEnvironment):
         max_nonfinite_steps: int = 25,
         uneven: Uneven = "pad",
     ) -> None:
-        """Train.
+        """Train; without losses only ``on_action_end`` of the callbacks runs. ``PtActions.train`` does the work.
 
         Args:
-            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn; with
-                ``None`` only ``on_action_end`` of the callbacks runs.
+            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
             optimizer: a name, or an instance (not with tuples).
             optimization_params: ``num_epochs`` or ``max_steps``, ``lr`` and other options of the optimizer,
                 ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale`` (float16).
-            callbacks, lr_policy: NeMoCallbacks and ActionCallbacks; learning rate from (initial rate, step, epoch).
+            callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
+            lr_policy: called with (initial rate, step, epoch); returns the learning rate.
             batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.
             stop_on_nan_loss: stop at the first loss that is not finite; otherwise its step is skipped.
             synced_batchnorm, synced_batchnorm_groupsize: share batch statistics, among so many ranks (0: all).
@@ -197,7 +197,15 @@ class NeuralModuleFactory(RunEnvironment):
         return self.get_trainer().infer(tensors, options=options)
 
     def lower(self, tensors: Sequence[NmTensor]) -> Any:
-        """The module that computes these wires from a batch; ``print(factory.lower([loss]).code)`` shows it."""
+        """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.
+
+        It calls the same module objects, in their present mode and on their present device: nothing is moved, restored
+        from a checkpoint or set to evaluation mode. Its positional inputs are all wires of the data layer in port
+        order, unused ones too; it returns a tuple with one value for each of ``tensors``.
+
+        Raises:
+            DagError: wires that do not form one DAG with one data layer.
+        """
         return self.get_trainer().lower(tensors)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The place where NeMo 0.x keeps these names: re-exports of ``nemo_lite.core.factory``, nothing else."""
+"""Re-exports under NeMo 0.x's module name; the code is in ``core/factory.py`` and ``core/backend.py``."""
 
 from nemo_lite.core.factory import Backend as Backend
 from nemo_lite.core.factory import DeviceType as DeviceType

@@ -1,4 +1,4 @@
-"""The place where collections find these names: re-exports, nothing else."""
+"""Re-exports for collections; the code is in ``core/graph/neural_module.py``."""
 
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.neural_module import subclasses as subclasses

@@ -1,4 +1,4 @@
-"""The place where NeMo 0.x keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo 0.x's module name; the code is in ``core/graph/neural_module.py``."""
 
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform

@@ -1,3 +1,3 @@
-"""The place where collections find this name: a re-export, nothing else."""
+"""A re-export for collections; the code is in ``core/graph/ports.py``."""
 
 from nemo_lite.core.graph.ports import Ports as Ports

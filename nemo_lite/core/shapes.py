@@ -1,4 +1,4 @@
-"""The place where collections find these names: re-exports, nothing else."""
+"""Re-exports for collections; the code is in ``core/graph/shapes.py``."""
 
 from nemo_lite.core.graph.shapes import Expr as Expr
 from nemo_lite.core.graph.shapes import Shape as Shape

@@ -1,4 +1,4 @@
-"""nemo_asr: speech recognition with nemo_lite. Re-exports, nothing else."""
+"""nemo_asr: speech recognition with nemo_lite. Re-exports; the import registers the modules of ``known_modules``."""
 
 import nemo_asr.known_modules
 from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor

@@ -1,4 +1,4 @@
-"""Features and augmentation under the name of NeMo's module. Re-exports, nothing else."""
+"""Re-exports under NeMo's module name; the code is in ``features/``."""
 
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation

@@ -1,3 +1,3 @@
-"""The greedy decoder under the name of NeMo's module. A re-export, nothing else."""
+"""A re-export under NeMo's module name; the code is in ``decoding/greedy.py``."""
 
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder

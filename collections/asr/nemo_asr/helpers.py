@@ -1,4 +1,4 @@
-"""The place where NeMo keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo's module name; the code is in ``decoding/texts.py`` and ``scoring/*_callbacks.py``."""
 
 from nemo_asr.decoding.texts import post_process_predictions as post_process_predictions
 from nemo_asr.decoding.texts import post_process_transcripts as post_process_transcripts

@@ -1,4 +1,4 @@
-"""The place where NeMo keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo's module name; the code is in ``models/jasper.py``."""
 
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification
 from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC

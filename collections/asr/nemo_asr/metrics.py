@@ -1,4 +1,4 @@
-"""The place where NeMo keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo's module name; the code is in ``scoring/``."""
 
 from nemo_asr.scoring.classification import classification_accuracy as classification_accuracy
 from nemo_asr.scoring.classification import classification_confusion_matrix as classification_confusion_matrix

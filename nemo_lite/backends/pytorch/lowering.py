@@ -16,9 +16,11 @@ from nemo_lite.errors import DagError
 
 
 def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
-    """The slice as a module: its parameters are the slice's input wires, it returns a tuple of the output wires.
+    """A new fx module over the slice's module objects, in their present mode and on their present device.
 
-    ``print(lowered.code)`` reads as a script. Each intermediate is let go as soon as its last reader has run.
+    Its forward takes the slice's input wires as positional arguments, in their order and unused ones too, and returns a
+    tuple of the output wires, also for a single one. ``print(lowered.code)`` reads as a script. Each intermediate is
+    freed as soon as its last reader has run.
 
     Raises:
         DagError: a node whose module does not run on torch, or a wire that the slice does not produce.

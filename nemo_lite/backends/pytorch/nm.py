@@ -1,4 +1,4 @@
-"""The bases of modules that run on PyTorch: trainable, not trainable, data layers, losses. No DAG is executed here."""
+"""NeMo's base classes of neural modules (hence ``nm``): trainable or not, data layer, loss. Nothing runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place where NeMo 0.x keeps these names: re-exports, nothing else."""
+"""Re-exports under NeMo 0.x's module name; the code is in ``optim/``."""
 
 from nemo_lite.backends.pytorch.optim import AdamW as AdamW
 from nemo_lite.backends.pytorch.optim import Lamb as Lamb

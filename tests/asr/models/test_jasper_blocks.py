@@ -13,14 +13,14 @@ from nemo_lite.errors import UsageError
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
 
 
-def block(in_channels=6, *, conv_mask=True, panes=(), mode="add", normalization_mode="batch", **keys):
+def block(in_channels=6, *, conv_mask=True, channels=(), mode="add", normalization_mode="batch", **keys):
     return JasperBlock(
         in_channels,
         JasperBlockSpec(**{**BLOCK, **keys}),
         activation=nn.ReLU(),
         normalization_mode=normalization_mode,
         residual_mode=mode,
-        residual_panes=panes,
+        residual_channels=channels,
         conv_mask=conv_mask,
     )
 
@@ -110,7 +110,7 @@ def test_a_separable_block_keeps_channels_innermost_in_memory():
 
 
 def test_dense_blocks_add_the_inputs_of_all_dense_blocks_before():
-    layer, lengths = block(8, panes=[6, 8], residual_dense=True).eval(), torch.tensor([20])
+    layer, lengths = block(8, channels=[6, 8], residual_dense=True).eval(), torch.tensor([20])
     first, second = torch.randn(1, 6, 20), torch.randn(1, 8, 20)
     (kept, own, out), _ = layer([first, second], lengths)
     assert kept is first
@@ -144,7 +144,7 @@ def test_sub_blocks_and_the_residual_stride_alike(keys, strides):
 
 
 @pytest.mark.parametrize(
-    ("keys", "panes", "message"),
+    ("keys", "channels", "message"),
     [
         ({"stride": [2]}, (), 'residual_mode "add" needs as many frames out as in: got stride 4; use .*stride_add'),
         ({"stride": [2], "residual_mode": "max"}, (), 'residual_mode "max" needs as many frames'),
@@ -155,9 +155,9 @@ def test_sub_blocks_and_the_residual_stride_alike(keys, strides):
         ),
     ],
 )
-def test_residuals_that_cannot_have_the_frames_of_the_output_are_refused(keys, panes, message):
+def test_residuals_that_cannot_have_the_frames_of_the_output_are_refused(keys, channels, message):
     with pytest.raises(UsageError, match=message):
-        block(panes=panes, **keys)
+        block(channels=channels, **keys)
 
 
 def test_norm_groups_that_do_not_divide_the_channels_are_refused():

@@ -1,7 +1,8 @@
 """From a decoder's ids to texts. Log-probabilities become ids in ``greedy``; nothing in here runs a model.
 
-A decoder is a module in the role ``greedy``: see :class:`Decoder`. A beam search that is registered
-(``nemo_asr.register``) and has a section in a model's YAML takes the place of greedy decoding in every script.
+Here a decoder is a search: a module in the role ``greedy``, see :class:`Decoder`. The role ``decoder`` is something
+else: the layer from encoded frames to log-probabilities. A beam search that is registered (``nemo_asr.register``) and
+has a section in a model's YAML takes the place of greedy decoding in every script, also as ``Model.greedy``.
 """
 
 from __future__ import annotations

@@ -38,8 +38,11 @@ class AudioPreprocessor(NonTrainableNM):
     of the batch's longest utterance as well. Frames beyond an utterance hold ``pad_value``. Samples may be of any scale
     and type, and are never modified.
 
-    On CPU the work is done in blocks that fit the cache. No weights, no gradients, float32 throughout; the window and
-    the filters follow the module's device and are not part of its state.
+    On CPU the work is done in blocks that fit the cache, up to the end of the longest utterance. Sizes follow from the
+    values of ``length`` there, so a preprocessor cannot be exported: export a model from its output on.
+
+    No weights, no gradients, float32 throughout; the window and the filters follow the module's device and are not part
+    of its state.
 
     Subclasses set the class attributes and implement :meth:`_bands`, and :meth:`_finish` where bands are not the
     features yet.

@@ -107,17 +107,19 @@ class JasperEncoder(TrainableNM):
 
         Frames of the output beyond the valid ones are undefined.
         """
-        panes, lengths = [audio_signal], length.long()
+        block_inputs, lengths = [audio_signal], length.long()
         for block in self.encoder:
-            panes, lengths = block(panes, lengths)
-        return panes[-1], lengths
+            block_inputs, lengths = block(block_inputs, lengths)
+        return block_inputs[-1], lengths
 
 
 def _blocks(specs: Iterable[JasperBlockSpec], num_channels: int, settings: Mapping[str, Any]) -> Iterator[JasperBlock]:
-    panes: list[int] = []
+    residual: list[int] = []
     for index, spec in enumerate(specs):
-        panes = [*panes, num_channels] if spec.residual_dense else []
-        yield JasperBlock(num_channels, spec, residual_panes=panes, place=f"JasperEncoder.jasper[{index}]", **settings)
+        residual = [*residual, num_channels] if spec.residual_dense else []
+        yield JasperBlock(
+            num_channels, spec, residual_channels=residual, place=f"JasperEncoder.jasper[{index}]", **settings
+        )
         num_channels = spec.filters
 
 

@@ -119,7 +119,7 @@ class JasperBlock(nn.Module):
         normalization_mode: batch, layer, group or instance.
         norm_groups: groups of ``group`` normalisation; -1: one for each channel.
         residual_mode: the encoder's, for a block that has none of its own.
-        residual_panes: channels of the inputs that a dense block adds, its own last; empty if it is not dense.
+        residual_channels: channels of the inputs that a dense block adds, its own last; empty if it is not dense.
         conv_mask: keep padding out of convolutions, squeeze-and-excitation and group statistics.
         place: the block's name in errors.
 
@@ -137,7 +137,7 @@ class JasperBlock(nn.Module):
         normalization_mode: str = "batch",
         norm_groups: int = -1,
         residual_mode: ResidualMode = "add",
-        residual_panes: Sequence[int] = (),
+        residual_channels: Sequence[int] = (),
         conv_mask: bool = True,
         place: str = "JasperBlock",
     ) -> None:
@@ -146,8 +146,8 @@ class JasperBlock(nn.Module):
         strides = spec.strides(mode)
         self.stride = prod(strides)
         if spec.residual and self.stride > 1:
-            _check_frames(mode, self.stride, bool(residual_panes), place)
-        self.conv_mask, self.is_dense, self.takes_maximum = conv_mask, bool(residual_panes), mode == "max"
+            _check_frames(mode, self.stride, bool(residual_channels), place)
+        self.conv_mask, self.is_dense, self.takes_maximum = conv_mask, bool(residual_channels), mode == "max"
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
         self.mconv = nn.ModuleList()
@@ -162,9 +162,10 @@ class JasperBlock(nn.Module):
         if spec.se:
             keys = spec.se_reduction_ratio, spec.se_context_window, spec.se_interpolation_mode
             self.mconv.append(SqueezeExcite(spec.filters, *keys, activation))
-        panes = (residual_panes or [in_channels]) if spec.residual else []
+        residual_channels = (residual_channels or [in_channels]) if spec.residual else []
         self.res = nn.ModuleList(
-            nn.ModuleList([convolution(channels, spec.filters, 1, stride=self.stride), norm()]) for channels in panes
+            nn.ModuleList([convolution(channels, spec.filters, 1, stride=self.stride), norm()])
+            for channels in residual_channels
         )
         self.mout = nn.Sequential(activation, nn.Dropout(spec.dropout))
 
@@ -175,9 +176,9 @@ class JasperBlock(nn.Module):
             The inputs of the next block, and its valid frames, (B,) of whole numbers.
         """
         out, out_lengths = self._run(self.mconv, inputs[-1], lengths)
-        for branch, pane in zip(self.res, inputs if self.is_dense else inputs[-1:], strict=False):
+        for branch, added in zip(self.res, inputs if self.is_dense else inputs[-1:], strict=False):
             assert isinstance(branch, nn.ModuleList)
-            residual, _ = self._run(branch, pane, lengths)
+            residual, _ = self._run(branch, added, lengths)
             out = torch.maximum(out, residual) if self.takes_maximum else out + residual
         out = self.mout(out)
         return ([*inputs, out] if self.is_dense else [out]), out_lengths

@@ -1,1 +1,1 @@
-"""The training loop, evaluation and inference, and what they share. Re-exports of nothing: import the files."""
+"""The training loop, evaluation and inference, and what they share. Nothing is re-exported: import the files."""

@@ -1,6 +1,7 @@
-"""Optimizers by NeMo's names. No learning-rate policies, clipping or loss scaling: they are in the training loop.
+"""Optimizers by NeMo's names. Learning rates: ``engine/training.py``; clipping and loss scale: ``precision.py``.
 
 To add an optimizer: write it in a file beside this one, and add one line to ``_OPTIMIZERS``.
+The import of this file adds these names to ``nemo_lite.utils.argparse.OPTIMIZERS``, the choices of ``--optimizer``.
 """
 
 from __future__ import annotations
