@@ -129,28 +129,17 @@ class ActionState(Protocol):
         tb_writer: the factory's TensorBoard writer, ``None`` where there is none, and on ranks above 0.
     """
 
-    @property
-    def step(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def total_steps(self) -> int | None: ...
-    @property
-    def local_rank(self) -> int | None: ...
-    @property
-    def global_rank(self) -> int | None: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def optimizers(self) -> list[Any]: ...
-    @property
-    def tensors(self) -> StepTensors: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def modules(self) -> Mapping[str, NeuralModule]: ...
-    @property
-    def tb_writer(self) -> TbWriter | None: ...
+    step: int
+    epoch: int
+    total_steps: int | None
+    local_rank: int | None
+    global_rank: int | None
+    world_size: int
+    optimizers: list[Any]
+    tensors: StepTensors
+    learning_rate: float
+    modules: Mapping[str, NeuralModule]
+    tb_writer: TbWriter | None
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""

@@ -7,7 +7,7 @@ It is one rank of a world that may have several: what all ranks must call, in th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,14 +150,13 @@ class FakeState:
     digest: str = ""
     collective: list[tuple[str, int]] = field(default_factory=list)
     is_in_first: bool = False
-    modules: dict[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
 
-    @property
-    def tensors(self) -> FakeState:
-        return self
+    def __post_init__(self) -> None:
+        self.tensors = self
 
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
         return Scalar(self.step + 0.5, self.reads) if wire == "loss" else self.values[wire]

@@ -66,6 +66,8 @@ class RunState:
         tensors: StepValues | None = None,
     ) -> None:
         self.comm, self.device, self.precision = comm, device, precision
+        self.local_rank, self.world_size = comm.local_rank, comm.world_size
+        self.global_rank = None if comm.local_rank is None else comm.rank
         self.optimizers = list(optimizers)
         self.modules: Mapping[str, NeuralModule] = dict(modules or {})
         self.tb_writer = tb_writer
@@ -80,21 +82,6 @@ class RunState:
         self._all_stop = False
         self.clock = _Clock()
         self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
-
-    @property
-    def local_rank(self) -> int | None:
-        """Number of this process on its machine; ``None`` for a single process."""
-        return self.comm.local_rank
-
-    @property
-    def global_rank(self) -> int | None:
-        """Number of this process; ``None`` for a single process."""
-        return None if self.comm.local_rank is None else self.comm.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.comm.world_size
 
     def __getitem__(self, key: str) -> Any:  # an attribute of any type
         return getattr(self, key)
