@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,10 +82,9 @@ def read(path: str | Path, section_name: str | None) -> Config:
 
 
 def deserialize(
-    classes: Iterable[type[M]], configuration: Mapping[str, Any], name: str | None, overwrite_params: Mapping[str, Any]
+    classes: list[type[M]], configuration: Mapping[str, Any], name: str | None, overwrite_params: Mapping[str, Any]
 ) -> M:
     """Make a module of the one of these classes that the configuration names; see ``NeuralModule.deserialize``."""
-    classes = list(classes)
     config = _as_config(configuration, f"configuration of {classes[0].__name__}")
     header, params = config.get("header"), config.get("init_params") or _as_config({}, config.place())
     if not isinstance(header, Mapping) or not isinstance(header.get("full_spec"), str):

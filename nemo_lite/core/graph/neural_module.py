@@ -77,19 +77,20 @@ class NeuralModule(metaclass=NeuralModuleMeta):
 
     Args:
         name: its name in DAGs, messages and checkpoints; without one, the class name in snake case.
+
+    Attributes:
+        converts: ``(from, to)`` of a module that turns one element type into another; type errors then suggest it.
+        keep_float32: the call runs in float32, outside autocast and compiled regions: features and losses.
+        training_only: augmentation: the identity in evaluation.
+        of_one_object: a class that a backend made to change one object: it stands for its base everywhere else.
+        port_function: the method whose parameters are the input ports.
     """
 
     converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
-    """``(from, to)`` of a module that turns one element type into another; type errors then suggest it."""
     keep_float32: ClassVar[bool] = False
-    """The call runs in float32, outside autocast and compiled regions: features and losses."""
     training_only: ClassVar[bool] = False
-    """Augmentation: the identity in evaluation."""
-
     of_one_object: ClassVar[bool] = False
-    """A class that a backend made to change one object: it stands for its base everywhere else."""
     port_function: ClassVar[str] = "forward"
-    """The method whose parameters are the input ports."""
 
     _init_params: dict[str, Any]
     _name: str | None = None
@@ -217,7 +218,7 @@ class NeuralModule(metaclass=NeuralModuleMeta):
             ConfigError: a missing section, a class that is not known or not one of these, or arguments that the
                 constructor does not take, lacks, or takes in another type.
         """
-        return module_config.deserialize(subclasses(cls), configuration, name, overwrite_params or {})
+        return module_config.deserialize([*subclasses(cls)], configuration, name, overwrite_params or {})
 
     @classmethod
     def import_from_config(
