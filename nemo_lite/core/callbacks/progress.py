@@ -28,10 +28,12 @@ class ProgressBar(NeMoCallback):
 
     Args:
         seconds_between_readings: how often the loss is read, a host sync; the bar itself moves at every step.
+
+    Attributes:
+        smoothing: weight of what was before in the moving loss, at each reading.
     """
 
     smoothing = 0.7
-    """Weight of what was before in the moving loss, at each reading."""
 
     def __init__(self, seconds_between_readings: float = 0.5) -> None:
         self._interval = seconds_between_readings
@@ -80,12 +82,9 @@ class ProgressBar(NeMoCallback):
         if not is_number(value):
             return
         loss = fetch_number(value, "loss", "ProgressBar")  # host sync: not at every step
-        before = self._loss
         # A loss that is not finite is shown, but does not stay in the mean.
-        if before is None or not math.isfinite(before):
-            self._loss = loss
-        else:
-            self._loss = self.smoothing * before + (1 - self.smoothing) * loss
+        before = loss if self._loss is None or not math.isfinite(self._loss) else self._loss
+        self._loss = self.smoothing * before + (1 - self.smoothing) * loss
 
     def _text(self, timing: StepTiming) -> str:
         loss = [] if self._loss is None else [f"loss {self._loss:.4g}"]
