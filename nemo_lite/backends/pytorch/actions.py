@@ -288,8 +288,6 @@ def _reseeding(seed: int | None, comm: Comm) -> Callable[[int], None]:
 
 
 def _total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
-    if options.max_steps is not None:
+    if options.num_epochs is None or (count := length_of(loader)) is None:
         return options.max_steps
-    count = length_of(loader)
-    assert options.num_epochs is not None
-    return None if count is None else math.ceil(count / options.batches_per_step) * options.num_epochs
+    return math.ceil(count / options.batches_per_step) * options.num_epochs
