@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from toys.sources import PACKAGES, ROOT, files, is_door, parsed
+from toys.sources import PACKAGES, ROOT, files, only_re_exports, parsed
 
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350
-MAX_ROOMS = 12  # files, without doors (re-exports) and ``__init__``; packages likewise
+MAX_ENTRIES = 12  # files, without ``__init__`` and files that only re-export; packages likewise
 # Source files whose tests stand in a file of another name; for a folder, all of its files.
 TESTED_WITH = {
     "collections/asr/nemo_asr/features/audio_preprocessor.py": "tests/asr/features/test_preprocessors.py",
@@ -72,16 +72,16 @@ def test_no_file_of_source_is_longer_than_a_reader_takes_in() -> None:
     assert {name: lines for name, lines in found.items() if lines > MAX_FILE_LINES} == {}
 
 
-def rooms_of(folder: Path) -> tuple[list[str], list[str]]:
+def entries_of(folder: Path) -> tuple[list[str], list[str]]:
     """The files of a folder that hold code of their own, and its packages."""
-    code = [path.stem for path in folder.glob("*.py") if path.stem != "__init__" and not is_door(path)]
+    code = [path.stem for path in folder.glob("*.py") if path.stem != "__init__" and not only_re_exports(path)]
     return sorted(code), sorted(path.parent.name for path in folder.glob("*/__init__.py"))
 
 
 def test_no_folder_is_wider_than_a_glance() -> None:
     folders = sorted({path.parent for path in PACKAGES})
     assert len(folders) > 10
-    wide = {relative(f): rooms for f in folders for rooms in rooms_of(f) if len(rooms) > MAX_ROOMS}
+    wide = {relative(f): entries for f in folders for entries in entries_of(f) if len(entries) > MAX_ENTRIES}
     assert wide == {}
 
 
@@ -114,7 +114,7 @@ def places_of_tests(path: Path) -> list[Path]:
 
 
 def test_every_source_file_has_tests_of_its_name() -> None:
-    sources = [path for path in SOURCES if path.stem != "__init__" and not is_door(path)]
+    sources = [path for path in SOURCES if path.stem != "__init__" and not only_re_exports(path)]
     untested = [relative(path) for path in sources if not any(test.exists() for test in places_of_tests(path))]
     assert sorted(untested) == sorted(UNTESTED)
 
@@ -143,13 +143,13 @@ def test_the_guard_of_sizes_sees_what_it_is_for(lines: int, found: list[str]) ->
     assert [name for name, _ in long_functions(ast.parse(f"class A:\n  def f():\n{body}"))] == found
 
 
-def test_the_guard_of_folders_counts_code_and_not_doors(tmp_path: Path) -> None:
-    for name, text in {"a": "x = 1", "door": '"""Door."""\nfrom a import x as x', "__init__": ""}.items():
+def test_the_guard_of_folders_counts_code_and_not_re_exports(tmp_path: Path) -> None:
+    for name, text in {"a": "x = 1", "again": '"""Again."""\nfrom a import x as x', "__init__": ""}.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/__init__.py").touch()
     (tmp_path / "data").mkdir()
-    assert rooms_of(tmp_path) == (["a"], ["inner"])
+    assert entries_of(tmp_path) == (["a"], ["inner"])
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""The arrows between the rooms: every file is read with ast, and an import that points up fails."""
+"""Imports between packages and files: every file is read with ast, and an import that points up fails."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from toys.sources import ALL_IMPORTS, MODULES, PACKAGES, ROOT, Import, files, imports_of, is_door, is_inside
+from toys.sources import ALL_IMPORTS, MODULES, PACKAGES, ROOT, Import, files, imports_of, is_inside, only_re_exports
 
 # From the bottom to the top; a file may import from its own layer and from those below. A longer name wins.
 LAYERS = {
@@ -18,8 +18,9 @@ LAYERS = {
     "nemo_asr": 6,
     "examples": 7,
 }
-# The same within a package. Rooms between two "<" stand side by side and do not import each other. Files that only
-# re-export stand above all: no room imports them. A longer name wins, so a file may have another place than its folder.
+# The same within a package. Names between two "<" are on one level and do not import each other. Files that only
+# re-export are above all: nothing in the package imports them. A longer name wins, so a file may be on another level
+# than its folder.
 ORDERS = {
     "nemo_lite.config": "values < checking, loading",
     "nemo_lite.utils": """
@@ -68,8 +69,8 @@ ORDERS = {
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < an4, librispeech, synth",
 }
-# Packages with one entrance: others import the package, not its files.
-ONE_DOOR = ("nemo_lite.backends.pytorch.distributed.health",)
+# Packages whose files nothing outside imports: others import the package.
+IMPORTED_AS_A_WHOLE = ("nemo_lite.backends.pytorch.distributed.health",)
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
 LATE_IMPORTS = {
     "wandb": "optional: logging to Weights & Biases",
@@ -78,8 +79,8 @@ LATE_IMPORTS = {
     "inflect": "slow to import; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }
-# Where a collection enters nemo_lite: what it derives from and what it hands over, never the engine's rooms.
-DOORS = (
+# What a collection may import of nemo_lite: what it derives from and what it hands over, never the engine's files.
+MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite",
     "nemo_lite.backends.pytorch.data",
     "nemo_lite.backends.pytorch.nm",
@@ -107,28 +108,28 @@ def upward(found: Import) -> bool:
     return mine is not None and theirs is not None and theirs > mine
 
 
-def steps_of(order: str) -> dict[str, int]:
+def levels_of(order: str) -> dict[str, int]:
     """``"a < b, c"`` -> ``{"a": 0, "b": 1, "c": 1}``."""
-    return {room.strip(): step for step, rooms in enumerate(order.split("<")) for room in rooms.split(",")}
+    return {name.strip(): level for level, names in enumerate(order.split("<")) for name in names.split(",")}
 
 
-STEPS = {package: steps_of(order) for package, order in ORDERS.items()}
+LEVELS = {package: levels_of(order) for package, order in ORDERS.items()}
 
 
-def room_of(module: str, package: str) -> str | None:
-    """The room of a package that a module lies in; None for the package itself and for files that only re-export."""
+def part_of(module: str, package: str) -> str | None:
+    """The name in a package's order that a module belongs to; None for the package itself and for re-export files."""
     inner = module.removeprefix(f"{package}.")
-    rooms = [room for room in STEPS[package] if is_inside(inner, room)]
-    return max(rooms, key=len) if rooms else None
+    names = [name for name in LEVELS[package] if is_inside(inner, name)]
+    return max(names, key=len) if names else None
 
 
 def climbs(found: Import) -> bool:
-    """Whether an import goes to a room above or beside its own, or to a file that re-exports its own package."""
-    for package, steps in STEPS.items():
+    """Whether an import goes to its own level or one above, or to a file that re-exports its own package."""
+    for package, levels in LEVELS.items():
         if found.typing_only or not (is_inside(found.source, package) and is_inside(found.target, package)):
             continue
-        mine, theirs = room_of(found.source, package), room_of(found.target, package)
-        if mine is not None and mine != theirs and (theirs is None or steps[theirs] >= steps[mine]):
+        mine, theirs = part_of(found.source, package), part_of(found.target, package)
+        if mine is not None and mine != theirs and (theirs is None or levels[theirs] >= levels[mine]):
             return True
     return False
 
@@ -137,7 +138,7 @@ def told(found: list[Import]) -> str:
     return "\n".join(map(str, found))
 
 
-# The arrows
+# Which way imports point
 
 
 def test_imports_point_downward_only() -> None:
@@ -148,20 +149,20 @@ def test_imports_point_downward_within_packages_too() -> None:
     assert not told([found for found in ALL_IMPORTS if climbs(found)])
 
 
-def test_every_room_has_its_place_in_the_order() -> None:
-    """A new file must be given a place; a file that is gone must be taken out."""
-    for package, steps in STEPS.items():
-        rooms = [m for m in MODULES if is_inside(m, package) and m != package and not is_door(MODULES[m])]
-        homeless = [module for module in rooms if room_of(module, package) is None]
-        assert not homeless, f"{package}: give them a place in ORDERS: {homeless}"
-        gone = [room for room in steps if f"{package}.{room}" not in MODULES]
+def test_every_file_has_a_level_in_the_order() -> None:
+    """A new file must be given a level; a file that is gone must be taken out."""
+    for package, levels in LEVELS.items():
+        inner = [m for m in MODULES if is_inside(m, package) and m != package and not only_re_exports(MODULES[m])]
+        missing = [module for module in inner if part_of(module, package) is None]
+        assert not missing, f"{package}: name them in ORDERS: {missing}"
+        gone = [name for name in levels if f"{package}.{name}" not in MODULES]
         assert not gone, f"{package}: no such files: {gone}"
-    packages = [module.rpartition(".")[0] for module, path in MODULES.items() if not is_door(path)]
+    packages = [module.rpartition(".")[0] for module, path in MODULES.items() if not only_re_exports(path)]
     assert {p for p in packages if packages.count(p) > 1} - set(ORDERS) - {"", "nemo_lite"} == set()
 
 
-@pytest.mark.parametrize("package", ONE_DOOR)
-def test_a_package_with_one_door_is_entered_there(package: str) -> None:
+@pytest.mark.parametrize("package", IMPORTED_AS_A_WHOLE)
+def test_only_the_package_itself_is_imported_from_outside(package: str) -> None:
     entering = [f for f in ALL_IMPORTS if is_inside(f.target, package) and not is_inside(f.source, package)]
     assert entering
     assert not told([found for found in entering if found.target != package])
@@ -184,14 +185,18 @@ def test_nothing_in_nemo_lite_mentions_the_collection() -> None:
     assert mentions == []
 
 
-def test_the_collection_enters_through_the_doors() -> None:
+def test_the_collection_imports_only_what_it_may() -> None:
     entering = [
         found
         for found in ALL_IMPORTS
         if found.source.startswith("nemo_asr") and found.target.split(".")[0] == "nemo_lite"
     ]
     assert entering
-    inside = [f for f in entering if f.target not in DOORS and not f.target.startswith("nemo_lite.utils.")]
+    inside = [
+        f
+        for f in entering
+        if f.target not in MAY_BE_IMPORTED_BY_COLLECTIONS and not f.target.startswith("nemo_lite.utils.")
+    ]
     assert not told(inside)
 
 
@@ -272,7 +277,7 @@ def test_the_guard_of_cycles_sees_what_it_is_for() -> None:
         ("collections/asr/nemo_asr/jasper.py", "examples.asr", True),
     ],
 )
-def test_the_guard_of_arrows_sees_what_it_is_for(source: str, target: str, up: bool) -> None:
+def test_the_guard_of_layers_sees_what_it_is_for(source: str, target: str, up: bool) -> None:
     assert upward(Import(ROOT / source, 1, target, False, False, False)) is up
 
 
@@ -294,7 +299,7 @@ def test_the_guard_of_arrows_sees_what_it_is_for(source: str, target: str, up: b
         ("collections/asr/nemo_asr/jasper.py", "nemo_asr.models.jasper", False),
     ],
 )
-def test_the_guard_of_inner_arrows_sees_what_it_is_for(source: str, target: str, up: bool) -> None:
+def test_the_guard_of_orders_sees_what_it_is_for(source: str, target: str, up: bool) -> None:
     assert climbs(Import(ROOT / source, 1, target, False, False, False)) is up
     assert not climbs(Import(ROOT / source, 1, target, False, True, False))  # only for type checkers
 

@@ -1,4 +1,4 @@
-"""What users may import: the names that the doors re-export, written out. A name goes or comes on purpose only."""
+"""What users may import: the re-exported names, written out. A name goes or comes on purpose only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("package", PUBLIC)
-def test_a_door_re_exports_the_names_written_here_and_no_others(package: str) -> None:
+def test_a_package_re_exports_the_names_written_here_and_no_others(package: str) -> None:
     assert re_exported(package) == sorted(PUBLIC[package].split())
 
 
@@ -78,7 +78,7 @@ def re_exported(package: str) -> list[str]:
     return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
 
 
-def test_doors_hold_re_exports_only() -> None:
+def test_packages_define_nothing_themselves() -> None:
     for package in PUBLIC:
         file = importlib.import_module(package).__file__
         assert file is not None
@@ -86,9 +86,9 @@ def test_doors_hold_re_exports_only() -> None:
             assert not isinstance(node, (ast.FunctionDef, ast.ClassDef)), f"{file}:{node.lineno}"
 
 
-# Every file from which scripts and collections could import before the rooms were folded, with its names.
-# Where a file became a package, or moved, the old place re-exports.
-PLACES = {
+# Every module from which scripts and collections could import before files moved into packages, with its names.
+# Where a file became a package, or moved, the old module re-exports.
+IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
     "nemo_lite.backends.pytorch.adapter": "PyTorchAdapter",
     "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents",
@@ -168,24 +168,24 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("module", PLACES)
-def test_an_import_place_from_before_the_rooms_has_its_names(module: str) -> None:
-    place = importlib.import_module(module)
-    assert [name for name in PLACES[module].split() if not hasattr(place, name)] == []
+@pytest.mark.parametrize("module", IMPORT_PATHS)
+def test_an_earlier_import_path_has_its_names(module: str) -> None:
+    imported = importlib.import_module(module)
+    assert [name for name in IMPORT_PATHS[module].split() if not hasattr(imported, name)] == []
 
 
-def test_a_name_means_the_same_at_all_of_its_places() -> None:
-    """A door that holds a class of its own would break ``isinstance`` between two imports."""
+def test_a_name_means_the_same_under_all_import_paths() -> None:
+    """A re-export file that holds a class of its own would break ``isinstance`` between two imports."""
     found: dict[str, set[int]] = {}
-    for module in ("nemo_lite", "nemo_lite.core", "nemo_asr", *PLACES):
-        for name in (PLACES.get(module) or PUBLIC[module]).split():
+    for module in ("nemo_lite", "nemo_lite.core", "nemo_asr", *IMPORT_PATHS):
+        for name in (IMPORT_PATHS.get(module) or PUBLIC[module]).split():
             thing = getattr(importlib.import_module(module), name)
             if isinstance(thing, type):
                 found.setdefault(name, set()).add(id(thing))
     assert [name for name, classes in found.items() if len(classes) > 1] == []
 
 
-PLACES_OF_NEMO = """
+PATHS_OF_NEMO = """
     backends.pytorch.actions.PtActions backends.pytorch.nm.TrainableNM
     backends.pytorch.tutorials.RealFunctionDataLayer core.AxisType core.NeuralPortNmTensorMismatchError
     core.NeuralType core.callbacks.EvaluatorCallback core.callbacks.SimpleLossLoggerCallback
@@ -195,8 +195,8 @@ PLACES_OF_NEMO = """
 
 
 @pytest.mark.slow
-def test_one_import_reaches_the_names_at_the_places_where_nemo_has_them() -> None:
+def test_one_import_reaches_the_names_under_nemo_s_paths() -> None:
     # In a process of its own: other tests import submodules, which makes them attributes of their packages.
-    lines = ["import nemo_lite as nemo", *(f"nemo.{place}" for place in PLACES_OF_NEMO.split())]
+    lines = ["import nemo_lite as nemo", *(f"nemo.{path}" for path in PATHS_OF_NEMO.split())]
     run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
     assert run.stderr == ""

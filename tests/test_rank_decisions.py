@@ -1,4 +1,4 @@
-"""Decisions by rank, and collectives, live in ``distributed``: no other room asks which rank it runs on."""
+"""Decisions by rank, and collectives, live in ``distributed``: no other package asks which rank it runs on."""
 
 from __future__ import annotations
 

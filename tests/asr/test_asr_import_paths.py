@@ -6,7 +6,7 @@ import pytest
 
 import nemo_asr
 
-PLACES = {
+IMPORT_PATHS = {
     "data_layer": ["AudioToTextDataLayer"],
     "audio_preprocessing": [
         "AudioPreprocessor",
@@ -36,10 +36,10 @@ HELPERS = {
 }
 
 
-@pytest.mark.parametrize("module", PLACES)
+@pytest.mark.parametrize("module", IMPORT_PATHS)
 def test_modules_are_at_nemos_place_and_at_the_top(module):
     place = importlib.import_module(f"nemo_asr.{module}")
-    for name in PLACES[module]:
+    for name in IMPORT_PATHS[module]:
         assert getattr(place, name) is getattr(nemo_asr, name), name
 
 

@@ -50,7 +50,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def is_door(path: Path) -> bool:
+def only_re_exports(path: Path) -> bool:
     """Whether a file only re-exports: a docstring and imports of names as themselves."""
     rest = [node for node in parsed(path).body if not isinstance(node, ast.Expr)]
     imports = [node for node in rest if isinstance(node, (ast.Import, ast.ImportFrom))]
