@@ -121,12 +121,12 @@ class _Drawing:
         pairs = [(port, peer) for box in self._boxes for port in box.outputs for peer in port.peers]
         for port, peer in pairs:
             start, bend, end = port.box.top + port.box.height, port.box.floor + LABEL_HEIGHT, peer.box.top
-            is_first = peer is port.peers[0]  # a line drawn twice looks thicker than the others
+            draws_start = peer is port.peers[0]  # a line drawn twice looks thicker than the others
             if end > bend:
-                yield _curve(port.x, peer.x, start if is_first else bend, bend, end)
+                yield _curve(port.x, peer.x, start if draws_start else bend, bend, end)
             else:
                 number = numbers.setdefault(port.wire, len(numbers) + 1)
-                if is_first:
+                if draws_start:
                     yield from _column_end(port.x, start, bend + RADIUS, number)
                 yield from _column_end(peer.x, end, end - 4 * RADIUS, number)
             if peer.box.height:
