@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 N = TypeVar("N", int, float)
 
-OPTIMIZERS: list[str] = []  # a backend adds the names of its optimizers when it is imported
+# The name of an optimizer -> its options beside lr, with their defaults. Filled by register() in
+# nemo_lite/backends/pytorch/optim/create.py when the backend is imported.
+OPTIMIZERS: dict[str, Mapping[str, object]] = {}
 
 _LARGEST_FLOAT32 = 3.4e38
 _WEEK_SECONDS = 604_800

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from toys.launchers import no_launcher, slurm_task, torchrun
+from toys.lion import registered_lion
 
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
 from nemo_lite import DeviceType
-from nemo_lite.utils.argparse import launch_arguments
+from nemo_lite.utils.argparse import OPTIMIZERS, launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
 
@@ -203,6 +204,19 @@ def test_one_beta_leaves_the_other_at_the_optimizers_own():
     assert parse("--beta1", "0.5").betas == (0.5, 0.25)
     assert parse("--beta2", "0.5").betas == (0.95, 0.5)
     assert parse("--optimizer", "adam_w", "--beta1", "0.5").betas == (0.5, 0.999)
+
+
+def test_a_new_optimizer_is_known_with_its_own_betas():
+    with registered_lion():
+        assert parse("--optimizer", "lion", "--beta1", "0.8").betas == (0.8, 0.99)
+        assert parse("--optimizer", "lion").betas is None
+
+
+def test_every_optimizer_without_two_betas_refuses_the_options(monkeypatch, capsys):
+    for options in ({}, {"betas": (0.9, 0.9, 0.9)}):
+        monkeypatch.setitem(OPTIMIZERS, "other", options)
+        told = refusal(capsys, *NEEDED, "--optimizer", "other", "--beta2", "0.8")
+        assert "--beta1 and --beta2 have no effect with --optimizer other; leave them out" in told
 
 
 def test_a_dtype_asks_for_mixed_precision():

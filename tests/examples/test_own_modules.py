@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from toys.lion import Lion, registered_lion
 from toys.tone_corpus import CONFIG, record, run_process, run_script
 
 pytestmark = pytest.mark.slow  # the model is trained in a fixture
@@ -80,6 +81,22 @@ def test_a_size_that_does_not_fit_is_told_by_the_ports_at_its_place(options, tmp
         "AudioToMelSpectrogramPreprocessor.processed_signal (AudioToMelSpectrogramPreprocessor: line 6): "
         "got B D=32 T MelSpectrogram, wanted B D=80 T Spectrogram; D is 32, not 80. Give both modules the same size.\n"
     )
+
+
+def test_a_new_optimizer_trains_with_its_own_betas(corpus, monkeypatch):
+    made = []
+    monkeypatch.setattr(Lion, "register_load_state_dict_post_hook", lambda self, hook: made.append(self))
+    options = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json", "--num_epochs", 6]
+    with registered_lion():
+        finished = run_script(
+            *("jasper.py", *options, "--optimizer", "lion", "--beta1", 0.8, "--lr", 0.003, "--batch_size", 4),
+            *("--log_freq", 1),
+        )
+    assert finished.code == 0, finished.err
+    assert float(finished.losses[-1]) < 0.5 * float(finished.losses[0])
+    (optimizer,) = made
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.001
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 from nemo_lite import DeviceType
 from nemo_lite.utils.argparse import (
+    OPTIMIZERS,
     LaunchedParser,
     NemoArgParser,
     not_negative_float,
@@ -34,7 +35,6 @@ _NEEDS = {
     "synced_bn_groupsize": ("synced_bn",),
 }
 _DEFAULT_BATCH_SIZE = 64
-_DEFAULT_BETAS = {"novograd": (0.95, 0.25), "fused_novograd": (0.95, 0.25)}
 
 
 # What some of the common options are in these scripts.
@@ -181,9 +181,9 @@ class AsrArgParser(NemoArgParser):
         parsed.betas = None
         if given == (None, None):
             return
-        if parsed.optimizer == "sgd":
-            self.error("--beta1 and --beta2 have no effect with --optimizer sgd; leave them out")
-        defaults = _DEFAULT_BETAS.get(parsed.optimizer, (0.9, 0.999))
+        defaults = OPTIMIZERS[parsed.optimizer].get("betas")
+        if not (isinstance(defaults, tuple) and len(defaults) == 2):
+            self.error(f"--beta1 and --beta2 have no effect with --optimizer {parsed.optimizer}; leave them out")
         parsed.betas = tuple(d if g is None else g for g, d in zip(given, defaults, strict=True))
 
     def _fold_seed(self, parsed: Any) -> None:

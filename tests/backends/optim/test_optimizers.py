@@ -9,13 +9,16 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from toys.lion import Lion, registered_lion
 
 from nemo_lite.backends.pytorch.checkpoint import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.optim import AdamW, Lamb, Novograd, create_optimizer
+from nemo_lite.backends.pytorch.optim.create import register
+from nemo_lite.backends.pytorch.optim.options import check_options
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.argparse import OPTIMIZERS
 
-NAMES = ("sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb")
+NAMES = tuple(OPTIMIZERS)
 
 
 def some_params(seed=0, dtype=torch.float64):
@@ -304,7 +307,8 @@ def test_options_of_the_trainer_and_none_are_passed_over():
 
 
 def test_every_name_of_the_command_line_is_known_and_fused_where_torch_can():
-    assert tuple(OPTIMIZERS) == NAMES
+    nemos = {"sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb"}
+    assert set(OPTIMIZERS) >= nemos
     for name in OPTIMIZERS:
         optimizer = create_optimizer(name, iter(some_params()), {"lr": 0.1, "weight_decay": 0.01})
         assert optimizer.param_groups[0]["lr"] == 0.1
@@ -370,3 +374,89 @@ def test_sparse_gradients_are_refused():
     layer(torch.tensor([1])).sum().backward()
     with pytest.raises(UsageError, match="cannot use sparse gradients; make the layer with sparse=False"):
         AdamW(layer.parameters()).step()
+
+
+# An optimizer that is new
+
+
+@pytest.fixture
+def lion():
+    with registered_lion():
+        yield
+
+
+@pytest.mark.usefixtures("lion")
+def test_a_new_optimizer_has_the_options_of_its_constructor():
+    assert OPTIMIZERS["lion"] == {"betas": (0.9, 0.99), "weight_decay": 0.0, "cautious": False}
+    optimizer = create_optimizer("lion", some_params(), {"lr": 1, "cautious": True, "betas": [0.5, 0]})
+    assert isinstance(optimizer, Lion)
+    assert optimizer.defaults == {"lr": 1, "betas": (0.5, 0), "weight_decay": 0.0, "cautious": True}
+
+
+def test_the_new_optimizer_follows_its_formula():
+    def update(p, g, t, state):
+        m = state.get("m", 0.0)
+        state["m"] = 0.99 * m + 0.01 * g
+        return p - 0.02 * (torch.sign(0.9 * m + 0.1 * g) + 0.1 * p)
+
+    params = some_params()
+    assert_close(run(Lion(params, 0.02, weight_decay=0.1), params), run_formula(update))
+
+
+def test_a_new_optimizer_has_its_steps_counted_from_1():
+    params = some_params()
+    optimizer = Lion(params)
+    run(optimizer, params, range(3))
+    assert [optimizer.state[param]["step"] for param in params] == [3, 3, 3, 2]
+    assert set(optimizer.state[params[0]]) == {"step", "exp_avg"}
+
+
+@pytest.mark.usefixtures("lion")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cautious": 1}, "cautious of optimizer lion is not a truth value: got 1, wanted True or False"),
+        (
+            {"betas": (0.9, 0.9, 0.9)},
+            r"betas of optimizer lion are out of range: got .*, wanted 2 numbers from 0",
+        ),
+        ({"betas": 0.9}, "betas of optimizer lion are out of range: got 0.9"),
+        ({"betas": (True, 0.9)}, r"betas of optimizer lion are out of range: got \(True, 0.9\)"),
+        (
+            {"weight_decay": "none"},
+            "weight_decay of optimizer lion is out of range: got 'none'",
+        ),
+        ({"weight_decay": True}, "weight_decay of optimizer lion is out of range: got True"),
+    ],
+)
+def test_an_option_of_a_new_optimizer_must_have_the_type_of_its_default(options, message):
+    with pytest.raises(UsageError, match=message):
+        create_optimizer("lion", some_params(), {"lr": 1, **options})
+
+
+class Ranged(Lion):
+    ranges = {"decay_rate": (-1, 0)}
+
+    def __init__(self, params, lr=1e-3, decay_rate=-0.8, mode="fast", clip=(1.0, 5.0), limit=None):
+        super().__init__(params, lr)
+        given = {"decay_rate": decay_rate, "mode": mode, "clip": clip, "limit": limit}
+        check_options("Ranged", given, Ranged)
+
+
+def test_a_class_may_have_bounds_texts_and_tuples_of_its_own():
+    Ranged(some_params(), decay_rate=-0.5, mode="slow", clip=(2, 7), limit=3)
+    with pytest.raises(
+        UsageError, match=r"decay_rate of Ranged is out of range: got 0\.5, wanted a number from -1, be"
+    ):
+        Ranged(some_params(), decay_rate=0.5)
+    with pytest.raises(UsageError, match="mode of Ranged is of the wrong type: got 3, wanted str"):
+        Ranged(some_params(), mode=3)
+
+
+def test_an_optimizer_whose_arguments_lack_defaults_is_refused_by_their_names():
+    def bare(params, lr=1e-3, *, rho, **kwargs):
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="optimizer bare: arguments without a default: rho, kwargs; give each"):
+        register("bare", bare)
+    assert "bare" not in OPTIMIZERS

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from nemo_lite.backends.pytorch.optim.options import Options, Range, check_options
 from nemo_lite.errors import UsageError
-
-# Any: torch keeps numbers, pairs of numbers, flags and tensors in such dictionaries.
-Options: TypeAlias = "dict[str, Any]"
-
-_FLAGS = ("amsgrad", "grad_averaging", "luc")
 
 
 class ForeachOptimizer(Optimizer):
-    """Base of optimizers that update many tensors at once: a subclass gives ``_update``.
+    """Base of optimizers that update many tensors at once; ``lamb.py`` is the example.
 
-    A step must not read a value back from the device: the host would wait for it.
+    A subclass gives ``_update``, and ``_start`` unless its state is Adam's. ``state["step"]`` is counted here: in
+    ``_update`` it is 1 at a parameter's first step. A step must not read a value back from the device: the host would
+    wait for it.
     """
 
+    ranges: ClassVar[Mapping[str, Range]] = {}  # bounds of options, where `check_options` has others
+
     def __init__(self, params: ParamsT, defaults: Options) -> None:
-        check_ranges(type(self).__name__, defaults)
+        check_options(type(self).__name__, defaults, type(self))
         super().__init__(params, defaults)
 
     def __setstate__(self, state: Options) -> None:
@@ -48,6 +47,7 @@ class ForeachOptimizer(Optimizer):
                 for param in params:
                     state = self.state[param]
                     if not state:
+                        state["step"] = 0
                         self._start(param, group, state)
                     state["step"] += 1
                 self._update(params, [grad_of(param) for param in params], group)
@@ -59,7 +59,7 @@ class ForeachOptimizer(Optimizer):
 
     def _start(self, param: Tensor, group: Options, state: Options) -> None:
         """Fill the state of a parameter that has its first gradient; here with Adam's two moving averages."""
-        state.update(step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
+        state.update(exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
         if group.get("amsgrad"):
             state["max_exp_avg_sq"] = torch.zeros_like(param)
 
@@ -104,24 +104,3 @@ def _alike(params: Iterable[Tensor]) -> Iterable[list[Tensor]]:
         if param.grad is not None:
             alike.setdefault((param.device, param.dtype), []).append(param)
     return alike.values()
-
-
-def check_ranges(name: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError for a value that no optimizer can use."""
-    for key, value in options.items():
-        if key in _FLAGS:
-            if not isinstance(value, bool):
-                raise UsageError(f"{key} of {name} is not a truth value", got=repr(value), wanted="True or False")
-        elif key == "betas":
-            if not (
-                isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_from_0(v) and v < 1 for v in value)
-            ):
-                raise UsageError(
-                    f"betas of {name} are out of range", got=repr(value), wanted="two numbers from 0, below 1"
-                )
-        elif not _is_from_0(value):
-            raise UsageError(f"{key} of {name} is out of range", got=repr(value), wanted="a number from 0")
-
-
-def _is_from_0(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments, norms
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments, norms
+from nemo_lite.backends.pytorch.optim.options import Options
 
 
 class Lamb(ForeachOptimizer):

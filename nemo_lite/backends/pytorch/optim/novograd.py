@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, grad_of, norm_dtype, norms
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, grad_of, norm_dtype, norms
+from nemo_lite.backends.pytorch.optim.options import Options
 
 
 class Novograd(ForeachOptimizer):
@@ -61,7 +62,7 @@ class Novograd(ForeachOptimizer):
     def _start(self, param: Tensor, group: Options, state: Options) -> None:
         # With v = |g|^2 already here, the moving average of the first step leaves it exactly as it is.
         first = norms([grad_of(param)])[0].square()
-        state.update(step=0, exp_avg=torch.zeros_like(param), exp_avg_sq=first)
+        state.update(exp_avg=torch.zeros_like(param), exp_avg_sq=first)
         if group["amsgrad"]:
             state["max_exp_avg_sq"] = torch.zeros_like(first)
 
