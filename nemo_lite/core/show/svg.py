@@ -120,7 +120,8 @@ class _Drawing:
         numbers: dict[object, int] = {}
         pairs = [(port, peer) for box in self._boxes for port in box.outputs for peer in port.peers]
         for port, peer in pairs:
-            start, bend, end = port.box.top + port.box.height, port.box.floor + LABEL_HEIGHT, peer.box.top
+            start, bend, tip = port.box.top + port.box.height, port.box.floor + LABEL_HEIGHT, peer.box.top
+            end = tip - 6 * bool(peer.box.height)  # inside the arrowhead, so that its tip is sharp
             draws_start = peer is port.peers[0]  # a line drawn twice looks thicker than the others
             if end > bend:
                 yield _curve(port.x, peer.x, start if draws_start else bend, bend, end)
@@ -128,9 +129,9 @@ class _Drawing:
                 number = numbers.setdefault(port.wire, len(numbers) + 1)
                 if draws_start:
                     yield from _column_end(port.x, start, bend + RADIUS, number)
-                yield from _column_end(peer.x, end, end - 4 * RADIUS, number)
+                yield from _column_end(peer.x, end, tip - 4 * RADIUS, number)
             if peer.box.height:
-                yield f'<path class="end" d="M {peer.x - 4.5:.1f} {end - 8:.1f} h 9 l -4.5 8 Z"/>'
+                yield f'<path class="end" d="M {peer.x - 4.5:.1f} {tip - 8:.1f} h 9 l -4.5 8 Z"/>'
 
     def _label(self, port: Port) -> Iterator[str]:
         """Type and shape on a wire that leaves a node; a wire that no node takes ends below them."""
