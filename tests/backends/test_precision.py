@@ -56,3 +56,15 @@ def test_gradients_are_clipped_to_the_norm_before_the_step():
     precision.backward((weight * torch.tensor([3.0, 4.0])).sum())
     precision.update(optimizer, [weight], max_grad_norm=1.0)
     torch.testing.assert_close(weight.detach(), -torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("level", [Optimization.mxprO0, Optimization.mxprO1])
+def test_without_float16_losses_are_not_scaled_and_there_is_no_scale_to_save(level):
+    weight = torch.nn.Parameter(torch.ones(2))
+    precision = Precision(level, CPU)
+    precision.backward(weight.sum())
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [1.0, 1.0]
+    assert precision.state_dict() == {}
+    precision.load_state_dict({"scale": 8.0})  # what a float16 run wrote: nothing happens
+    precision.load_state_dict({})

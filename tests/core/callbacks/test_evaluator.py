@@ -62,6 +62,12 @@ def test_without_a_start_there_is_no_evaluation_at_step_0(wires):
     assert steps_evaluated(state) == [4, 8]
 
 
+def test_without_a_start_a_resumed_run_evaluates_after_its_first_step(wires):
+    callback, _ = evaluating(wires, eval_step=4, eval_at_start=False)
+    state = train(FakeState(step=8), [callback], steps_per_epoch=6)
+    assert steps_evaluated(state) == [8, 12, 13]
+
+
 def test_the_end_is_not_evaluated_twice(wires):
     callback, _ = evaluating(wires, eval_step=1)
     state = train(FakeState(), [callback], steps_per_epoch=3)
