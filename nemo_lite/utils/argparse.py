@@ -77,8 +77,11 @@ class LaunchedParser(OneLineParser):
         add("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
         add("--world_size", type=positive_int, help="number of processes, with --init_method")
         add("--dist_backend", choices=("nccl", "gloo"), help="what exchanges gradients (default: nccl on GPUs)")
-        add("--dist_timeout", type=seconds, default=600.0, help="seconds that processes wait for the slowest of them")
-        add("--dist_start_timeout", type=seconds, default=60.0, help="the same at the start, until all are there")
+        timeout_help = (
+            "seconds a rank may wait for another one; then the run ends with a report that names the late rank"
+        )
+        add("--dist_timeout", type=seconds, default=600.0, help=timeout_help)
+        add("--dist_start_timeout", type=seconds, default=60.0, help="seconds until all processes must have started")
 
     def add_run_options(self, placements: type[Enum], load_dir: str | None = None) -> None:
         """The options of a script that runs a model: modules of one's own, device, precision, checkpoints.

@@ -7,4 +7,4 @@ from nemo_lite.utils.launch.launchers import launch_line as launch_line
 from nemo_lite.utils.launch.launchers import rank_in as rank_in
 from nemo_lite.utils.launch.launchers import restart_warning as restart_warning
 
-Place = ProcessInfo  # its name before
+Place = ProcessInfo  # its former name, kept for scripts that import it

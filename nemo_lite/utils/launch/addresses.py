@@ -103,11 +103,11 @@ def _hosts_of(entry: str, nodelist: str) -> list[str]:
     return [
         f"{match['head']}{number}{match['tail']}"
         for piece in match["ranges"].split(",")
-        for number in _numbers(piece, nodelist)
+        for number in _expand_range(piece, nodelist)
     ]
 
 
-def _numbers(piece: str, nodelist: str) -> list[str]:
+def _expand_range(piece: str, nodelist: str) -> list[str]:
     match = _RANGE.fullmatch(piece)
     first = match["first"] if match else ""
     last = match["last"] or first if match else ""

@@ -13,19 +13,19 @@ from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.launch.addresses import derived_port, host_names, is_loopback, tasks_of_node, tcp_address
 from nemo_lite.utils.launch.launchers import (
     LAUNCHERS,
-    ROLES,
+    NUMBERS,
     SLURM,
     SLURM_NODELIST,
     SLURM_STEP_ID,
     TORCH,
     Launcher,
     find_launcher,
+    first_set,
     number_in,
     parse_number,
-    set_variable,
 )
 
-_START = "start the script with torchrun, which sets all three"
+_START = "start the script with torchrun, which sets RANK, WORLD_SIZE and LOCAL_RANK"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def who_am_i(
     world_size: int | str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> ProcessInfo | None:
-    """This process's rank, machine and meeting point, or ``None`` for a single process that no launcher started.
+    """Who this process is and where the ranks meet; ``None`` for a single process that no launcher started.
 
     A script that runs in a Slurm allocation without ``srun`` is a single process.
 
@@ -82,8 +82,8 @@ def who_am_i(
 
     Raises:
         UnknownNameError: no such launcher.
-        UsageError: sources that disagree, answers that are missing or out of range, a master that other machines
-            cannot reach.
+        UsageError: options and variables that contradict each other, numbers that are missing or out of range, a
+            master that other machines cannot reach.
     """
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", str(launcher), LAUNCHERS)
@@ -95,8 +95,8 @@ def who_am_i(
     found = find_launcher(launcher, is_distributed, environ)
     if found is None:
         return None
-    meeting = None if init_method in (None, "env://") else tcp_address(str(init_method))
-    numbers = _numbers(found, options, meeting, environ)
+    given_address = None if init_method in (None, "env://") else tcp_address(str(init_method))
+    numbers = _rank_numbers(found, options, given_address, environ)
     local_world_size, num_nodes = _machines(found, numbers["world_size"], environ)
     _check_ranges(numbers, local_world_size)
     several = _are_several_machines(numbers["world_size"], local_world_size, num_nodes)
@@ -107,7 +107,7 @@ def who_am_i(
         local_world_size,
         num_nodes,
         found.name,
-        _master(found, meeting, several, environ),
+        _master(found, given_address, several, environ),
         agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         restart_count=number_in(("TORCHELASTIC_RESTART_COUNT",), environ) or 0,
     )
@@ -116,61 +116,59 @@ def who_am_i(
 def _check_alone(options: Mapping[str, int | str | None], init_method: str | None, environ: Mapping[str, str]) -> None:
     """With launcher none: neither the environment nor the options may say that there are other processes."""
     found = find_launcher("auto", False, environ)
-    variable = set_variable(found.world_size, environ) if found else None
+    variable = first_set(found.world_size, environ) if found else None
     if variable and parse_number(variable, environ[variable]) > 1:
         raise UsageError(
             f"the launcher is none, and a launcher started {environ[variable]} processes",
             got=f"{variable}={environ[variable]}",
             remedy="leave --launcher out, or start the script once, without a launcher",
         )
-    said = [f"--{role} {value}" for role, value in options.items() if value is not None and str(value) != "0"]
+    said = [f"--{name} {value}" for name, value in options.items() if value is not None and str(value) != "0"]
     said += [f"--init_method {init_method}"] if init_method is not None else []
     if said:
         raise UsageError("the launcher is none", got=" ".join(said), remedy="leave one of them out")
 
 
-def _numbers(
+def _rank_numbers(
     launcher: Launcher,
     options: Mapping[str, int | str | None],
-    meeting: tuple[str, int] | None,
+    given_address: tuple[str, int] | None,
     environ: Mapping[str, str],
 ) -> dict[str, int]:
     """Rank, world size and local rank; all sources must agree on them."""
-    claims = {role: _claims(role, launcher, options[role], environ) for role in ROLES}
-    for role, said in claims.items():
+    claims = {name: _claims(name, launcher, options[name], environ) for name in NUMBERS}
+    for said in claims.values():
         if len(set(said.values())) > 1:
             raise UsageError(
-                f"sources disagree about the {role.replace('_', ' ')}",
-                got=" and ".join(said),
-                remedy="leave out what was set by hand",
+                f"{' and '.join(said)} contradict each other", remedy="remove the one that was set by hand"
             )
-    numbers = {role: next(iter(said.values())) for role, said in claims.items() if said}
-    on_one_machine = numbers.get("world_size") == 1 or (meeting is not None and is_loopback(meeting[0]))
-    if on_one_machine and "rank" in numbers and (meeting or launcher is not TORCH):
+    numbers = {name: next(iter(said.values())) for name, said in claims.items() if said}
+    on_one_machine = numbers.get("world_size") == 1 or (given_address is not None and is_loopback(given_address[0]))
+    if on_one_machine and "rank" in numbers and (given_address or launcher is not TORCH):
         numbers.setdefault("local_rank", numbers["rank"])
-    missing = [role for role in ROLES if role not in numbers]
+    missing = [name for name in NUMBERS if name not in numbers]
     if missing:
         said_texts = " ".join(text for said in claims.values() for text in said)
-        raise _missing(missing, said_texts, launcher, meeting is not None or launcher is not TORCH)
+        raise _missing(missing, said_texts, launcher, given_address is not None or launcher is not TORCH)
     return numbers
 
 
-def _claims(role: str, launcher: Launcher, option: int | str | None, environ: Mapping[str, str]) -> dict[str, int]:
-    """What the sources say about one role: the setting, as a text -> the number."""
-    claims = {} if option is None else {f"--{role} {option}": parse_number(f"--{role}", str(option))}
+def _claims(name: str, launcher: Launcher, option: int | str | None, environ: Mapping[str, str]) -> dict[str, int]:
+    """What the option and the variables say about one of `NUMBERS`: the setting, as a text -> the number."""
+    claims = {} if option is None else {f"--{name} {option}": parse_number(f"--{name}", str(option))}
     # torch's names are often set by hand in a job's script, beside a launcher that does not use them.
     for source in (launcher, TORCH):
-        variable = set_variable(source.of(role), environ)
+        variable = first_set(source.variables_for(name), environ)
         if variable:
             claims[f"{variable}={environ[variable]}"] = parse_number(variable, environ[variable])
     return claims
 
 
-def _missing(roles: Sequence[str], said: str, launcher: Launcher, takes_options: bool) -> UsageError:
-    names = " and ".join(launcher.of(role)[0] for role in roles)
-    options = " and ".join(f"--{role}" for role in roles)
+def _missing(names: Sequence[str], said: str, launcher: Launcher, takes_options: bool) -> UsageError:
+    variables = " and ".join(launcher.variables_for(name)[0] for name in names)
+    options = " and ".join(f"--{name}" for name in names)
     return UsageError(
-        f"{names} {'is' if len(roles) == 1 else 'are'} missing",
+        f"{variables} {'is' if len(names) == 1 else 'are'} missing",
         got=said,
         remedy=f"give {options}, or {_START}" if takes_options else f"{_START}, or leave all out to run one process",
     )
@@ -180,10 +178,10 @@ def _machines(launcher: Launcher, world_size: int, environ: Mapping[str, str]) -
     """Number of processes on this machine and number of machines, as far as the launcher says it."""
     num_nodes = number_in(launcher.num_nodes, environ, least=1)
     if launcher is SLURM:
-        nodes = set_variable(SLURM_NODELIST, environ)
+        nodes = first_set(SLURM_NODELIST, environ)
         if num_nodes is None and nodes:
             num_nodes = len(host_names(environ[nodes]))
-        tasks = environ.get(set_variable(launcher.local_world_size, environ) or "", "")
+        tasks = environ.get(first_set(launcher.local_world_size, environ) or "", "")
         count = tasks_of_node(tasks, number_in(("SLURM_NODEID",), environ))
         # What the whole job asked for may be more than this step has.
         return count if count and count <= world_size else None, num_nodes
@@ -205,7 +203,7 @@ def _are_several_machines(world_size: int, local_world_size: int | None, num_nod
 
 
 def _check_ranges(numbers: Mapping[str, int], local_world_size: int | None) -> None:
-    rank, world_size, local_rank = (numbers[role] for role in ROLES)
+    rank, world_size, local_rank = (numbers[name] for name in NUMBERS)
     size = world_size if local_world_size is None else local_world_size
     for is_wrong, problem, got in (
         (rank >= world_size, "the rank is not below the world size", f"rank {rank} of {world_size}"),
@@ -221,16 +219,16 @@ def _check_ranges(numbers: Mapping[str, int], local_world_size: int | None) -> N
 
 
 def _master(
-    launcher: Launcher, meeting: tuple[str, int] | None, several: bool | None, environ: Mapping[str, str]
+    launcher: Launcher, given_address: tuple[str, int] | None, several: bool | None, environ: Mapping[str, str]
 ) -> tuple[str, int]:
     """Host and port where ranks meet: as asked, MASTER_ADDR and MASTER_PORT, or what can be derived."""
     set_host, set_port = environ.get("MASTER_ADDR"), number_in(("MASTER_PORT",), environ, least=1)
     if set_port is not None and set_port >= 2**16:
         raise UsageError("is not a port", place="MASTER_PORT", got=str(set_port), wanted="a number below 65536")
     unset = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if meeting is not None:
-        _check_same_address(meeting, set_host or meeting[0], set_port or meeting[1])
-        host, port = meeting
+    if given_address is not None:
+        _check_same_address(given_address, set_host or given_address[0], set_port or given_address[1])
+        host, port = given_address
     elif launcher is TORCH and unset:
         raise UsageError(
             f"{' and '.join(unset)} {'is' if len(unset) == 1 else 'are'} missing: ranks do not know where to meet",
@@ -250,20 +248,20 @@ def _master(
     return host, port
 
 
-def _check_same_address(meeting: tuple[str, int], host: str, port: int) -> None:
-    is_same = host.lower() == meeting[0].lower() or (is_loopback(host) and is_loopback(meeting[0]))
-    if not is_same or port != meeting[1]:
+def _check_same_address(given_address: tuple[str, int], host: str, port: int) -> None:
+    is_same = host.lower() == given_address[0].lower() or (is_loopback(host) and is_loopback(given_address[0]))
+    if not is_same or port != given_address[1]:
         raise UsageError(
-            "sources disagree about where ranks meet",
-            got=f"--init_method tcp://{meeting[0]}:{meeting[1]} and MASTER_ADDR={host} MASTER_PORT={port}",
-            remedy="leave --init_method out",
+            f"--init_method tcp://{given_address[0]}:{given_address[1]} and MASTER_ADDR={host} MASTER_PORT={port} "
+            "contradict each other",
+            remedy="remove --init_method",
         )
 
 
 def _host_of_rank_0(launcher: Launcher, several: bool | None, environ: Mapping[str, str]) -> str:
     if several is False:
         return "127.0.0.1"
-    nodes = set_variable(SLURM_NODELIST, environ) if launcher is SLURM else None
+    nodes = first_set(SLURM_NODELIST, environ) if launcher is SLURM else None
     if nodes is None:
         raise UsageError(
             f"{launcher.name}'s variables do not say on which machine rank 0 is",
@@ -274,7 +272,7 @@ def _host_of_rank_0(launcher: Launcher, several: bool | None, environ: Mapping[s
 
 def _port(launcher: Launcher, environ: Mapping[str, str]) -> int:
     """A port that all ranks of a run derive alike, and other runs on the machine differently."""
-    variable = set_variable(launcher.run_id, environ)
+    variable = first_set(launcher.run_id, environ)
     if variable is None:
         raise UsageError(
             f"{launcher.name}'s variables do not say at which port ranks meet",

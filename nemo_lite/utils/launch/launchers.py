@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from nemo_lite.errors import UsageError
 
 LAUNCHERS = ("auto", "pytorch", "slurm", "mpi", "none")
-ROLES = ("rank", "world_size", "local_rank")
+# What a process has to know about itself.
+NUMBERS = ("rank", "world_size", "local_rank")
 
 # Slurm's numbers of steps that are not srun's own: the batch script, the shell of salloc, prolog and epilog.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -38,9 +39,9 @@ class Launcher:
     num_nodes: tuple[str, ...] = ()
     run_id: tuple[str, ...] = ()
 
-    def of(self, role: str) -> tuple[str, ...]:
-        """The names of a role's variables."""
-        names: tuple[str, ...] = getattr(self, role)
+    def variables_for(self, number: str) -> tuple[str, ...]:
+        """The names of the variables that may hold one of `NUMBERS`."""
+        names: tuple[str, ...] = getattr(self, number)
         return names
 
 
@@ -93,7 +94,7 @@ def find_launcher(wanted: str, is_distributed: bool, environ: Mapping[str, str])
                 remedy=f"start the script with {command}, or leave --launcher out",
             )
         return found
-    variables = [set_variable(TORCH.of(role), environ) for role in ROLES]
+    variables = [first_set(TORCH.variables_for(number), environ) for number in NUMBERS]
     if all(variables):
         return TORCH
     return mpi or step or (TORCH if is_distributed or any(variables) else None)
@@ -105,12 +106,12 @@ def _is_task_of_step(environ: Mapping[str, str]) -> bool:
     A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS as well, but no step number, or one of those that Slurm
     reserves for batch scripts and interactive shells.
     """
-    task, step = environ.get("SLURM_PROCID"), environ.get(set_variable(SLURM_STEP_ID, environ) or "", "")
+    task, step = environ.get("SLURM_PROCID"), environ.get(first_set(SLURM_STEP_ID, environ) or "", "")
     return bool(task) and (int(step) < _FIRST_SPECIAL_STEP if _NUMBER.fullmatch(step) else task != "0")
 
 
 def _find_mpi(in_step: bool, environ: Mapping[str, str]) -> Launcher | None:
-    if any(set_variable(OPENMPI.of(role), environ) for role in ROLES):
+    if any(first_set(OPENMPI.variables_for(number), environ) for number in NUMBERS):
         return OPENMPI
     # srun sets PMI_RANK for its tasks too, but not MPI_LOCALRANKID.
     return HYDRA if environ.get("MPI_LOCALRANKID") or (environ.get("PMI_RANK") and not in_step) else None
@@ -146,14 +147,14 @@ def launch_line(num_processes: int, argv: Sequence[str]) -> str:
     return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *argv])
 
 
-def set_variable(names: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """The first of the names that is set in the environment."""
+def first_set(names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """The name of the first of these variables that is set, or ``None``."""
     return next((name for name in names if environ.get(name)), None)
 
 
 def number_in(names: Sequence[str], environ: Mapping[str, str], least: int = 0) -> int | None:
     """The number in the first of the variables that is set. Raises UsageError for a text that is no such number."""
-    variable = set_variable(names, environ)
+    variable = first_set(names, environ)
     return None if variable is None else parse_number(variable, environ[variable], least)
 
 
