@@ -189,11 +189,13 @@ def test_a_slow_link_finishes_right_and_our_own_store_listens_on_it_alone(start,
     ("launcher", "lost"),
     [
         pytest.param(
-            srun, r"rank 0 \(node1, pid \d+\) is gone: the store that it serves at node1:\d+ does not answer", id="srun"
+            srun,
+            r"rank 0 \(node1, pid \d+\) cannot be reached: the store that it serves at node1:\d+ has not answered",
+            id="srun",
         ),
         pytest.param(
             torchrun,
-            r"the launcher of the first machine is gone: its store at node1:\d+ does not answer",
+            r"the launcher of the first machine cannot be reached: its store at node1:\d+ has not answered",
             id="torchrun",
         ),
     ],

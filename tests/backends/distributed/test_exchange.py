@@ -357,13 +357,13 @@ def test_an_error_of_the_rows_leaves_on_its_rank() -> None:
     assert finished[0].code != 0
 
 
-def long_row(megabytes: int) -> tuple[list[int], list[str], bool]:
-    marks: list[str] = []
+def long_row(megabytes: int) -> tuple[list[int], list[tuple[str, int | None]], bool]:
+    marks: list[tuple[str, int | None]] = []
     sent: list[int] = []
 
     @contextmanager
-    def mark(name: str) -> Any:
-        marks.append(name)
+    def mark(name: str, partner: int | None) -> Any:
+        marks.append((name, partner))
         yield
 
     def spied(send: Any) -> Any:
@@ -388,9 +388,10 @@ def test_a_row_of_40_mebibytes_travels_in_pieces_and_every_exchange_is_marked() 
         assert right
         assert sent[:-1] == [4 * 2**20] * 10
         assert 0 < sent[-1] < 100  # the header's share
-    asked = ["rank 0 asks for it", "sizes of all ranks"]
-    names = [f"rounds, round 1: {what}" for what in (*asked, "rank 1 to rank 0")]
-    assert first[1] == second[1] == names + [f"rounds, round 2: {what}" for what in asked]
+    asked = ["rank 0 asks for the next", "sizes of all ranks"]
+    of_all = [[(f"evaluation results, round {number}: {what}", None) for what in asked] for number in (1, 2)]
+    for (_, marks, _), partner in ((first, 1), (second, 0)):
+        assert marks == [*of_all[0], ("evaluation results, round 1: rank 1 to rank 0", partner), *of_all[1]]
     assert time.perf_counter() - started < 10
 
 

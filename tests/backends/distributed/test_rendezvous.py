@@ -36,9 +36,9 @@ def meet_and_tell(seconds, **kwargs):
     meeting.store.set(f"saw/{os.environ['RANK']}", "x")
     meeting.connect().wait(["saw/0", "saw/1"])
     found = listeners(meeting.address[1]) if Path("/proc/net/tcp").exists() else []
-    # The host may only leave when the others are through.
+    # The rank that serves the store may only leave when the others are through.
     meeting.store.add("done", 1)
-    while meeting.is_host and meeting.store.add("done", 0) < 2:
+    while meeting.serves_store and meeting.store.add("done", 0) < 2:
         time.sleep(0.02)
     env = {name: os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     return [(m.rank, m.pid, m.interface, m.address) for m in meeting.members], os.getpid(), env, found
@@ -152,7 +152,7 @@ def meet_after_a_restart():
     first = meet(me(port, agent_hosts_store=True), 20.0)
     first.store.set("left behind", "x")
     second = meet(me(port, agent_hosts_store=True, restart_count=1), 20.0)
-    return second.store.check(["left behind"]), first.is_host or second.is_host
+    return second.store.check(["left behind"]), first.serves_store or second.serves_store
 
 
 def serve_a_store(port):
@@ -161,7 +161,7 @@ def serve_a_store(port):
     return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
 
 
-def test_a_restarted_attempt_does_not_read_what_the_last_one_left_and_nobody_hosts_beside_an_agent():
+def test_a_restarted_attempt_does_not_read_what_the_last_one_left_and_nobody_serves_one_beside_an_agent():
     port = free_port()
     agent = serve_a_store(port)
     assert results_of(2, meet_after_a_restart, env={"AGENT_PORT": str(port)}) == [(False, False)] * 2

@@ -21,8 +21,8 @@ class Replica(Protocol):
     """A module whose gradients are averaged over the ranks. Keep it for as long as the module trains.
 
     Attributes:
-        is_unchecked: the gradients of all trained weights are waited for, and nobody has checked yet that the loss
-            depends on them all.
+        is_unchecked: DDP waits for the gradient of every trained weight; if the loss does not depend on one, it waits
+            for ever. True until this is checked.
     """
 
     is_unchecked: bool

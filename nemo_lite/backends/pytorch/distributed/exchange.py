@@ -87,7 +87,8 @@ class Exchange:
         group: all ranks, on gloo.
         rank, world_size: this process in the group.
         piece_bytes: no message is longer.
-        mark: a context for each exchange; it is given the exchange's name, for reports about ranks that hang.
+        mark: a context for each exchange, for reports about ranks that hang; it is given the exchange's name and, in a
+            transfer between two ranks, the other one (else ``None``).
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Exchange:
         rank: int,
         world_size: int,
         piece_bytes: int = _PIECE_BYTES,
-        mark: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+        mark: Callable[[str, int | None], AbstractContextManager[Any]] = lambda name, partner: nullcontext(),
     ) -> None:
         self._group, self._rank, self._world_size = group, rank, world_size
         self._piece_bytes, self._mark = piece_bytes, mark
@@ -123,7 +124,7 @@ class Exchange:
         """
         self.end_rounds()
         header, *buffers = encode(value) if self._rank == 0 else [torch.empty(0, dtype=torch.uint8)]
-        with self._mark("share: rank 0 to all ranks"):
+        with self._mark("share: rank 0 to all ranks", None):
             size = torch.tensor([len(header)])
             dist.broadcast(size, group=self._group, group_src=0)
             if self._rank == 0:
@@ -147,7 +148,7 @@ class Exchange:
         self.end_rounds()
         source = iter(rows)
         for number in count(1):
-            name = f"rounds, round {number}"
+            name = f"evaluation results, round {number}"
             arrived = self._round(source, name) if self._goes_on(name) else None
             if arrived is None:
                 return
@@ -155,16 +156,17 @@ class Exchange:
                 try:
                     yield arrived
                 except GeneratorExit:
-                    # An error may be the reason: the others must not take it for the end of the rounds.
-                    self._left_in = f"rounds, round {number + 1}"
+                    # Do not end the rounds here: the generator may be closing because of an error, and then the other
+                    # ranks must get the error, not a normal end of rounds.
+                    self._left_in = f"evaluation results, round {number + 1}"
                     raise
             del arrived  # before the next round is there
 
     def end_rounds(self) -> None:
         """Tell the other ranks that no further rounds come, if rank 0 left an iteration of them early.
 
-        Call it where no error has just happened. Only rank 0 does anything: the others are still in that iteration, or
-        in whatever comes after it.
+        Not called from the generator's close, see :meth:`rounds`. Only rank 0 does anything: the others are still in
+        that iteration, or in whatever comes after it.
         """
         if self._left_in is not None:
             name, self._left_in = self._left_in, None
@@ -172,7 +174,7 @@ class Exchange:
 
     def _goes_on(self, name: str, wanted: bool = True) -> bool:
         """Whether rank 0 asks for the round."""
-        with self._mark(f"{name}: rank 0 asks for it"):
+        with self._mark(f"{name}: rank 0 asks for the next", None):
             flag = torch.tensor([int(wanted)])
             dist.broadcast(flag, group=self._group, group_src=0)
         return bool(flag)
@@ -193,7 +195,7 @@ class Exchange:
         return self._broadcast(torch.empty(num_bytes, dtype=torch.uint8))
 
     def _sizes(self, mine: int, name: str) -> list[int]:
-        with self._mark(f"{name}: sizes of all ranks"):
+        with self._mark(f"{name}: sizes of all ranks", None):
             sizes = list(torch.zeros(self._world_size, 1, dtype=torch.int64).unbind())
             dist.all_gather(sizes, torch.tensor([mine]), group=self._group)
         return [int(size) for size in sizes]
@@ -201,7 +203,7 @@ class Exchange:
     def _arrived(self, parcel: torch.Tensor, sizes: list[int], name: str) -> list[Any]:
         """The values of all ranks that sent one, on rank 0; its own is decoded too, so that all have the same types."""
         if self._rank != 0 and len(parcel):
-            with self._mark(f"{name}: rank {self._rank} to rank 0"):
+            with self._mark(f"{name}: rank {self._rank} to rank 0", 0):
                 for piece in self._pieces(parcel):
                     dist.send(piece, group=self._group, group_dst=0)
         if self._rank != 0:
@@ -211,7 +213,7 @@ class Exchange:
 
     def _received(self, rank: int, size: int, name: str) -> torch.Tensor:
         arrived = torch.empty(size, dtype=torch.uint8)
-        with self._mark(f"{name}: rank {rank} to rank 0"):
+        with self._mark(f"{name}: rank {rank} to rank 0", rank):
             for piece in self._pieces(arrived):
                 dist.recv(piece, group=self._group, group_src=rank)
         return arrived

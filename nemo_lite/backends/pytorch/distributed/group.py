@@ -173,7 +173,7 @@ class ProcessGroup:
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
         total = torch.tensor(values, dtype=torch.float64)
-        with self._together("vote"):
+        with self._together("sum of per-rank numbers"):
             dist.all_reduce(total, group=self._open.group)
         summed: list[float] = total.tolist()
         return summed
@@ -187,7 +187,7 @@ class ProcessGroup:
         if not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1).double().cpu() for tensor in tensors])
-        with self._together("mean of statistics"):
+        with self._together("averaging batch-norm statistics"):
             dist.all_reduce(flat, group=self._open.group)
         parts = torch.split(flat / self.world_size, [tensor.numel() for tensor in tensors])
         with torch.no_grad():
@@ -225,23 +225,30 @@ class ProcessGroup:
         return self._monitor.collective(label)
 
     def _end_rounds(self) -> None:
-        """Not called where an iteration is dropped: an error may be the cause, of which guarded() tells the others."""
+        """Tell the other ranks that no further rounds come, where rank 0 left an iteration early.
+
+        Not called from the generator's close: it may be closing because of an error, and then the other ranks must get
+        the error, not a normal end of rounds.
+        """
         if self._links is not None:
             self._links.exchange.end_rounds()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Tell the other ranks of an error that leaves; explain an error that another rank caused by that rank's."""
+        """If the block raises: report the error to the other ranks, and leave the group.
+
+        If it only follows from another rank's failure (e.g. "connection closed"), raise that rank's error instead.
+        """
         try:
             yield
             self._end_rounds()
         except BaseException as error:
-            explained = self._monitor.explained(error)
-            self._monitor.fail(explained)
+            cause = self._monitor.wait_for_cause(error)
+            self._monitor.report_own_error(cause)
             self.close()
-            if explained is error:
+            if cause is error:
                 raise
-            raise explained from error
+            raise cause from error
 
     def close(self) -> None:
         """Leave the group. Closing twice does nothing."""

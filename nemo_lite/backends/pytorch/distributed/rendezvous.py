@@ -1,6 +1,6 @@
 """Rendezvous: how the ranks of a run find each other within a timeout, and the errors when some do not come.
 
-The store is torch's TCPStore. It has no authentication, so one that we host listens on one address only: the loopback
+The store is torch's TCPStore. It has no authentication, so one that we serve listens on one address only: the loopback
 where all ranks are on one machine. What happens after the rendezvous is in other files.
 """
 
@@ -28,7 +28,7 @@ from nemo_lite.utils import logging
 from nemo_lite.utils.launch import ProcessInfo
 
 _POLL_SECONDS = 0.1
-# How long the host of the store stays after a refusal, so that waiting ranks read it: several polls.
+# How long the rank that serves the store stays after a refusal, so that waiting ranks read it: several polls.
 _LINGER_SECONDS = 0.5
 
 
@@ -41,7 +41,7 @@ class Member(NamedTuple):
         pid: its process there.
         interface: by which it reaches the others; "" where that is not known.
         address: its address on that interface.
-        machine: equal for two ranks only if each can see whether the other's process exists.
+        process_space: equal for two ranks only if each can see whether the other's process exists.
         problems: what it found wrong with the user's choice of interfaces.
     """
 
@@ -50,7 +50,7 @@ class Member(NamedTuple):
     pid: int
     interface: str
     address: str
-    machine: str
+    process_space: str
     problems: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Meeting:
     Attributes:
         store: shared by the ranks; keys of other attempts are not seen.
         members: all ranks, in order.
-        is_host: this process serves the store.
+        serves_store: this process serves the store.
         address: of the store.
         prefix: before all keys of this attempt.
         timeout: for calls that wait.
@@ -72,7 +72,7 @@ class Meeting:
 
     store: Store
     members: tuple[Member, ...]
-    is_host: bool
+    serves_store: bool
     address: tuple[str, int]
     prefix: str
     timeout: timedelta
@@ -96,14 +96,14 @@ def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
     """
     deadline = time.monotonic() + timeout_seconds
     address = (numeric_address(info), info.master[1])
-    is_host = info.rank == 0 and not info.agent_hosts_store
+    serves_store = info.rank == 0 and not info.agent_hosts_store
     timeout = timedelta(seconds=timeout_seconds)
-    client = _host(address, timeout) if is_host else _join(address, info, timeout_seconds)
+    client = _serve(address, timeout) if serves_store else _join(address, info, timeout_seconds)
     prefix = f"nemo_lite/{info.restart_count}"
     store = PrefixStore(prefix, client)
-    me = _introduction(info, address)
+    me = _own_record(info, address)
     try:
-        _announce(store, me, info.world_size)
+        _write_record(store, me, info.world_size)
         members = _all_members(store, info, deadline, timeout_seconds)
     except dist.DistError as error:
         raise DistributedError(
@@ -111,15 +111,15 @@ def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
             remedy="the process that served it has ended: see the messages of rank 0 and of its launcher",
         ) from error
     except DistributedError:
-        if is_host:
+        if serves_store:
             time.sleep(_LINGER_SECONDS)
         raise
     for problem in sorted({f"{member.host}: {line}" for member in members for line in member.problems}):
         logging.warning("%s", problem)
-    return Meeting(store, members, is_host, address, prefix, timeout)
+    return Meeting(store, members, serves_store, address, prefix, timeout)
 
 
-def _host(address: tuple[str, int], timeout: timedelta) -> TCPStore:
+def _serve(address: tuple[str, int], timeout: timedelta) -> TCPStore:
     """Serve a store on that address only; by default it would listen on all interfaces."""
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
     # The port of a run that just ended may be used again at once; one in use is still refused.
@@ -190,13 +190,15 @@ def _unreachable(address: tuple[str, int], info: ProcessInfo, timeout_seconds: f
     )
 
 
-def _introduction(info: ProcessInfo, address: tuple[str, int]) -> Member:
+def _own_record(info: ProcessInfo, address: tuple[str, int]) -> Member:
     route = route_to(*address)
     problems = use_route(route, address)
-    return Member(info.rank, socket.gethostname(), os.getpid(), route.interface, route.address, _machine(), problems)
+    return Member(
+        info.rank, socket.gethostname(), os.getpid(), route.interface, route.address, _process_space(), problems
+    )
 
 
-def _machine() -> str:
+def _process_space() -> str:
     """A text that is equal for processes that see each other and share a network; it differs between containers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -205,8 +207,8 @@ def _machine() -> str:
         return socket.gethostname()
 
 
-def _announce(store: Store, me: Member, world_size: int) -> None:
-    """Write a record. A second process with the same rank, or another world size, ends the rendezvous."""
+def _write_record(store: Store, me: Member, world_size: int) -> None:
+    """Write this rank's record. A second process with the same rank, or another world size, ends the rendezvous."""
     said = store.compare_set("world_size", "", json.dumps([world_size, str(me)]))
     wanted, who = json.loads(said)
     if wanted != world_size:

@@ -161,7 +161,7 @@ def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
     made: Any = type(unit)
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(made, name, getattr(before, name))
-    made.of_one_object = True
+    made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
     setattr(made, SHARDED, True)
 
 

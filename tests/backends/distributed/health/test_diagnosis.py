@@ -22,12 +22,12 @@ def seen(rank, status=None, silent=0.0, process=""):
     return Observation(Member(rank, f"node{rank}", 100 + rank, "eth0", "", f"machine{rank}"), status, silent, process)
 
 
-def found(observations, sees_all=True):
-    return diagnose(observations, TIMEOUTS, sees_all)
+def found(observations, has_all_heartbeats=True):
+    return diagnose(observations, TIMEOUTS, has_all_heartbeats)
 
 
-def blamed(observations, sees_all=True):
-    return int(found(observations, sees_all).problem.split()[1])
+def blamed(observations, has_all_heartbeats=True):
+    return int(found(observations, has_all_heartbeats).problem.split()[1])
 
 
 def waiting(seconds=1.0, num_collectives=7, label="vote", **kwargs):
@@ -53,6 +53,20 @@ def test_a_rank_that_lives_but_is_silent_hangs_and_is_not_gone():
     assert diagnosis.problem.startswith("rank 1 (node1, pid 101) hangs at step 12")
 
 
+def test_a_stopped_rank_is_named_with_how_to_continue_it():
+    assert found([seen(0, waiting()), seen(1, Status(5, 12, "evaluation"), 5.0, "stopped")]) is None
+    assert found([seen(0, waiting()), seen(1, Status(5, 12, "evaluation"), 6.0, "stopped")]).report() == (
+        "rank 1 (node1, pid 101) is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen at step 12 in evaluation; "
+        "continue it with kill -CONT 101: it ends then, as the others do; start the run again"
+    )
+
+
+def test_a_rank_outside_of_training_steps_has_no_step():
+    status = Status(5, None, "evaluation")
+    assert status.at_step == "outside of training steps in evaluation"
+    assert "last seen outside of training steps in evaluation" in found([seen(0, status, process="gone")]).problem
+
+
 def test_a_rank_still_starting_is_no_alarm():
     assert found([seen(0, waiting()), seen(1, None, 30.0)]) is None
     assert blamed([seen(0, waiting()), seen(1, None, 60.0)]) == 1
@@ -67,7 +81,15 @@ def test_a_rank_that_computes_is_no_alarm_while_nobody_waits_too_long_for_it():
 def test_waiting_for_gradients_counts_as_waiting():
     diagnosis = found([seen(0, Status(5, 12, "backward", True, 61.0)), seen(1, Status(5, 12, "waiting for data"))])
     assert diagnosis.problem.startswith("rank 1 (")
-    assert diagnosis.problem.endswith("while rank 0 waits for it in backward")
+    assert diagnosis.problem.endswith("while rank 0 waits for it in backward for 61 s")
+
+
+def test_a_rank_that_computes_without_end_in_its_own_backward_cannot_be_told_from_one_that_waits():
+    diagnosis = found([seen(rank, Status(5, 12, "backward", True, 61.0 + rank)) for rank in range(2)])
+    assert diagnosis.problem == "backward does not end although all ranks are in it"
+    assert diagnosis.remedy.startswith(
+        "either one of them computes there without end, or the data does not get from one rank to the other: check "
+    )
 
 
 def test_of_several_late_ranks_the_one_that_is_farthest_behind_is_named():
@@ -81,10 +103,12 @@ def test_of_several_late_ranks_the_one_that_is_farthest_behind_is_named():
 def test_the_odd_ones_out_are_named_and_all_in_one_collective_is_the_networks_fault():
     three = [seen(0, waiting(61.0)), seen(1, waiting(61.0, label="gather")), seen(2, waiting(61.0))]
     diagnosis = found(three)
-    assert "ranks 0, 2 are in collective 7 (vote), rank 1 is in collective 7 (gather)" in diagnosis.problem
+    assert diagnosis.problem == (
+        "mismatched collectives: ranks 0, 2 are in collective 7 (vote), rank 1 is in collective 7 (gather)"
+    )
     same = found([three[0], three[2]])
     assert same.problem == "collective 7 (vote) does not end although all ranks are in it"
-    assert "GLOO_SOCKET_IFNAME" in same.remedy
+    assert same.remedy.startswith("the data does not get from one rank to the other: check the interfaces (GLOO_SOCKET")
 
 
 def test_the_table_tells_where_each_rank_is_and_for_how_long():
@@ -95,7 +119,7 @@ def test_the_table_tells_where_each_rank_is_and_for_how_long():
     ]
     diagnosis = found(observations)
     assert diagnosis.table.splitlines() == [
-        "  rank  host   pid  step  where                for",
+        "  rank  host   pid  step  where                since",
         "  0     node0  100  12    collective 7 (vote)  61 s",
         "  1     node1  101  11    forward of encoder   62 s",
         "  2     node2  102  -     unknown              3.0 s",
@@ -113,30 +137,43 @@ def test_ranks_that_left_in_order_are_no_alarm():
 
 
 def test_a_rank_that_waits_for_one_other_blames_that_one():
-    transfer = waiting(61.0, label="gather: rank 2 to rank 0")
+    transfer = waiting(61.0, label="gather: rank 2 to rank 0", partner=2)
     ahead, behind = (
         Status(5, 13, "forward of encoder", num_collectives=7),
         Status(5, 12, "evaluation", num_collectives=7),
     )
     assert blamed([seen(0, transfer), seen(1, ahead), seen(2, behind)]) == 2
     voting = waiting(62.0, 8)
-    diagnosis = found([seen(0, transfer), seen(1, voting), seen(2, transfer)])
+    diagnosis = found([seen(0, transfer), seen(1, voting), seen(2, transfer._replace(partner=0))])
     assert diagnosis.problem == "gather: rank 2 to rank 0 does not end although both ranks are in it"
 
 
 def test_a_hung_rank_of_several_is_told_with_who_waits_for_it():
-    diagnosis = found([seen(0, waiting(61.0)), seen(1, Status(5, 11, "forward of encoder", False, 62.0))])
+    hung = Status(5, 11, "train.py:12 in main", False, 0.3)  # in a loop: the line was another one before
+    diagnosis = found([seen(0, waiting(61.0)), seen(1, hung)])
     assert diagnosis.problem == (
-        "rank 1 (node1, pid 101) hangs at step 11 in forward of encoder for 62 s, "
-        "while rank 0 waits for it in collective 7 (vote)"
+        "rank 1 (node1, pid 101) hangs at step 11 in train.py:12 in main, "
+        "while rank 0 waits for it in collective 7 (vote) for 61 s"
     )
+    assert diagnosis.remedy == (
+        "see the output of rank 1; if it was only slow there, raise --dist_timeout (dist_timeout=)"
+    )
+    several = found([seen(0, waiting(61.0)), seen(1, hung), seen(2, hung)])
+    assert several.problem.endswith("while rank 0 waits for them in collective 7 (vote) for 61 s")
+    assert several.remedy.startswith("see the output of ranks 1, 2; if they were only slow there, raise ")
 
 
 def test_a_lost_store_is_told_with_who_served_it():
-    host = seen(0, Status(5, 12, "evaluation"), process="stopped")
-    assert diagnose_lost_store(host, "node0:29500", 6.0).problem == (
-        "rank 0 (node0, pid 100) is gone: the store that it serves at node0:29500 does not answer for 6 s "
-        "(its process is stopped), last seen at step 12 in evaluation"
+    server = seen(0, Status(5, 12, "evaluation"))
+    assert diagnose_lost_store(server, "node0:29500", 6.0).problem == (
+        "rank 0 (node0, pid 100) cannot be reached: the store that it serves at node0:29500 has not answered for 6 s, "
+        "last seen at step 12 in evaluation"
+    )
+    assert diagnose_lost_store(server._replace(process="stopped"), "node0:29500", 6.0).problem == (
+        "rank 0 (node0, pid 100) is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen at step 12 in evaluation"
+    )
+    assert diagnose_lost_store(None, "node0:29500", 6.0).problem == (
+        "the launcher of the first machine cannot be reached: its store at node0:29500 has not answered for 6 s"
     )
     assert diagnose_lost_store(None, "node0:29500", 0.0).problem == (
         "the launcher of the first machine is gone: its store at node0:29500 was closed"

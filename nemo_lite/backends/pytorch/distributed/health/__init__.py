@@ -1,4 +1,4 @@
-"""Health of a run: heartbeats of the ranks, and one diagnosis when one hangs or dies. Others import from here only."""
+"""Heartbeats of the ranks, and one diagnosis when one hangs or dies. Import from this package, not from its files."""
 
 from nemo_lite.backends.pytorch.distributed.health.activity import BACKWARD as BACKWARD
 from nemo_lite.backends.pytorch.distributed.health.activity import EVALUATION as EVALUATION

@@ -7,7 +7,6 @@ ranks that hang.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from nemo_lite.backends.pytorch.distributed.rendezvous import Member
 from nemo_lite.errors import DistributedError
 
 _NETWORK = (
-    "the network between them does not carry it: look at the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
+    "the data does not get from one rank to the other: check the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
     "NCCL_DEBUG=INFO) and firewalls"
 )
 _KILLED = "see the end of its output; a system short of memory kills processes without a word (dmesg)"
@@ -25,7 +24,6 @@ _LOST = "its machine or the network to it failed, or its process was ended: see 
 _SEE_OUTPUT = "see the end of that process' own output"
 # Texts of gloo, its barrier that names ranks, and nccl when a collective took too long.
 _TIMED_OUT = re.compile(r"timed out|time-?out|monitoredBarrier", re.IGNORECASE)
-_TRANSFER = re.compile(r"rank (\d+) to rank (\d+)")
 
 RUNS, LEFT, FAILED, TOLD = "runs", "left", "failed", "told"
 
@@ -35,12 +33,14 @@ class Status(NamedTuple):
 
     Attributes:
         beat: number of the heartbeat.
-        step: the training step, ``None`` before the first.
+        step: the training step, ``None`` outside of training steps.
         activity: what it does, in a user's words.
         waits: it may wait for other ranks there.
-        seconds: how long it has been doing that.
+        seconds: since when step, activity and collective are the same. An activity in user code names its line, so
+            these are few in a loop there.
         num_collectives: how many collectives of all ranks it has begun.
-        collective: the name of the one it is in, "" outside.
+        collective: the label of the one it is in, or of the transfer between two ranks; "" outside.
+        partner: the other rank of that transfer; ``None`` in a collective and outside.
         network_error: what went wrong in that collective, "" while nothing did.
         state: it runs, has left in order, has failed, or was told that another one failed.
     """
@@ -52,21 +52,21 @@ class Status(NamedTuple):
     seconds: float = 0.0
     num_collectives: int = 0
     collective: str = ""
+    partner: int | None = None
     network_error: str = ""
     state: str = RUNS
 
     @property
     def at_step(self) -> str:
         """``at step 12 in forward of encoder``."""
-        return f"{'before the first step' if self.step is None else f'at step {self.step}'} in {self.where}"
+        return f"{'outside of training steps' if self.step is None else f'at step {self.step}'} in {self.where}"
 
     @property
     def where(self) -> str:
-        """The collective it is in, or else its activity."""
-        if not self.collective:
-            return self.activity
-        is_transfer = transfer_of(self.collective)
-        return self.collective if is_transfer else f"collective {self.num_collectives} ({self.collective})"
+        """The collective or the transfer it is in, or else its activity."""
+        if not self.collective or self.partner is not None:
+            return self.collective or self.activity
+        return f"collective {self.num_collectives} ({self.collective})"
 
 
 class Observation(NamedTuple):
@@ -88,11 +88,6 @@ class Observation(NamedTuple):
     def runs(self) -> bool:
         """It has not said that it ended."""
         return self.status is None or self.status.state == RUNS
-
-    @property
-    def stopped(self) -> str:
-        """A remark for messages."""
-        return " (its process is stopped)" if self.process == "stopped" else ""
 
 
 class Diagnosis(NamedTuple):
@@ -135,12 +130,6 @@ class Timeouts(NamedTuple):
     silence_after_error: float
 
 
-def transfer_of(label: str) -> tuple[int, int] | None:
-    """The two ranks that take part in something called ``gather: rank 1 to rank 0``; ``None`` for collectives."""
-    found = _TRANSFER.search(label)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def diagnose_error(member: Member, status: Status, error: BaseException) -> Diagnosis:
     """A rank ends with an error of its own."""
     lines = str(error).splitlines() or [""]
@@ -150,55 +139,63 @@ def diagnose_error(member: Member, status: Status, error: BaseException) -> Diag
     return Diagnosis(problem, _SEE_OUTPUT, exit_code=_exit_code(error))
 
 
-def diagnose_lost_store(host: Observation | None, address: str, silent_seconds: float) -> Diagnosis:
+def diagnose_lost_store(server: Observation | None, address: str, silent_seconds: float) -> Diagnosis:
     """The store does not answer any more.
 
     Args:
-        host: the rank that serves it; ``None`` for the launcher.
+        server: the rank that serves it; ``None`` for the launcher.
         address: of the store.
         silent_seconds: how long it has not answered; 0 if it closed its connections.
     """
-    sign = f"at {address} {f'does not answer for {silent_seconds:.0f} s' if silent_seconds else 'was closed'}"
-    by_silence = bool(silent_seconds)
-    if host is None:
-        problem = f"the launcher of the first machine is gone: its store {sign}"
-        return Diagnosis(problem, _LOST, by_silence=by_silence)
-    if host.process == "gone":
-        return _gone(host, "its process has ended")
-    return _gone(host, f"the store that it serves {sign}{host.stopped}", by_silence)
+    sign = f"at {address} {f'has not answered for {silent_seconds:.0f} s' if silent_seconds else 'was closed'}"
+    verb, by_silence = "cannot be reached" if silent_seconds else "is gone", bool(silent_seconds)
+    if server is None:
+        return Diagnosis(f"the launcher of the first machine {verb}: its store {sign}", _LOST, by_silence=by_silence)
+    if server.process == "gone":
+        return _gone(server, "is gone: its process has ended")
+    return _gone(server, f"{verb}: the store that it serves {sign}", by_silence)
 
 
-def diagnose(observations: Sequence[Observation], timeouts: Timeouts, sees_all: bool) -> Diagnosis | None:
+def diagnose(observations: Sequence[Observation], timeouts: Timeouts, has_all_heartbeats: bool) -> Diagnosis | None:
     """Why the ranks cannot go on; ``None`` while they can.
 
     Args:
         observations: in order of the ranks, this one included.
         timeouts: when to give up.
-        sees_all: these are all ranks. If not, only rank 0 decides who hangs, as long as its heartbeat comes.
+        has_all_heartbeats: true on rank 0. Other ranks only know rank 0's status; they judge hangs only when rank 0 is
+            silent.
     """
     found = _find_gone(observations, timeouts) or _find_ended(observations)
-    if found is None and (sees_all or _is_stale(observations[0], timeouts)):
+    if found is None and (has_all_heartbeats or _is_stale(observations[0], timeouts)):
         found = _find_hung(observations, timeouts)
     return found
 
 
 def _find_gone(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
+    """The first running rank whose process has ended, or that is silent for too long and is not known to be alive.
+
+    Too long is ``timeouts.silence``, or ``timeouts.silence_after_error`` once a rank reports an error of the network.
+    """
     has_error = any(seen.status and seen.status.network_error for seen in observations)
     allowed = timeouts.silence_after_error if has_error else timeouts.silence
     for seen in (each for each in observations if each.runs):
         if seen.process == "gone":
-            return _gone(seen, "its process has ended")
-        # A process that is alive but silent is waited for as for one that hangs: something blocks its threads.
+            return _gone(seen, "is gone: its process has ended")
+        # Before its first heartbeat a rank may be busy, as in a slow start of its GPU: it gets as long as a collective.
         limit = allowed if seen.status else timeouts.collective
+        # A process that is alive but silent is waited for as for one that hangs: something blocks its threads.
         if seen.process != "alive" and seen.silent_seconds >= limit:
-            return _gone(seen, f"no sign of life for {seen.silent_seconds:.0f} s{seen.stopped}", by_silence=True)
+            return _gone(seen, f"is gone: no sign of life for {seen.silent_seconds:.0f} s", by_silence=True)
     return None
 
 
 def _gone(seen: Observation, sign: str, by_silence: bool = False) -> Diagnosis:
     last = f", last seen {seen.status.at_step}" if seen.status else ""
-    remedy = _KILLED if seen.process else _LOST
-    return Diagnosis(f"{seen.member} is gone: {sign}{last}", remedy, by_silence=by_silence)
+    if seen.process == "stopped":
+        remedy = f"continue it with kill -CONT {seen.member.pid}: it ends then, as the others do; start the run again"
+        problem = f"{seen.member} is stopped (SIGSTOP, Ctrl-Z or a debugger){last}"
+        return Diagnosis(problem, remedy, by_silence=by_silence)
+    return Diagnosis(f"{seen.member} {sign}{last}", _KILLED if seen.process else _LOST, by_silence=by_silence)
 
 
 def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
@@ -215,44 +212,46 @@ def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
 
 
 def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
+    """The ranks to blame when one that waits has waited for ``timeouts.collective``, or its backend reported a timeout.
+
+    A rank waits in a labelled collective and in BACKWARD. In a transfer between two ranks its partner is blamed, else
+    those of the running ranks that do not wait that have begun the fewest collectives. If all wait: mismatched
+    collectives, or the network.
+
+    Limit: a rank that computes without end in its own backward counts as waiting, so it is never blamed by itself.
+    """
     running = {seen.member.rank: seen.status for seen in observations if seen.runs and seen.status}
     stale = {seen.member.rank for seen in observations if _is_stale(seen, timeouts)}
     waiting = {rank: status for rank, status in running.items() if status.waits and rank not in stale}
-    if not any(_waits_too_long(status, timeouts) for status in waiting.values()):
+    overdue = {rank: status for rank, status in waiting.items() if _waits_too_long(status, timeouts)}
+    if not overdue:
         return None
-    table = as_table(observations)
-    late = {rank: status for rank, status in running.items() if rank not in waiting}
-    waiter = max(waiting, key=lambda rank: waiting[rank].seconds)
-    if not late:
-        waiter = max(
-            waiting, key=lambda rank: (transfer_of(waiting[rank].collective) is not None, waiting[rank].seconds)
-        )
-    pair = transfer_of(waiting[waiter].collective)
-    if pair:
-        other = pair[0] if pair[1] == waiter else pair[1]
-        status = running.get(other)
-        if status is None or status.collective == running[waiter].collective:
-            problem = f"{running[waiter].collective} does not end although both ranks are in it"
-            return Diagnosis(problem, _NETWORK, table)
-        return _hung(observations, [other], waiter, running[waiter], table)
-    if not late:
-        return _uneven({rank: status.where for rank, status in waiting.items()}, table)
-    fewest = min(status.num_collectives for status in late.values())
-    blamed = [rank for rank, status in late.items() if status.num_collectives == fewest]
-    return _hung(observations, blamed, waiter, waiting[waiter], table)
+    # A transfer first: two ranks that are stuck in one keep all others waiting.
+    waiter = max(overdue, key=lambda rank: (overdue[rank].partner is not None, overdue[rank].seconds))
+    status, table = overdue[waiter], as_table(observations)
+    if status.partner is not None:
+        partner = running.get(status.partner)
+        if partner is None or partner.collective == status.collective:
+            return Diagnosis(f"{status.collective} does not end although both ranks are in it", _NETWORK, table)
+        return _hung(observations, [status.partner], waiter, status, table)
+    not_waiting = {rank: status for rank, status in running.items() if rank not in waiting}
+    if not not_waiting:
+        return _all_wait(waiting, table)
+    fewest_begun = min(status.num_collectives for status in not_waiting.values())
+    blamed = [rank for rank, status in not_waiting.items() if status.num_collectives == fewest_begun]
+    return _hung(observations, blamed, waiter, status, table)
 
 
 def _hung(
     observations: Sequence[Observation], blamed: Sequence[int], waiter: int, waiting: Status, table: str
 ) -> Diagnosis:
-    who = ", ".join(
-        f"{seen.member} hangs {seen.status.at_step} for {_seconds(seen.status.seconds + seen.silent_seconds)}"
-        for seen in observations
-        if seen.member.rank in blamed and seen.status
-    )
-    them = "it" if len(blamed) == 1 else "them"
-    problem = f"{who}, while rank {waiter} waits for {them} in {waiting.where}"
-    return Diagnosis(problem, "if it only needed longer there, let the ranks wait longer for each other", table)
+    who = [(seen.member, seen.status) for seen in observations if seen.member.rank in blamed and seen.status]
+    hangs = ", ".join(f"{member} hangs {status.at_step}" for member, status in who)
+    it, it_was = ("it", "it was") if len(blamed) == 1 else ("them", "they were")
+    # The seconds of the rank that waits: those of the other one start again with each line that it reaches.
+    problem = f"{hangs}, while rank {waiter} waits for {it} in {waiting.where} for {_seconds(waiting.seconds)}"
+    remedy = f"see the output of {_named(blamed)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
+    return Diagnosis(problem, remedy, table)
 
 
 def _is_stale(seen: Observation, timeouts: Timeouts) -> bool:
@@ -264,24 +263,28 @@ def _waits_too_long(status: Status, timeouts: Timeouts) -> bool:
     return status.seconds >= timeouts.collective or bool(_TIMED_OUT.search(status.network_error))
 
 
-def _uneven(where: Mapping[int, str], table: str) -> Diagnosis:
-    """All wait: for different things, or for the network."""
-    common, count = Counter(where.values()).most_common(1)[0]
-    if count == len(where):
-        return Diagnosis(f"{common} does not end although all ranks are in it", _NETWORK, table)
-    who = ", ".join(
-        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} {'are' if len(ranks) > 1 else 'is'} in {there}"
-        for there, ranks in grouped((there, str(rank)) for rank, there in where.items())
-    )
+def _all_wait(waiting: Mapping[int, Status], table: str) -> Diagnosis:
+    """All wait: for different things, or for the network, or one of them computes without end in its backward."""
+    by_place = grouped((status.where, rank) for rank, status in waiting.items())
+    if len(by_place) == 1:
+        where, ranks = by_place[0]
+        # The backward pass is not a collective alone: it computes, too.
+        computes = "" if waiting[ranks[0]].collective else "either one of them computes there without end, or "
+        return Diagnosis(f"{where} does not end although all ranks are in it", computes + _NETWORK, table)
+    who = ", ".join(f"{_named(ranks)} {'are' if len(ranks) > 1 else 'is'} in {where}" for where, ranks in by_place)
     remedy = (
         "every rank has to make the same calls in the same order: look for one that depends on the rank or its data"
     )
-    return Diagnosis(f"uneven collectives: {who}", remedy, table)
+    return Diagnosis(f"mismatched collectives: {who}", remedy, table)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def as_table(observations: Sequence[Observation]) -> str:
-    """All ranks: host, process, step, activity, for how long."""
-    rows = [("rank", "host", "pid", "step", "where", "for")]
+    """All ranks: host, process, step, place, and since when they are there."""
+    rows = [("rank", "host", "pid", "step", "where", "since")]
     for seen in observations:
         member, status = seen.member, seen.status or Status(activity="unknown")
         step = "-" if status.step is None else str(status.step)

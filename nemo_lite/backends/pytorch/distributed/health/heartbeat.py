@@ -1,6 +1,6 @@
 """HeartbeatChannel: writes this rank's heartbeats to the store, reads the others', and looks at their processes.
 
-Nothing is judged here.
+Which rank is to blame is decided in diagnosis.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HeartbeatChannel:
         now = self._last_read = time.monotonic()
         self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
         self._processes: dict[int, str] = {}
-        self._host = None if info.agent_hosts_store else meeting.members[0]
+        self._server = None if info.agent_hosts_store else meeting.members[0]
         self.address = f"{info.master[0]}:{info.master[1]}"
 
     def publish(self, status: Status) -> None:
@@ -55,7 +55,7 @@ class HeartbeatChannel:
     def read_ranks(self) -> None:
         """Read the heartbeats of the watched ranks, and the last ones of those whose process is gone.
 
-        A rank that has not written yet is asked for alone, because reading would wait.
+        ``multi_get`` blocks on a missing key, so check first whether a rank has written its first one.
         """
         now = time.monotonic()
         if now - self._last_read > _OWN_STALL_SECONDS:
@@ -81,11 +81,11 @@ class HeartbeatChannel:
             found.append(Observation(member, status, silent, self._processes.get(member.rank, "")))
         return found
 
-    def store_host(self) -> Observation | None:
+    def store_server(self) -> Observation | None:
         """The rank that serves the store, its process as it is now; ``None`` if the launcher serves it."""
-        if self._host is None:
+        if self._server is None:
             return None
-        return Observation(self._host, self._seen[self._host.rank][0], 0.0, process_state(self._host, self._me))
+        return Observation(self._server, self._seen[self._server.rank][0], 0.0, process_state(self._server, self._me))
 
     def others_ended(self) -> bool:
         """All others said that they end, or are gone."""
@@ -98,7 +98,7 @@ class HeartbeatChannel:
 
 def process_state(member: Member, me: Member) -> str:
     """``gone``, ``stopped`` or ``alive``; "" if it cannot be seen from here."""
-    if member.machine != me.machine:
+    if member.process_space != me.process_space:
         return ""
     try:
         stat = Path(f"/proc/{member.pid}/stat").read_text()

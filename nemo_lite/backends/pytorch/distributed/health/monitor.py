@@ -3,7 +3,7 @@
 A thread writes a heartbeat to the store twice a second and reads the others': rank 0 all, the others rank 0's. Each
 rank also sees whether the processes on its own machine exist. The first to find a problem stores the diagnosis (see
 diagnosis.py); the others read it. A second thread notices when the store itself does not answer, prints the diagnosis,
-and ends a process whose main thread cannot. Collectives are called elsewhere.
+and ends the process if its main thread does not. Collectives are called elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     diagnose,
     diagnose_error,
     diagnose_lost_store,
-    transfer_of,
 )
 from nemo_lite.backends.pytorch.distributed.health.heartbeat import HeartbeatChannel
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
@@ -39,8 +38,8 @@ from nemo_lite.utils.launch import ProcessInfo
 
 # Main threads get less time to clean up where finding the reason took a timeout, so that all end within ten seconds.
 _GRACE_AFTER_SILENCE_SECONDS = 1.5
-# How long a main thread whose collective failed waits for the reason.
-_EXPLANATION_SECONDS = 5.0
+# How long a main thread whose collective failed waits for the cause.
+_CAUSE_SECONDS = 5.0
 _NETWORK = re.compile(r"gloo|nccl|monitoredBarrier|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
 
 
@@ -74,31 +73,39 @@ class HealthMonitor:
         self._beat_seconds, self._grace_seconds = beat_seconds, grace_seconds
         self._channel = HeartbeatChannel(meeting, info)
         self._me, self._is_first = meeting.members[info.rank], info.rank == 0
-        self._status, self._changed = Status(), time.monotonic()
-        # One attribute: the other threads see number and names change together.
-        self._collectives: tuple[int, tuple[str, ...]] = (0, ())
-        self._network_error, self._state = "", RUNS
-        self._stuck: Activity | None = None
-        self._diagnosis: Diagnosis | None = None
-        self._failure: Diagnosis | None = None
-        self._known, self._wake, self._published = threading.Event(), threading.Event(), threading.Event()
-        self._is_over = False
-        self._num_beats = 0
         self._reader = ActivityReader(threading.get_ident())
         self._error_before = getattr(sys, "last_value", None)
-        self._heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
-        self._ender = threading.Thread(target=self._end_when_stuck, daemon=True, name="end of the run")
-        self._heart.start()
-        self._ender.start()
+        # The main thread sets these, the heartbeat thread sends them. Number of collectives begun, and label and
+        # partner of those that it is in: one attribute, so that they change together.
+        self._collectives: tuple[int, tuple[tuple[str, int | None], ...]] = (0, ())
+        self._network_error, self._state = "", RUNS
+        self._failed_in: Activity | None = None
+        self._own_error: Diagnosis | None = None
+        # The main thread sets these, the other two read them.
+        self._is_over = False
+        self._beat_now = threading.Event()
+        # The heartbeat thread sets these. It alone uses the last status and its time; the main thread waits for the
+        # last beat; the exit thread sees from the number that the store still answers.
+        self._status, self._status_since = Status(), time.monotonic()
+        self._last_beat_written = threading.Event()
+        self._num_beats = 0
+        # The heartbeat thread or the exit thread sets these, once; all three read them.
+        self._diagnosis: Diagnosis | None = None
+        self._diagnosis_known = threading.Event()
+        self._heartbeat_thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        self._exit_thread = threading.Thread(target=self._exit_if_stuck, daemon=True, name="exit")
+        self._heartbeat_thread.start()
+        self._exit_thread.start()
 
     # Called by the main thread
 
     @contextmanager
-    def collective(self, label: str) -> Iterator[None]:
-        """Around a collective, or a transfer between two ranks where the label names both.
+    def collective(self, label: str, partner: int | None = None) -> Iterator[None]:
+        """Around a collective of all ranks, or around a transfer between this rank and a partner.
 
         Args:
-            label: the same on all ranks that take part; ``gather: rank 1 to rank 0`` if only these two do.
+            label: in a user's words; the same on all ranks that take part.
+            partner: the other rank of a transfer.
 
         Raises:
             DistributedError: it failed, with the reason; or the run is known to end.
@@ -106,48 +113,51 @@ class HealthMonitor:
         if self._diagnosis is not None:
             raise self._diagnosis.error()
         number, outer = self._collectives
-        self._collectives = (number if transfer_of(label) else number + 1, (*outer, label))
+        self._collectives = (number + (partner is None), (*outer, (label, partner)))
         try:
             yield
         except BaseException as error:
-            explained = self.explained(error)
-            if explained is error:
+            cause = self.wait_for_cause(error)
+            if cause is error:
                 raise
-            raise explained from error
+            raise cause from error
         finally:
             self._collectives = (self._collectives[0], outer)
 
-    def explained(self, error: BaseException) -> BaseException:
-        """The reason behind an error of the network, for which it waits a few seconds; other errors as they are."""
+    def wait_for_cause(self, error: BaseException) -> BaseException:
+        """The error of the rank that caused this one, if this is one of the network; other errors as they are.
+
+        Waits up to five seconds until that rank is known; if none is, gives a DistributedError that says so.
+        """
         if not _is_of_network(error):
             return error
         text = _one_line(error)
         number, labels = self._collectives
         if labels:
-            where = f"collective {number} ({labels[-1]})"
+            where = Status(num_collectives=number, collective=labels[-1][0], partner=labels[-1][1]).where
         else:
             # The main thread is no longer there; the others must still see that this rank waits.
             where = self._reader.of(error).text
-            self._stuck = Activity(where, waits=True)
+            self._failed_in = Activity(where, waits=True)
         if self._state == RUNS and not self._is_over:
             self._network_error = text
-            self._wake.set()
-            self._known.wait(_EXPLANATION_SECONDS)
+            self._beat_now.set()
+            self._diagnosis_known.wait(_CAUSE_SECONDS)
         if self._diagnosis is not None:
             return self._diagnosis.error()
         step = "" if self.step is None else f" of step {self.step}"
         return DistributedError(
             f"an exchange between the ranks failed on {self._me}, {where}{step}",
             got=text,
-            remedy="every rank shows signs of life: look at the network between them",
+            remedy="all ranks still send heartbeats: check the network between them",
         )
 
-    def fail(self, error: BaseException) -> None:
+    def report_own_error(self, error: BaseException) -> None:
         """Tell the others that this rank ends with that error. Only the first of all ranks' errors counts."""
         if self._state != RUNS:
             return
         if self._diagnosis is None:
-            self._failure = diagnose_error(self._me, self._status._replace(step=self.step), error)
+            self._own_error = diagnose_error(self._me, self._status._replace(step=self.step), error)
         self._end(FAILED if self._diagnosis is None else TOLD)
 
     def leave(self) -> None:
@@ -156,35 +166,35 @@ class HealthMonitor:
             return
         error = getattr(sys, "last_value", None)
         if error is not None and error is not self._error_before:
-            self.fail(error)  # the interpreter is ending with an error that nobody caught
+            self.report_own_error(error)  # the interpreter is ending with an error that nobody caught
         is_orderly = self._state == RUNS
         if is_orderly:
             self._end(LEFT)
         if self._is_first:
             self._await_others(self._timeouts.collective if is_orderly else self._grace_seconds)
         if is_orderly and self._diagnosis is not None:
-            self._ender.join()  # the run failed after this rank's part: the process ends with the reason
+            self._exit_thread.join()  # the run failed after this rank's part: the process ends with the reason
         self._is_over = True
-        self._wake.set()
-        self._heart.join(self._beat_seconds)
+        self._beat_now.set()
+        self._heartbeat_thread.join(self._beat_seconds)
 
     def _end(self, state: str) -> None:
-        self._published.clear()
+        self._last_beat_written.clear()
         self._state = state
-        self._wake.set()
-        deadline = time.monotonic() + _EXPLANATION_SECONDS
-        while self._heart.is_alive() and time.monotonic() < deadline:
-            if self._published.wait(self._beat_seconds / 10):
+        self._beat_now.set()
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while self._heartbeat_thread.is_alive() and time.monotonic() < deadline:
+            if self._last_beat_written.wait(self._beat_seconds / 10):
                 return
 
     def _await_others(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._channel.others_ended():
-            if self._state == LEFT and self._known.wait(self._beat_seconds):
+            if self._state == LEFT and self._diagnosis_known.wait(self._beat_seconds):
                 return
             time.sleep(self._beat_seconds / 10)
 
-    # The thread that uses the store
+    # Called by the heartbeat thread, which alone uses the store
 
     def _beat(self) -> None:
         while True:
@@ -193,27 +203,27 @@ class HealthMonitor:
                 self._beat_once(state)
             except dist.DistError:
                 self._lose_store(closed=True)
-                self._published.set()
+                self._last_beat_written.set()
                 return
             self._num_beats += 1
             if state != RUNS:
-                self._published.set()
+                self._last_beat_written.set()
             if self._is_over or (state != RUNS and not self._is_first):
                 return
             is_hurried = self._network_error or state != RUNS or self._diagnosis is not None
-            self._wake.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
-            self._wake.clear()
+            self._beat_now.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
+            self._beat_now.clear()
 
     def _beat_once(self, state: str) -> None:
         # Processes first: one that left in order says so before it ends.
         self._channel.check_processes()
-        host = self._channel.store_host()
-        if host is not None and host.process == "gone":
-            self._lose_store()  # known without asking its store, which fills stderr with traces
+        server = self._channel.store_server()
+        if server is not None and server.process == "gone":
+            self._lose_store()  # its store is not asked: torch would fill stderr with traces
             return
         self._status = self._status_now(state)
-        if state == FAILED and self._failure is not None:
-            self._channel.agree_on(self._failure)
+        if state == FAILED and self._own_error is not None:
+            self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
         found = self._channel.diagnosis()
         self._channel.read_ranks()
@@ -225,37 +235,37 @@ class HealthMonitor:
 
     def _status_now(self, state: str) -> Status:
         before, (number, labels) = self._status, self._collectives
-        activity = Activity("a collective", waits=True) if labels else self._stuck or self._reader.now()
-        label = labels[-1] if labels else ""
+        activity = Activity("a collective", waits=True) if labels else self._failed_in or self._reader.now()
+        label, partner = labels[-1] if labels else ("", None)
         if state == RUNS and self._diagnosis is not None:
             state = TOLD  # so that the rank that serves the store need not stay for this one
-        now = Status(before.beat + 1, self.step, *activity, 0.0, number, label, self._network_error, state)
+        now = Status(before.beat + 1, self.step, *activity, 0.0, number, label, partner, self._network_error, state)
         if now._replace(beat=before.beat, seconds=before.seconds, network_error=before.network_error) != before:
-            self._changed = time.monotonic()
-        return now._replace(seconds=time.monotonic() - self._changed)
+            self._status_since = time.monotonic()
+        return now._replace(seconds=time.monotonic() - self._status_since)
 
     def _lose_store(self, closed: bool = False) -> None:
         """The store is lost. That is in order where the rank that served it left in order, or this one is leaving."""
-        host = self._channel.store_host()
-        if self._state == RUNS and (host is None or host.runs):
+        server = self._channel.store_server()
+        if self._state == RUNS and (server is None or server.runs):
             silent = 0.0 if closed else self._timeouts.silence
-            self._accept(diagnose_lost_store(host, self._channel.address, silent))
+            self._accept(diagnose_lost_store(server, self._channel.address, silent))
 
     def _accept(self, diagnosis: Diagnosis) -> None:
         if self._diagnosis is None:
             self._diagnosis = diagnosis
-            self._known.set()
+            self._diagnosis_known.set()
 
-    # The thread that ends a process whose main thread cannot
+    # Called by the exit thread
 
-    def _end_when_stuck(self) -> None:
+    def _exit_if_stuck(self) -> None:
         idle, num_beats = 0, 0
-        while not self._known.wait(self._beat_seconds):
+        while not self._diagnosis_known.wait(self._beat_seconds):
             if self._is_over or self._state == FAILED:
                 return
             idle, num_beats = (idle + 1 if self._num_beats == num_beats else 0), self._num_beats
-            host = self._channel.store_host() if idle > 2 else None
-            is_dead = host is not None and host.process == "gone"
+            server = self._channel.store_server() if idle > 2 else None
+            is_dead = server is not None and server.process == "gone"
             # Counted in turns of this loop: a process that was stopped itself makes none.
             if is_dead or idle * self._beat_seconds >= self._timeouts.silence:
                 self._lose_store()
