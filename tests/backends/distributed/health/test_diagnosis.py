@@ -1,6 +1,9 @@
 """Diagnosis: which rank is to blame, from what is known of each."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     LEFT,
@@ -124,6 +127,16 @@ def test_the_table_tells_where_each_rank_is_and_for_how_long():
         "  1     node1  101  11    forward of encoder   62 s",
         "  2     node2  102  -     unknown              3.0 s",
     ]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_guide_shows_a_report_as_it_is_printed(language):
+    members = [Member(rank, "node1", 6363 + rank, "lo", "", "one") for rank in range(2)]
+    statuses = Status(5, 11, "backward", True, 600.0), Status(5, 11, "forward of jasper_encoder", False, 599.0)
+    diagnosis = found(list(map(Observation, members, statuses)))
+    guide = Path(__file__).parents[4] / "docs" / language / "fast_training.md"
+    assert f"```text\n[rank 0] {diagnosis.report()}\n```" in guide.read_text()
+    assert diagnosis.problem in guide.read_text().replace(diagnosis.report(), "")  # in the list of failures
 
 
 def test_only_rank_0_decides_who_hangs_unless_it_is_silent_itself():
