@@ -174,6 +174,26 @@ def test_a_hung_rank_is_named_with_its_step_and_module(gloo_timeout):
         assert "rank  host" in end.err
 
 
+def transfer(monitor, rank):
+    with monitor.collective("gather: rank 1 to rank 0", 1 - rank):
+        dist.send(torch.ones(1), 0) if rank == 1 else dist.recv(torch.zeros(1), 1)
+
+
+def hang_before(call):
+    net = Sleeper(name="encoder")
+    with group() as (monitor, rank):
+        transfer(monitor, rank)
+        if rank == 1:
+            net.forward()
+        transfer(monitor, rank) if call == "transfer" else vote(monitor)
+
+
+@pytest.mark.parametrize(("call", "where"), [("transfer", "gather: rank 1 to rank 0"), ("vote", "collective 1 (vote)")])
+def test_a_transfer_between_two_ranks_is_not_counted_as_a_collective_of_all(call, where):
+    for end in on_ranks(2, hang_before, call):
+        assert f"in forward of encoder, while rank 0 waits for it in {where} for " in end.err
+
+
 def raise_on_one_rank():
     with group() as (monitor, rank):
         steps(monitor, 3)

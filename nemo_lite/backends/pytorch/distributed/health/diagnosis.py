@@ -218,7 +218,7 @@ def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagn
     those of the running ranks that do not wait that have begun the fewest collectives. If all wait: mismatched
     collectives, or the network.
 
-    Limit: a rank that computes without end in its own backward counts as waiting, so it is never blamed by itself.
+    Limit: a rank that computes without end in its own backward counts as waiting, and is never blamed.
     """
     running = {seen.member.rank: seen.status for seen in observations if seen.runs and seen.status}
     stale = {seen.member.rank for seen in observations if _is_stale(seen, timeouts)}
@@ -283,7 +283,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def as_table(observations: Sequence[Observation]) -> str:
-    """All ranks: host, process, step, place, and since when they are there."""
+    """All ranks: host, process, step, where they are, and how long they have been there."""
     rows = [("rank", "host", "pid", "step", "where", "since")]
     for seen in observations:
         member, status = seen.member, seen.status or Status(activity="unknown")

@@ -75,8 +75,8 @@ class HealthMonitor:
         self._me, self._is_first = meeting.members[info.rank], info.rank == 0
         self._reader = ActivityReader(threading.get_ident())
         self._error_before = getattr(sys, "last_value", None)
-        # The main thread sets these, the heartbeat thread sends them. Number of collectives begun, and label and
-        # partner of those that it is in: one attribute, so that they change together.
+        # The main thread sets these, the heartbeat thread sends them, the exit thread reads the state. Number of
+        # collectives begun, and label and partner of those that it is in: one attribute, so that they change together.
         self._collectives: tuple[int, tuple[tuple[str, int | None], ...]] = (0, ())
         self._network_error, self._state = "", RUNS
         self._failed_in: Activity | None = None
