@@ -1,5 +1,6 @@
 """What README and docs show works: python blocks run, commands run scaled down, links lead somewhere."""
 
+import ast
 import contextlib
 import importlib
 import io
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 from toys.launched import Launch, header_of, launch_of, own_address
 from toys.ranks import free_port, wait_all
+from toys.sources import PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script
 
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ARCHITECTURE = ROOT / "docs/en/architecture.md"
 GUIDES = [ROOT / "docs" / language / "fast_training.md" for language in ("en", "zh")]
 # Lines for several processes run with two.
 SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2", "--num_workers": "0"}
@@ -94,6 +97,42 @@ def test_the_commands_run_in_their_order(path, workplace, corpus):
                 run_command(path.name, lines.pop(0), workplace, corpus)
     if lone:
         pytest.skip("the lines for several machines: this one has no address but the loopback's")
+
+
+def files_in_the_table() -> set[Path]:
+    """The files and folders that the first column of the table in architecture.md names."""
+    found = set()
+    for cell in re.findall(r"^\| (`(?:nemo_|examples|benchmarks|tests).*?) \|", ARCHITECTURE.read_text(), re.MULTILINE):
+        first, *others = (source_path(name) for name in re.findall("`([^`]+)`", cell))
+        siblings = (first.parent / path.relative_to(ROOT) for path in others)
+        found |= {first, *(near if near.exists() else far for near, far in zip(siblings, others, strict=True))}
+    return found
+
+
+def source_path(name: str) -> Path:
+    """``nemo_asr/jasper.py`` is below ``collections/asr``."""
+    return ROOT / ("collections/asr" if name.startswith("nemo_asr") else "") / name
+
+
+def test_the_table_of_packages_names_every_file_and_what_is_there():
+    named = files_in_the_table()
+    assert [str(path) for path in named if not path.exists()] == []
+    code = [path for path in PACKAGES if path.name != "__init__.py" and not only_re_exports(path)]
+    assert [str(path.relative_to(ROOT)) for path in code if not named & {path, path.parent}] == []
+
+
+def test_the_walk_through_a_step_names_functions_that_are_there():
+    walked = re.findall(r"^(\S+\.py) +(\S+)  ", blocks(ARCHITECTURE, "text")[0], re.MULTILINE)
+    assert len(walked) > 10
+    for file, function in walked:
+        defined = [node for node in ast.walk(parsed(ROOT / file)) if hasattr(node, "name")]
+        names = {
+            f"{node.name}.{part.name}"
+            for node in defined
+            for part in getattr(node, "body", ())
+            if hasattr(part, "name")
+        }
+        assert function in names | {node.name for node in defined}, f"{file}: {function}"
 
 
 def test_both_languages_of_the_guide_show_the_same_commands_scripts_and_outputs():
