@@ -78,7 +78,7 @@ def make_callbacks(
     callbacks += [
         nemo.EvaluatorCallback(
             eval_tensors=wires.scored,
-            user_iter_callback=partial(process_evaluation_batch, labels=labels),
+            user_iter_callback=partial(process_evaluation_batch, labels=labels, scored=wires.scored),
             user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
             eval_step=args.eval_freq,
         )

@@ -114,3 +114,28 @@ def test_a_process_of_its_own_with_a_worker_trains_it(options):
     finished = run_process("jasper.py", *options, "--max_steps", 1, "--log_freq", 1, "--num_workers", 1)
     assert finished.code == 0, finished.err
     assert len(finished.losses) == 1
+
+
+def test_ports_of_other_names_train_and_are_planned_evaluated_and_transcribed(corpus, tmp_path):
+    config = CONFIG.replace("AudioToTextDataLayer", "OtherDataLayer") + "OtherLoss: {}\nOtherGreedy: {}\n"
+    (tmp_path / "other.yaml").write_text(config)
+    (tmp_path / "plain.yaml").write_text(CONFIG)
+    data = ["--train_dataset", corpus / "train.json", "--eval_datasets", corpus / "dev.json", "--batch_size", 4]
+    rest = [*data, "--optimizer", "adam_w", "--lr", 0.02, "--log_freq", 1, "--num_epochs", 40]
+    own = ["--import", OWN / "other_ports.py", "--model_config", "other.yaml"]
+    planned = run_script("jasper.py", *own, *rest, "--plan")
+    assert (planned.code, planned.err) == (0, "")
+    assert "OtherGreedy" in planned.out
+    trained = run_script("jasper.py", *own, *rest, "--checkpoint_dir", "saved")
+    assert trained.code == 0, trained.err
+    plain = run_script("jasper.py", "--model_config", "plain.yaml", *rest)
+    assert trained.losses == plain.losses
+    for what in ("Loss", "WER"):
+        found, wanted = (re.findall(rf"Evaluation {what} dev: +(\S+)", each.out) for each in (trained, plain))
+        assert found == wanted
+        assert found
+    evaluated = run_script("jasper_eval.py", *own, "--load_dir", "saved", "--eval_datasets", corpus / "dev.json")
+    assert "dev: WER 0.00%" in evaluated.out, evaluated.err
+    record(tmp_path / "one.wav", "cab")
+    transcribed = run_script("jasper_infer.py", *own, "--load_dir", "saved", "one.wav")
+    assert transcribed.out.endswith("one.wav: cab\n"), transcribed.err

@@ -67,9 +67,8 @@ def post_process_predictions(
     batches = list(predictions)
     ends: list[Tensor | None] = [None] * len(batches) if lengths is None else list(lengths)
     if len(ends) != len(batches):
-        raise UsageError(
-            "predictions and lengths must pair up", got=f"{len(batches)} batches of predictions, {len(ends)} of lengths"
-        )
+        got = f"{len(batches)} batches of predictions, {len(ends)} of lengths"
+        raise UsageError("predictions and lengths must pair up", got=got)
     blank = len(labels)
     return [
         _write(ids, labels) for batch, end in zip(batches, ends, strict=True) for ids in ctc_collapse(batch, end, blank)

@@ -11,15 +11,15 @@ from typing import Any
 from nemo_asr.decoding.texts import post_process_predictions, post_process_transcripts
 from nemo_asr.scoring.error_counts import ErrorCounts, count_errors
 from nemo_asr.scoring.evaluated import EPOCH_LINE, LineWriter, ScalarWriter, by_port, collect_losses, mean_loss, take
+from nemo_lite import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 # Any: evaluated values are tensors, lists or numbers.
-_PREDICTIONS = ("predictions",)
 _PREDICTION_LENGTHS = ("predictions_length", "predictions_len", "encoded_lengths", "encoded_length", "encoded_len")
 _TRANSCRIPTS = ("transcripts", "transcript")
 _TRANSCRIPT_LENGTHS = ("transcript_length", "transcripts_length", "transcript_len")
-_LOG_PROBS = ("output",)
+_SCORED = ("loss", "predictions", "transcripts", "transcript_length")
 _METRICS = ("WER", "CER")
 
 
@@ -56,7 +56,10 @@ def monitor_asr_train_progress(
 
 
 def process_evaluation_batch(
-    tensors: Mapping[str, Any], global_vars: MutableMapping[str, Any], labels: Sequence[str]
+    tensors: Mapping[str, Any],
+    global_vars: MutableMapping[str, Any],
+    labels: Sequence[str],
+    scored: Sequence[NmTensor] | None = None,
 ) -> None:
     """Collect one evaluated batch: the ``user_iter_callback`` of an evaluator.
 
@@ -69,19 +72,21 @@ def process_evaluation_batch(
             are used when there.
         global_vars: what the batches of this evaluation have given so far.
         labels: the vocabulary.
+        scored: the wires of loss, predictions, transcripts and transcript lengths, as ``Wires.scored`` has them. Then
+            the names of their ports do not matter.
 
     Raises:
         UsageError: a needed wire is missing, or two wires come from ports of one name.
     """
-    wires = by_port(tensors)
-    predictions = take(wires, _PREDICTIONS)
+    wires = by_port(tensors, {wire.unique_name: port for wire, port in zip(scored or (), _SCORED, strict=False)})
+    predictions = take(wires, ["predictions"])
     transcripts = take(wires, _TRANSCRIPTS)
     lengths = take(wires, _PREDICTION_LENGTHS, needed=False) or None
     heard = post_process_predictions(predictions, labels, lengths)
     said = post_process_transcripts(transcripts, take(wires, _TRANSCRIPT_LENGTHS), labels)
     global_vars.setdefault("predictions", []).extend(heard)
     global_vars.setdefault("transcripts", []).extend(said)
-    global_vars.setdefault("logits", []).extend(take(wires, _LOG_PROBS, needed=False))
+    global_vars.setdefault("logits", []).extend(take(wires, ["output"], needed=False))
     collect_losses(wires, [len(batch) for batch in transcripts], global_vars)
 
 

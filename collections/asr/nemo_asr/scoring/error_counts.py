@@ -60,10 +60,8 @@ def count_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: 
         UsageError: the lists differ in length.
     """
     if len(hypotheses) != len(references):
-        raise UsageError(
-            "hypotheses and references must pair up",
-            got=f"{len(hypotheses)} hypotheses and {len(references)} references",
-        )
+        got = f"{len(hypotheses)} hypotheses and {len(references)} references"
+        raise UsageError("hypotheses and references must pair up", got=got)
     edits: Counter[str] = Counter()
     length = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):

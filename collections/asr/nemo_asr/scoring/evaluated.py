@@ -1,4 +1,4 @@
-"""What the callback functions of an evaluation share: wires by their ports, and losses weighed by utterances."""
+"""What the callback functions of an evaluation share: values by port, and losses weighed by utterances."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias
 from nemo_lite.errors import UsageError
 
 # Any: evaluated values are tensors, lists or numbers.
-# The wires of an evaluation arrive under their unique names, `port~~~module~~~id`; ports are looked for by name.
-Wires: TypeAlias = dict[str, list[tuple[str, Sequence[Any]]]]
+# Port name -> the wires from ports of that name, each with its unique name `port~~~module~~~id` and its values.
+ValuesByPort: TypeAlias = dict[str, list[tuple[str, Sequence[Any]]]]
 
 EPOCH_LINE = "==========>>>>>>Evaluation"
 
@@ -26,15 +26,16 @@ class LineWriter(Protocol):
     def info(self, line: str, /) -> object: ...
 
 
-def by_port(tensors: Mapping[str, Any]) -> Wires:
-    """Port name to the wires from ports of that name, each with its values."""
-    ports: Wires = {}
+def by_port(tensors: Mapping[str, Any], known: Mapping[str, str] | None = None) -> ValuesByPort:
+    """The values by port name; ``known`` gives wires, by their unique names, the port name to go by."""
+    ports: ValuesByPort = {}
     for name, values in tensors.items():
-        ports.setdefault(name.partition("~~~")[0], []).append((name, values))
+        port = (known or {}).get(name) or name.partition("~~~")[0]
+        ports.setdefault(port, []).append((name, values))
     return ports
 
 
-def take(wires: Wires, ports: Sequence[str], needed: bool = True) -> Sequence[Any]:
+def take(wires: ValuesByPort, ports: Sequence[str], needed: bool = True) -> Sequence[Any]:
     """The values, one for each worker, of the wire from the first of ``ports`` that was evaluated."""
     port = next((port for port in ports if port in wires), None)
     if port is None:
@@ -55,7 +56,7 @@ def take(wires: Wires, ports: Sequence[str], needed: bool = True) -> Sequence[An
     return values
 
 
-def collect_losses(wires: Wires, sizes: Sequence[int], global_vars: MutableMapping[str, Any]) -> None:
+def collect_losses(wires: ValuesByPort, sizes: Sequence[int], global_vars: MutableMapping[str, Any]) -> None:
     """Add the losses of one evaluated batch, where a loss was evaluated, each with its number of utterances."""
     if losses := take(wires, ["loss"], needed=False):
         global_vars.setdefault("EvalLoss", []).extend(losses)
