@@ -64,7 +64,7 @@ ORDERS = {
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
     "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",
-    "nemo_asr.recipe": "registry, wiring, feasibility < sections < trial < recipe",
+    "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": "error_counts, classification, evaluated < asr_callbacks, classification_callbacks",
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",

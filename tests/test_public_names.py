@@ -117,7 +117,7 @@ IMPORT_PATHS = {
     "nemo_lite.core.neural_module": "NeuralModule subclasses",
     "nemo_lite.core.neural_modules": "NeuralModule WeightShareTransform",
     "nemo_lite.core.ports": "Ports",
-    "nemo_lite.core.shapes": "Expr Shape Size ceil_div floor_div named shape_of symbol",
+    "nemo_lite.core.shapes": "Expr Shape Size ceil_div floor_div frames_of named shape_of symbol",
     "nemo_lite.errors": """
         CheckpointError ConfigError DagError DataError DeviceError DistributedError NemoLiteError
         NeuralPortNameMismatchError NeuralPortNmTensorMismatchError NeuralTypeError NonFiniteLossError

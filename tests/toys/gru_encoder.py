@@ -48,4 +48,4 @@ class GruEncoder(TrainableNM):
         return states.transpose(1, 2), num_frames.long()
 
 
-nemo_asr.register(GruEncoder)
+nemo_asr.register(GruEncoder, role="encoder")

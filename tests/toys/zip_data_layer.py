@@ -1,6 +1,6 @@
 """A data layer over a zip file, as a user would write it: ``name.wav`` and ``name.txt`` in it make one utterance.
 
-What it does not say, it shares with all data layers of speech: reading, batches, the account of unusable utterances.
+Its base class does the rest: reading, batches, the account of unusable utterances.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from functools import partial
 import numpy as np
 
 import nemo_asr
-from nemo_asr.data import Reading, SpeechDataLayer, Utterance, Utterances
+from nemo_asr.data.dataset import Reading
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import Utterance, Utterances
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data import Batching
 from nemo_lite.errors import DataError

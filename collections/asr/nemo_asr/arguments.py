@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TypeVar
 
 from nemo_lite.errors import UnknownNameError, UsageError
 
 V = TypeVar("V")
+
+# A recipe fills these in, so none of them can be the source of the data.
+_FILLED_IN = ("labels", "vocabulary", "num_classes", "sample_rate", "batch_size")
 
 
 def check_least(place: str = "", **limits: tuple[float, float]) -> None:
@@ -30,3 +34,20 @@ def look_up(kind: str, name: str, known: Mapping[str, V], place: str = "") -> V:
     if name not in known:
         raise UnknownNameError(kind, name, known, place=place)
     return known[name]
+
+
+def parameters_of(target: type) -> list[str]:
+    """The names of a constructor's parameters."""
+    return list(inspect.signature(target.__init__).parameters)[1:]  # type: ignore[misc]  # of the class itself
+
+
+def source_argument(data_layer: type) -> str:
+    """The name of a data layer's source: always the first argument of its constructor, a manifest or an archive.
+
+    Raises:
+        UsageError: there is no argument, or the first is one that a recipe fills in otherwise.
+    """
+    first = next(iter(parameters_of(data_layer)), "none")
+    if first in ("none", *_FILLED_IN):
+        raise UsageError("its first argument must be the source of the data", place=data_layer.__name__, got=first)
+    return first

@@ -1,4 +1,4 @@
-"""The modules of this collection that a model's YAML may name: one line each. Roles follow from their ports."""
+"""The modules of this collection that a model's YAML may name: one line each; ``role`` where ports are properties."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from nemo_asr.features.preprocessors import (
 )
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
-from nemo_asr.recipe.registry import register, register_models
+from nemo_asr.recipe.registry import OlderArgument, register, register_models
 
 register(AudioToTextDataLayer, default=True)
 register(
     AudioToMelSpectrogramPreprocessor,
+    role="preprocessor",
     older_names=["AudioPreprocessing"],
-    older_arguments={"feat_type": ("log", {"logfbank": True, "fbank": False})},
+    older_arguments={"feat_type": OlderArgument("log", {"logfbank": True, "fbank": False})},
 )
-register(AudioToSpectrogramPreprocessor)
-register(AudioToMFCCPreprocessor)
+register(AudioToSpectrogramPreprocessor, role="preprocessor")
+register(AudioToMFCCPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
-register(JasperEncoder)
-register(JasperDecoderForCTC, default=True)
+register(JasperEncoder, role="encoder")
+register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
 register(GreedyCTCDecoder, default=True)
 register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

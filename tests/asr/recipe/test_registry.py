@@ -1,4 +1,4 @@
-"""What makes a class known to YAML files: one line; its role follows from its ports."""
+"""What makes a class known to YAML files: one line; its role is that of its base or its ports, or is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import nemo_asr
 from nemo_asr.recipe import registry
 from nemo_asr.recipe.registry import KNOWN, register, role_of
-from nemo_lite import NonTrainableNM
+from nemo_lite import DataLayerNM, NonTrainableNM
 from nemo_lite.core import AcousticEncodedRepresentation, LengthsType, LogitsType, NeuralType, Ports, SpectrogramType
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -58,17 +58,22 @@ class Logits(Pooling):
 
 
 class Listed(Pooling):
-    """Its ports need more than a size of what its constructor sets."""
+    """Its input ports are a property."""
 
     @property
     def input_ports(self) -> Ports:  # type: ignore[override]  # a class attribute in Pooling
         return {name: NeuralType("B D T", SpectrogramType()) for name in self._names}  # type: ignore[union-attr]
 
 
-def test_roles_of_the_collections_modules_follow_from_their_ports() -> None:
-    for role, names in ROLES.items():
-        for name in names:
-            assert (KNOWN[name].role, role_of(KNOWN[name].module_class)) == (role, role), name
+def test_the_collections_modules_have_their_roles() -> None:
+    wanted = {name: role for role, names in ROLES.items() for name in names}
+    assert {name: KNOWN[name].role for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("role", ["data layer", "multiplier", "augmentation", "loss", "greedy"])
+def test_a_base_or_ports_of_the_class_say_its_role(role: str) -> None:
+    for name in ROLES[role]:
+        assert role_of(KNOWN[name].module_class) == role, name
 
 
 def test_one_line_makes_a_class_known_under_its_name() -> None:
@@ -88,6 +93,17 @@ def test_a_role_can_be_said_where_ports_need_an_object() -> None:
     assert KNOWN["Listed"].role == "encoder"
     with pytest.raises(UnknownNameError, match=r'role "encodr" is not known.*did you mean encoder\?'):
         register(Listed, role="encodr")
+
+
+def test_a_data_layer_whose_first_argument_is_not_its_source_is_refused() -> None:
+    class Reordered(DataLayerNM):
+        """Takes the vocabulary before its archive."""
+
+        def __init__(self, vocabulary: list[str], archive: str) -> None:
+            super().__init__()
+
+    with pytest.raises(UsageError, match=r"Reordered: its first argument must be the source .*: got vocabulary"):
+        register(Reordered)
 
 
 def test_a_default_fills_its_role() -> None:

@@ -13,7 +13,7 @@ import torch
 from toys.nets import Points
 
 import nemo_asr
-from nemo_asr.recipe.wiring import Model, Signal, connect, pass_through, signals_of
+from nemo_asr.recipe.wiring import Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, LossNM, NmTensor
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
 from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
@@ -56,6 +56,9 @@ def test_evaluation_goes_from_audio_to_loss_and_predictions(data_layer: DataLaye
         "input_length": "jasper_encoder.encoded_lengths",
         "target_length": "audio_to_text_data_layer.transcript_length",
     }
+    assert wires.features is wires.log_probs.call.inputs["encoder_output"].call.inputs["audio_signal"]
+    assert wires.feature_lengths is wires.log_probs.call.inputs["encoder_output"].call.inputs["length"]
+    assert wires.log_probs_lengths is wires.predictions.call.inputs["log_probs_length"]
     # The decoder gives no lengths: those of its input go on. Optional lengths are connected.
     assert inputs_of(wires.predictions) == {
         "log_probs": "jasper_decoder_for_ctc.output",
@@ -119,15 +122,15 @@ def test_what_does_not_fit_is_the_ports_own_error(data_layer: DataLayerNM) -> No
         connect(model(features=80), data_layer)
     audio, _ = signals_of(data_layer())
     with pytest.raises(NeuralPortNmTensorMismatchError, match=r"audio_signal cannot take audio_to_text"):
-        pass_through(model().encoder, audio)
+        connect_by_type(model().encoder, audio)
     with pytest.raises(NeuralPortNameMismatchError, match=r"not connected: .*wanted targets"):
-        pass_through(model().loss, *pass_through(model().decoder, *encoded(data_layer)))
+        connect_by_type(model().loss, *connect_by_type(model().decoder, *encoded(data_layer)))
 
 
 def encoded(data_layer: DataLayerNM) -> list[Signal]:
     shared = model()
     audio, _ = signals_of(data_layer())
-    return pass_through(shared.encoder, *pass_through(shared.preprocessor, audio))
+    return connect_by_type(shared.encoder, *connect_by_type(shared.preprocessor, audio))
 
 
 def test_data_without_audio_are_refused() -> None:

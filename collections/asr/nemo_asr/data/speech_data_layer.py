@@ -1,8 +1,7 @@
-"""SpeechDataLayer: the base of data layers of transcribed speech. Which utterances there are: its subclasses."""
+"""SpeechDataLayer: the base of data layers of transcribed speech. Its subclasses say which utterances there are."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import check_least
+from nemo_asr.arguments import check_least, source_argument
 from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, RESAMPLED, UNKNOWN, Reading, SpeechDataset
@@ -27,6 +26,16 @@ from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.digests import digest_of, digest_of_files
+
+
+def speech_ports(sample_rate: int) -> Ports:
+    """What every data layer of transcribed speech gives."""
+    return {
+        "audio_signal": NeuralType("B T", AudioSignal(sample_rate)),
+        "a_sig_length": NeuralType("B", LengthsType()),
+        "transcripts": NeuralType("B T", LabelsType()),
+        "transcript_length": NeuralType("B", LengthsType()),
+    }
 
 
 class SpeechDataLayer(DataLayerNM):
@@ -87,12 +96,7 @@ class SpeechDataLayer(DataLayerNM):
     @property
     def output_ports(self) -> Ports:
         """Audio and text of a batch, each with its lengths."""
-        return {
-            "audio_signal": NeuralType("B T", AudioSignal(freq=self._reading.sample_rate)),
-            "a_sig_length": NeuralType("B", LengthsType()),
-            "transcripts": NeuralType("B T", LabelsType()),
-            "transcript_length": NeuralType("B", LengthsType()),
-        }
+        return speech_ports(self._reading.sample_rate)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
@@ -218,8 +222,8 @@ class SpeechDataLayer(DataLayerNM):
 
         Manifests of noises and impulse responses count in the same way.
         """
-        _, where, *_ = inspect.signature(type(self).__init__).parameters
-        arguments = {key: value for key, value in self.init_params.items() if key != where}
+        source = source_argument(type(self))
+        arguments = {key: value for key, value in self.init_params.items() if key != source}
         labels, augmentor = arguments.pop("labels", None), arguments.get("augmentor")
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_lite import Dag, DataLayerNM, NmTensor, logging
-from nemo_lite.core.show import frames_of
+from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import UsageError
 
-MOST_LISTED = 20
+_MAX_SHOWN = 20
 
 
 def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
@@ -47,15 +47,10 @@ def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: 
         logging.warning("Transcripts are not compared with the encoder's output: %s", error)
         return []
     found = data_layer.infeasible(num_frames)
-    for infeasible in found[:MOST_LISTED]:
+    for infeasible in found[:_MAX_SHOWN]:
         logging.warning("%s", infeasible)
     if found:
-        logging.warning(
-            "%s: %d of %d texts do not fit their frames%s: %s (a smaller stride gives more frames)",
-            data_layer.utterances.name,
-            len(found),
-            len(data_layer),
-            f" ({len(found) - MOST_LISTED} more are not listed)" if len(found) > MOST_LISTED else "",
-            consequence,
-        )
+        more = f" ({len(found) - _MAX_SHOWN} more are not listed)" if len(found) > _MAX_SHOWN else ""
+        count = f"{len(found)} of {len(data_layer)} texts do not fit their frames{more}"
+        logging.warning(f"{data_layer.utterances.name}: {count}: {consequence} (a smaller stride gives more frames)")
     return found

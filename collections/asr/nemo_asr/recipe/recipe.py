@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_asr.arguments import source_argument
+from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
-from nemo_asr.recipe.trial import Trial, parameters_of
 from nemo_asr.recipe.wiring import Model
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -31,7 +32,7 @@ class Recipe:
     sample_rate: int
     labels: list[str]
     _parts: Mapping[str, Part]
-    _given: Mapping[str, Mapping[str, Any]]
+    _derived: Mapping[str, Mapping[str, Any]]
 
     def data_layer(self, manifest: str | Sequence[str], training: bool, **overrides: Any) -> DataLayerNM:
         """A data layer over a manifest, with the arguments for training or for evaluation.
@@ -42,8 +43,8 @@ class Recipe:
             overrides: arguments that win over the file's: ``batch_size``, ``num_workers``.
         """
         role = "train" if training else "eval"
-        first, *_ = parameters_of(self._parts[role].target)
-        module: DataLayerNM = self._built(role, **{first: manifest, **overrides})
+        source = source_argument(self._parts[role].target)
+        module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
         return module
 
     def model(self, with_weights: bool = True) -> Model:
@@ -55,36 +56,36 @@ class Recipe:
 
     def preprocessor(self) -> Any:
         """Waveform to features."""
-        return self._built("preprocessor")
+        return self._build("preprocessor")
 
     def spec_augmentation(self) -> Any:
         """Masks in features; None if the file has no section for it."""
-        return self._built("augmentation")
+        return self._build("augmentation")
 
     def multiply_batch(self) -> Any:
         """Repeats a batch; None if the file has no section for it."""
-        return self._built("multiplier")
+        return self._build("multiplier")
 
     def encoder(self) -> Any:
         """Features to encoded frames."""
-        return self._built("encoder")
+        return self._build("encoder")
 
     def decoder(self) -> Any:
         """Encoded frames to log-probabilities of the labels and the blank."""
-        return self._built("decoder")
+        return self._build("decoder")
 
     def loss(self) -> Any:
         """Log-probabilities and texts to the loss."""
-        return self._built("loss")
+        return self._build("loss")
 
     def greedy(self) -> Any:
         """Log-probabilities to each frame's best label."""
-        return self._built("greedy")
+        return self._build("greedy")
 
-    def _built(self, role: str, **overrides: Any) -> Any:
+    def _build(self, role: str, **overrides: Any) -> Any:
         if role not in self._parts:
             return None
-        part, given = self._parts[role], {**self._given[role], **overrides}
+        part, given = self._parts[role], {**self._derived[role], **overrides}
         return build(part.target, part.params.without(*given), **given)
 
 
@@ -101,7 +102,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     """
     config = load_config(path)
     parts = Parts(config)
-    trial = Trial(config, parts.by_role)
-    raise_if([*parts.problems, *trial.problems])
+    check = ConnectionCheck(config, parts.by_role)
+    raise_if([*parts.problems, *check.problems])
     name = config.get("model", config.get("name", Path(path).stem))
-    return Recipe(name, trial.sample_rate, trial.labels, parts.by_role, trial.given)
+    return Recipe(name, check.sample_rate, check.labels, parts.by_role, check.derived)

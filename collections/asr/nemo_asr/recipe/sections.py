@@ -79,14 +79,14 @@ class Parts:
         elif isinstance(params, Config):
             self._add(name, params, key)
         elif params is not None:  # an empty section of an optional module switches it off
-            self._tell(self._config, "holds no mapping of arguments", key)
+            self._report(self._config, "holds no mapping of arguments", key)
 
     def _read_model(self) -> None:
         self._class_name(self._config, MODEL_NAMES)
         self._refuse_other_keys(self._config)
         sections = self._config["init_params"]
         if not isinstance(sections, Config):
-            self._tell(self._config, "holds no sections", "init_params")
+            self._report(self._config, "holds no sections", "init_params")
             return
         for key, section in sections.items():
             role = _ROLES_OF_MODEL.get(key)
@@ -95,7 +95,7 @@ class Parts:
             elif section is not None:
                 name, params = self._with_header(sections, key)
                 if name in KNOWN and KNOWN[name].role != role:
-                    self._tell(sections, f"names {name}, which is no {role}", key)
+                    self._report(sections, f"names {name}, which is no {role}", key)
                 elif params is not None:
                     self._set(role, self._part(name, params), sections, key)
 
@@ -103,7 +103,7 @@ class Parts:
         """The class that a section's header names, and its arguments; ``("", None)`` where they cannot be used."""
         section = parent[key]
         if not isinstance(section, Config) or "header" not in section:
-            self._tell(parent, "has no header that names its class", key)
+            self._report(parent, "has no header that names its class", key)
             return "", None
         self._refuse_other_keys(section)
         name = self._class_name(section, KNOWN)
@@ -111,7 +111,7 @@ class Parts:
         if params is None:
             params = section.without(*section)
         if not isinstance(params, Config):
-            self._tell(section, "holds no mapping of arguments", "init_params")
+            self._report(section, "holds no mapping of arguments", "init_params")
             return "", None
         return (name, params) if name else ("", None)
 
@@ -120,14 +120,14 @@ class Parts:
         header = section["header"]
         spec = header.get("full_spec") if isinstance(header, Config) else None
         if not isinstance(spec, str):
-            self._tell(section, "has no full_spec, the class' name", "header")
+            self._report(section, "has no full_spec, the class' name", "header")
             return ""
         package, name = spec.split(".")[0], spec.rsplit(".")[-1]
         own = KNOWN[name].module_class.__module__.split(".")[0] if name in KNOWN else ""
         if name in known and package in (*_PACKAGES, own):
             return name
         remedy = did_you_mean(name, known) or f"; known: {', '.join(known)}"
-        self._tell(section, f'"{spec}" is not a class for this{remedy}', "header", "full_spec")
+        self._report(section, f'"{spec}" is not a class for this{remedy}', "header", "full_spec")
         return ""
 
     def _add(self, name: str, params: Config, key: str) -> None:
@@ -139,7 +139,7 @@ class Parts:
         for each in [each for each in _DATA_ROLES if key.endswith(f"_{each}")] or _DATA_ROLES:
             own = params.get(each)
             if own is not None and not isinstance(own, Config):
-                self._tell(params, "holds no mapping of arguments", each)
+                self._report(params, "holds no mapping of arguments", each)
             both = shared.overlaid(own) if isinstance(own, Config) else shared
             self._set(each, self._part(name, both), self._config, key)
 
@@ -151,19 +151,19 @@ class Parts:
                 value = params[older]
                 if value not in values:
                     wanted = f"{' or '.join(values)}{did_you_mean(str(value), values)}"
-                    self._tell(params, f"is {shown(value)}, wanted {wanted}", older)
+                    self._report(params, f"is {shown(value)}, wanted {wanted}", older)
                 implied[newer] = values.get(value, next(iter(values.values())))
         return Part(known.module_class, params.without(*known.older), implied)
 
     def _set(self, role: str, part: Part, section: Config, key: str) -> None:
         if role in self.by_role:
             first = self.by_role[role].params
-            remark = f"the file has another one on line {first.line()}, {first.path}"
-            self._tell(section, f"is a second {role}; {remark}", key)
+            problem = f"is a second {role}; the file has another one on line {first.line()}, {first.path}"
+            self._report(section, problem, key)
         self.by_role.setdefault(role, part)
 
     def _refuse_other_keys(self, section: Config) -> None:
         self.problems += [unknown_key(section, key, _HEADER_KEYS) for key in section if key not in _HEADER_KEYS]
 
-    def _tell(self, section: Config, problem: str, *keys: str) -> None:
+    def _report(self, section: Config, problem: str, *keys: str) -> None:
         self.problems.append(f"{section.place(*keys)}: {section.path_of(*keys)} {problem}")

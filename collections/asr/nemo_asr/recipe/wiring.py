@@ -12,7 +12,10 @@ from nemo_lite.errors import UsageError
 
 @dataclass(frozen=True)
 class Model:
-    """The modules that all DAGs of a model share; ``multiplier`` and ``augmentation`` are for training DAGs."""
+    """The modules that all DAGs of a model share, by role. It has no ``forward``: :func:`connect` makes DAGs of it.
+
+    ``multiplier`` and ``augmentation`` are for training DAGs.
+    """
 
     preprocessor: NeuralModule
     encoder: NeuralModule
@@ -25,13 +28,19 @@ class Model:
 
 @dataclass(frozen=True)
 class Wires:
-    """What a DAG of a model can be asked for. Without texts in the data there is no loss and no transcript."""
+    """What a DAG of a model can be asked for. Without texts in the data there is no loss and no transcript.
+
+    ``features`` are what the encoder takes. Frames of ``log_probs`` beyond ``log_probs_lengths`` are padding.
+    """
 
     log_probs: NmTensor
     predictions: NmTensor
     loss: NmTensor | None = None
     transcripts: NmTensor | None = None
     transcript_lengths: NmTensor | None = None
+    features: NmTensor | None = None
+    feature_lengths: NmTensor | None = None
+    log_probs_lengths: NmTensor | None = None
 
     @property
     def scored(self) -> list[NmTensor | None]:
@@ -62,19 +71,20 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
     audio, text = (next((s for s in data if _is(s, element)), None) for element in (AudioSignal, LabelsType))
     if audio is None:
         raise UsageError("the data layer gives no audio", place=data_layer.name, got=", ".join(data_layer.output_ports))
-    features, *_ = pass_through(model.preprocessor, audio)
+    features, *_ = connect_by_type(model.preprocessor, audio)
     if training and model.multiplier and text:
-        features, text = pass_through(model.multiplier, features, text)
+        features, text = connect_by_type(model.multiplier, features, text)
     if training and model.augmentation:
-        features, *_ = pass_through(model.augmentation, features)
-    encoded, *_ = pass_through(model.encoder, features)
-    log_probs, *_ = pass_through(model.decoder, encoded)
-    loss = pass_through(model.loss, log_probs, text)[0].values if text else None
-    predictions = pass_through(model.greedy, log_probs)[0].values
-    return Wires(log_probs.values, predictions, loss, *(text or ()))
+        features, *_ = connect_by_type(model.augmentation, features)
+    encoded, *_ = connect_by_type(model.encoder, features)
+    log_probs, *_ = connect_by_type(model.decoder, encoded)
+    loss = connect_by_type(model.loss, log_probs, text)[0].values if text else None
+    predictions = connect_by_type(model.greedy, log_probs)[0].values
+    transcripts, transcript_lengths = text or (None, None)
+    return Wires(log_probs.values, predictions, loss, transcripts, transcript_lengths, *features, log_probs.lengths)
 
 
-def pass_through(module: NeuralModule, *signals: Signal) -> list[Signal]:
+def connect_by_type(module: NeuralModule, *signals: Signal) -> list[Signal]:
     """Connect a module to signals; what it gives. Lengths that it does not give are those of the first signal.
 
     A port takes the first signal of its element type that is left; a port that needs one and finds none takes the first
@@ -82,17 +92,20 @@ def pass_through(module: NeuralModule, *signals: Signal) -> list[Signal]:
     port, among inputs and among outputs.
     """
     ports = module.input_ports
-    left, chosen, inputs = list(signals), list[Signal | None](), {}
-    for port, ntype in ports.items():
-        if not _is_lengths(ntype):
-            found = next((signal for signal in left if _is(signal, type(ntype.elements_type))), None)
-            chosen.append(left[0] if found is None and left and not ntype.optional else found)
-            if signal := chosen[-1]:
-                left.remove(signal)
-                inputs[port] = signal.values
-    for port, of in zip((port for port, ntype in ports.items() if _is_lengths(ntype)), chosen, strict=False):
-        if of and of.lengths:
-            inputs[port] = of.lengths
+    value_ports = [port for port, ntype in ports.items() if not _is_lengths(ntype)]
+    length_ports = [port for port, ntype in ports.items() if _is_lengths(ntype)]
+    left = list(signals)
+    chosen: list[Signal | None] = []
+    for ntype in (ports[port] for port in value_ports):
+        fallback = left[0] if left and not ntype.optional else None
+        signal = next((signal for signal in left if _is(signal, type(ntype.elements_type))), fallback)
+        chosen.append(signal)
+        if signal:
+            left.remove(signal)
+    inputs = {port: signal.values for port, signal in zip(value_ports, chosen, strict=True) if signal}
+    for port, signal in zip(length_ports, chosen, strict=False):
+        if signal and signal.lengths:
+            inputs[port] = signal.lengths
     return signals_of(module.connect(**inputs), signals[0].lengths)
 
 

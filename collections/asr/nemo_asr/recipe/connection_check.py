@@ -1,0 +1,195 @@
+"""ConnectionCheck: do the parts of a file fit their constructors, and each other when they are connected?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from nemo_asr.arguments import parameters_of, source_argument
+from nemo_asr.data.speech_data_layer import speech_ports
+from nemo_asr.recipe.sections import MODEL_KEYS, Part
+from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
+from nemo_asr.text.parser import vocabulary
+from nemo_lite import DataLayerNM, NeuralModule, TrainableNM
+from nemo_lite.backends.pytorch.nm import without_weights
+from nemo_lite.config import Config, check_call, shown
+from nemo_lite.core import AxisKind, Ports
+from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError
+
+DEFAULT_SAMPLE_RATE = 16000
+
+# What stands for an argument that the labels or the features decide, where those are wrong.
+_STAND_INS = {"labels": ["?"], "vocabulary": ["?"], "num_classes": 1, "feat_in": 1, "frame_splicing": 1}
+
+
+class ConnectionCheck:
+    """Builds every part of a file without weights and connects it to the one before it.
+
+    Attributes:
+        problems: one line each.
+        sample_rate: of the whole model.
+        labels: of the whole model, without the blank.
+        derived: for each role the arguments that other parts decide, where its own section leaves them out.
+    """
+
+    def __init__(self, config: Config, parts: Mapping[str, Part]) -> None:
+        self._config = config
+        self._parts = parts
+        model = config.without(*(key for key in config if key not in MODEL_KEYS))
+        self.problems = check_call(model, _model_keys)
+        self.derived: dict[str, dict[str, Any]] = {}
+        self._decided: dict[str, dict[str, Any]] = {}  # by role: what other parts decide, also where a section says it
+        self._roles: dict[str, str] = {}  # by the module's name
+        self._splicing = 1
+        self.sample_rate = self._sample_rate(model)
+        self.labels = self._labels(model)
+        for role in ("train", "eval"):
+            self._derive_arguments(role, None)
+            self._check_arguments(role, from_script=(source_argument(parts[role].target), "batch_size"))
+        self._connect()
+
+    def _connect(self) -> None:
+        preprocessor = self._parts.get("preprocessor")
+        own_rate = preprocessor.params.get("sample_rate", self.sample_rate) if preprocessor else self.sample_rate
+        audio, text = signals_of(_DataStandIn(own_rate).connect())
+        features = self._connect_part("preprocessor", audio)
+        self._connect_part("multiplier", features, text)
+        self._connect_part("augmentation", features)
+        encoded = self._connect_part("encoder", features)
+        log_probs = self._connect_part("decoder", encoded)
+        self._connect_part("loss", log_probs, text)
+        self._connect_part("greedy", log_probs)
+
+    def _sample_rate(self, model: Config) -> int:
+        holders = [model, *(part.params for part in self._parts.values())]
+        holders = [holder for holder in holders if type(holder.get("sample_rate")) is int]
+        for other in holders[1:]:
+            if other["sample_rate"] != holders[0]["sample_rate"]:
+                first = _value_and_line(holders[0], "sample_rate")
+                self.problems.append(f"{_place_and_value(other, 'sample_rate')}, {first}")
+        return int(holders[0]["sample_rate"]) if holders else DEFAULT_SAMPLE_RATE
+
+    def _labels(self, model: Config) -> list[str]:
+        holders = [model, *(part.params for part in self._parts.values())]
+        lists = [(each, key) for each in holders for key in ("labels", "vocabulary") if isinstance(each.get(key), list)]
+        if not lists:
+            self.problems.append(f"{self._config.place()}: labels is missing, the list of the model's characters")
+            return []
+        first, first_key = lists[0]
+        for other, key in lists[1:]:
+            if other[key] != first[first_key]:
+                where = f"{first.path_of(first_key)} (line {first.line(first_key)})"
+                self.problems.append(f"{other.place(key)}: {other.path_of(key)} is not the same as {where}")
+        try:
+            return list(vocabulary(first[first_key], lambda index: first.place(first_key, index)))
+        except ConfigError as error:
+            self.problems += error.problems
+            return []
+
+    def _connect_part(self, role: str, *signals: Signal | None) -> Signal | None:
+        """What the part gives for these signals; None where there is no such part or something is wrong."""
+        if role not in self._parts:
+            return None
+        self._derive_arguments(role, signals[0])
+        module = self._try_to_build(role) if self._check_arguments(role) else None
+        known = [signal for signal in signals if signal]
+        if module is None or len(known) < len(signals):
+            return None
+        module.name = self._parts[role].target.__name__
+        self._roles[module.name] = role
+        if role == "preprocessor":
+            self._splicing = module.init_params.get("frame_splicing", 1)
+        try:
+            return connect_by_type(module, *known)[0]
+        except NeuralTypeError as error:
+            self._report(error, role, self._roles.get(known[0].values.producer_name, role))
+            return None
+
+    def _derive_arguments(self, role: str, source: Signal | None) -> None:
+        """Find the arguments that other parts decide; None stands for a value that a wrong part would decide."""
+        part = self._parts[role]
+        names = parameters_of(part.target)
+        labels = self.labels or None
+        # The table "argument, filled with" in docs/en/modules.md lists these.
+        values: dict[str, Any] = {"sample_rate": self.sample_rate, "labels": labels, "vocabulary": labels}
+        values["num_classes"] = labels and len(labels)
+        if source is None:
+            values.update(feat_in=None, frame_splicing=None)
+        for axis in source.values.ntype.axes or () if source else ():
+            if axis.kind is AxisKind.Dimension and axis.size:
+                values["feat_in"] = axis.size // (self._splicing if "frame_splicing" in names else 1)
+                values["frame_splicing"] = self._splicing
+        self._decided[role] = {name: value for name, value in values.items() if name in names}
+        derived = {**part.implied, **self._decided[role]}
+        self.derived[role] = {name: value for name, value in derived.items() if name not in part.params}
+
+    def _check_arguments(self, role: str, from_script: Collection[str] = ()) -> bool:
+        """Whether a part fits its constructor, with its derived arguments and those that the script will give."""
+        part = self._parts[role]
+        given = {*self.derived[role], *from_script} - part.params.keys()
+        problems = check_call(part.params, part.target, given=given)
+        self.problems += problems
+        return not problems
+
+    def _try_to_build(self, role: str) -> NeuralModule | None:
+        """The module; None where its constructor refuses, or where an argument that it needs is not known."""
+        part, derived = self._parts[role], self.derived[role]
+        stand_ins = {name: _STAND_INS[name] for name, value in derived.items() if value is None and name in _STAND_INS}
+        try:
+            # Modules without weights are small, and may look at their values while they are made.
+            with without_weights(issubclass(part.target, TrainableNM)):
+                module = part.target(**part.params, **{**derived, **stand_ins})
+        except ConfigError as error:
+            file = self._config.place().rsplit(":", 2)[0]
+            self.problems += [p if p.startswith(f"{file}:") else f"{part.params.place()}: {p}" for p in error.problems]
+        except NemoLiteError as error:
+            if not stand_ins:
+                place = self._contradiction(role) or f"{part.params.place()}: {part.params.path}"
+                self.problems.append(f"{place}: {str(error).removeprefix(f'{part.target.__name__}: ')}")
+        else:
+            return None if stand_ins else module
+        return None
+
+    def _report(self, error: NeuralTypeError, role: str, source: str) -> None:
+        """Add a port's error, at the argument that makes the difference or at the section; name the other's line."""
+        with_section = role if self._parts[role].params.path else source
+        blamed = next((each for each in (role, source) if self._contradiction(each)), with_section)
+        place = self._contradiction(blamed) or self._parts[blamed].params.place()
+        other = self._parts[source if blamed == role else role]
+        line = f" ({other.target.__name__}: line {other.params.line()})" if other.params.path else ""
+        text = f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}; {error.remedy}"
+        self.problems.append(text.removesuffix("; "))
+
+    def _contradiction(self, role: str) -> str:
+        """The first argument of a section that is not what other parts decide, with its place; or ""."""
+        params = self._parts[role].params
+        for key, value in self._decided[role].items():
+            if key in params and value not in (None, params[key]):
+                return f"{_place_and_value(params, key)}, wanted {shown(value)}"
+        return ""
+
+
+class _DataStandIn(DataLayerNM):
+    """Has the ports of a data layer of speech and no data."""
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__("data_layer")
+        self._sample_rate = sample_rate
+
+    @property
+    def output_ports(self) -> Ports:
+        return speech_ports(self._sample_rate)
+
+
+def _model_keys(
+    model: str = "", name: str = "", sample_rate: int = DEFAULT_SAMPLE_RATE, labels: Sequence[Any] = ()
+) -> None:
+    """The keys of a file that belong to no module."""
+
+
+def _place_and_value(section: Config, key: str) -> str:
+    return f"{section.place(key)}: {section.path_of(key)} is {shown(section[key])}"
+
+
+def _value_and_line(section: Config, key: str) -> str:
+    return f"{section.path_of(key)} is {shown(section[key])} (line {section.line(key)})"
