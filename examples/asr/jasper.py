@@ -17,6 +17,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
+from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments, positive_int
 from nemo_lite.utils.lr_policies import get_lr_policy
@@ -53,9 +54,9 @@ def make_callbacks(
     labels: list[str],
     train: nemo_asr.Wires,
     evals: dict[str, nemo_asr.Wires],
-) -> list[object]:
+) -> list[Callback]:
     """Training's progress, each validation set's error rate, and checkpoints."""
-    callbacks: list[object] = [
+    callbacks: list[Callback] = [
         nemo.SimpleLossLoggerCallback(
             tensors=train.scored,
             print_func=partial(monitor_asr_train_progress, labels=labels),
@@ -104,6 +105,7 @@ def main() -> None:
     factory = make_factory(args)
     model = recipe.model(with_weights=not args.plan)
     train = nemo_asr.connect(model, train_data, training=True)
+    loss, *_ = train.scored
     nemo_asr.leave_out_infeasible(train_data, train.log_probs)
     evals = {tag: nemo_asr.connect(model, data_layer) for tag, data_layer in eval_data.items()}
     for tag, wires in evals.items():
@@ -115,14 +117,14 @@ def main() -> None:
     if args.warmup_steps >= total_steps:
         nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
     if args.plan:
-        dags = {"training": nemo.Dag([train.loss])}
+        dags = {"training": nemo.Dag([loss])}
         dags.update((f"evaluation_{tag}", nemo.Dag(wires.scored)) for tag, wires in evals.items())
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )
         return
     factory.train(
-        tensors_to_optimize=[train.loss],
+        tensors_to_optimize=[loss],
         callbacks=make_callbacks(args, factory, recipe.labels, train, evals),
         lr_policy=lr_policy,
         optimizer=args.optimizer,

@@ -41,9 +41,8 @@ def main() -> None:
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model, out = recipe.model(), factory.on_first(lambda: make_writable_folder(args.out))
     for tag, data_layer in data.items():
-        wires = nemo_asr.connect(model, data_layer)
-        scored_wires = [wires.predictions, wires.transcripts, wires.transcript_lengths]
-        values = factory.infer(scored_wires, checkpoint_dir=args.load_dir)
+        _, *wires = nemo_asr.connect(model, data_layer).scored  # all but the loss
+        values = factory.infer(wires, checkpoint_dir=args.load_dir)
         if values is None or out is None:  # rank 0 has the values of all
             continue
         predictions, texts, lengths = values
@@ -51,6 +50,8 @@ def main() -> None:
         said = post_process_transcripts(texts, lengths, recipe.labels)
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
         scored = factory.get_trainer().inferred
+        assert scored is not None, "infer has run"
+        assert scored.items is not None, "data layers of speech number their items"
         path = out / f"{tag}.transcripts.jsonl"
         write_transcripts(path, [data_layer.place_of(item) for item in scored.items], said, heard)
         words, characters = count_errors(heard, said), count_errors(heard, said, use_cer=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nemo_lite import DataLayerNM, NeuralModule, NmTensor
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor
 from nemo_lite.core import AudioSignal, ElementType, LabelsType, LengthsType, NeuralType
 from nemo_lite.errors import UsageError
 
@@ -43,8 +43,14 @@ class Wires:
     log_probs_lengths: NmTensor | None = None
 
     @property
-    def scored(self) -> list[NmTensor | None]:
-        """What the callback functions of :mod:`nemo_asr.helpers` take, in their order."""
+    def scored(self) -> list[NmTensor]:
+        """What the callback functions of :mod:`nemo_asr.helpers` take, in their order: the loss comes first.
+
+        Raises:
+            UsageError: the data layer gives no texts.
+        """
+        if self.loss is None or self.transcripts is None or self.transcript_lengths is None:
+            raise UsageError("the data layer gives no texts", place=Dag([self.log_probs]).data_layer.name)
         return [self.loss, self.predictions, self.transcripts, self.transcript_lengths]
 
 
