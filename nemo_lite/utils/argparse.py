@@ -188,8 +188,8 @@ class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults are shown where there is something to show and the help does not do it itself."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        speaks = action.default in (None, False, "") or "(default" in (action.help or "")
-        return action.help if speaks else super()._get_help_string(action)
+        needs_no_default = action.default in (None, False, "") or "(default" in (action.help or "")
+        return action.help if needs_no_default else super()._get_help_string(action)
 
 
 def _number(parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str) -> Callable[[str], N]:

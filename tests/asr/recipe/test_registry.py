@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import nemo_asr
-from nemo_asr.recipe import registry
+from nemo_asr.recipe import connection_check, registry
 from nemo_asr.recipe.registry import KNOWN, register, role_of
 from nemo_lite import DataLayerNM, NonTrainableNM
 from nemo_lite.core import AcousticEncodedRepresentation, LengthsType, LogitsType, NeuralType, Ports, SpectrogramType
@@ -79,6 +80,15 @@ def test_a_base_or_ports_of_the_class_say_its_role(role: str) -> None:
 def test_one_line_makes_a_class_known_under_its_name() -> None:
     register(Pooling)
     assert (KNOWN["Pooling"].module_class, KNOWN["Pooling"].role) == (Pooling, "encoder")
+
+
+def test_the_documented_roles_and_arguments_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "en" / "modules.md").read_text(encoding="utf-8")
+    section = text.split("## Modules in a recipe")[1].split("\n## ")[0]
+    roles, arguments = section.split("| argument | filled with |")
+    assert re.findall(r"^\| ([a-z ]+?)(?: \(.*?\))? \|", roles, re.MULTILINE) == ["role", *registry.ROLES]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in arguments.splitlines() if line[:3] == "| `"))
+    assert set(named) == {"sample_rate", "batch_size", *connection_check._STAND_INS}
 
 
 def test_ports_of_no_role_are_refused_with_all_roles() -> None:
