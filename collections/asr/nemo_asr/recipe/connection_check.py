@@ -126,8 +126,7 @@ class ConnectionCheck:
     def _check_arguments(self, role: str, from_script: Collection[str] = ()) -> bool:
         """Whether a part fits its constructor, with its derived arguments and those that the script will give."""
         part = self._parts[role]
-        given = {*self.derived[role], *from_script} - part.params.keys()
-        problems = check_call(part.params, part.target, given=given)
+        problems = check_call(part.params, part.target, given={*self.derived[role], *from_script} - part.params.keys())
         self.problems += problems
         return not problems
 

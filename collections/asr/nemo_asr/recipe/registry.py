@@ -113,9 +113,7 @@ def role_of(module_class: type[NeuralModule]) -> str:
     for base, role in _ROLES_OF_BASES.items():
         if issubclass(module_class, base):
             return role
-    # Any: on a class, a property is itself and not yet ports.
-    inputs: Any = module_class.input_ports
-    outputs: Any = module_class.output_ports
+    inputs, outputs = (getattr(module_class, ports) for ports in ("input_ports", "output_ports"))
     if isinstance(inputs, property) or isinstance(outputs, property):
         problem, remedy = "its ports cannot be read before its constructor has run", "give register the role as well"
         raise UsageError(problem, place=module_class.__name__, got="properties", remedy=remedy)
