@@ -274,18 +274,19 @@ def as_values(batch: object, port_names: Sequence[str]) -> tuple[Any, ...]:
     Raises:
         NeuralPortNameMismatchError: it does not hold one value for each output port of the data layer.
     """
-    wanted = f"{len(port_names)} ({', '.join(port_names)})"
+    if isinstance(batch, (tuple, list)) and len(batch) == len(port_names):
+        return tuple(batch)
     if isinstance(batch, Mapping):
         if not batch.keys() >= set(port_names):
-            got = f"values for {', '.join(map(str, batch))}"
-            raise NeuralPortNameMismatchError("a batch of the data layer lacks ports", got=got, wanted=wanted)
+            raise _mismatch("lacks ports", f"values for {', '.join(map(str, batch))}", port_names)
         return tuple(batch[name] for name in port_names)
     # A list is what torch's default collation makes of tuples; for one port it may also be the value itself.
-    if isinstance(batch, (tuple, list)) and (len(port_names) > 1 or isinstance(batch, tuple) or len(batch) == 1):
-        values = tuple(batch)
-    else:
-        values = (batch,)
-    if len(values) != len(port_names):
-        problem = "a batch of the data layer does not hold its ports"
-        raise NeuralPortNameMismatchError(problem, got=f"{len(values)} values", wanted=wanted)
-    return values
+    if isinstance(batch, tuple) or len(port_names) != 1:
+        num_values = len(batch) if isinstance(batch, (tuple, list)) else 1
+        raise _mismatch("does not hold its ports", f"{num_values} values", port_names)
+    return (batch,)
+
+
+def _mismatch(problem: str, got: str, port_names: Sequence[str]) -> NeuralPortNameMismatchError:
+    wanted = f"{len(port_names)} ({', '.join(port_names)})"
+    return NeuralPortNameMismatchError(f"a batch of the data layer {problem}", got=got, wanted=wanted)

@@ -80,7 +80,7 @@ class StepBatchLoader:
 
     def first(self, epoch: int) -> StepBatches:
         """The batches of the first step of an epoch."""
-        self._batches = WAITING_FOR_DATA.around(self._loader.epoch(epoch))
+        self._batches = iter(self._loader.epoch(epoch))
         self._epoch, self._step = epoch, 0
         self._repeated = self._dropped = self._joined = 0.0
         taken = self._agree(are_finite=True, stop=False)
@@ -102,7 +102,8 @@ class StepBatchLoader:
 
     def _agree(self, *, are_finite: bool, stop: bool) -> StepBatches:
         started = time.perf_counter()
-        batches = list(islice(self._batches, self._size))
+        with WAITING_FOR_DATA:
+            batches = list(islice(self._batches, self._size))
         wait_seconds = time.perf_counter() - started
         if self._comm.world_size == 1:  # no other rank to agree with; this runs at every step
             return StepBatches(

@@ -123,7 +123,7 @@ class Training:
         objective = self._objectives[state.step % len(self._objectives)]
         callbacks.notify("on_step_start", state)
         self._set_learning_rate(objective)
-        objective.optimizer.zero_grad(set_to_none=True)
+        objective.clear_gradients()
         self._statistics.keep()
         losses = [
             self._accumulate(objective, batch, weight, number == len(taken.batches))
