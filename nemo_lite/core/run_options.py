@@ -14,6 +14,13 @@ from nemo_lite.errors import UnknownNameError, UsageError
 # Any: values that a script gives are checked when the options are made.
 
 Uneven = Literal["pad", "drop", "join", "error"]
+"""What becomes of a training step for which only some ranks have items or batches left.
+
+- ``pad``: the others repeat items that came before, so some items come twice.
+- ``drop``: what is left is left out; the epoch ends for all ranks.
+- ``join``: the others take part with a zero-weight batch.
+- ``error``: the run ends; where it can be told from the number of items, it does not start.
+"""
 LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""
 

@@ -18,9 +18,9 @@ from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess, effective_batch, fingerprint_of
 from nemo_lite.backends.pytorch.engine import arguments
 from nemo_lite.backends.pytorch.engine.evaluation import (
-    Certificate,
     Evaluation,
     InferenceCache,
+    ItemsComputed,
     in_data_order,
     torch_data_layer,
 )
@@ -91,7 +91,7 @@ class PtActions:
         self._state = RunState(self._comm, self._device, self._precision())
         self._objectives = Objectives(self._comm, self._device, shard_weights)
         self._cache = InferenceCache()
-        self.inferred: Certificate | None = None
+        self.inferred: ItemsComputed | None = None
 
     @property
     def step(self) -> int:
@@ -179,12 +179,12 @@ class PtActions:
         precision: Precision,
     ) -> Training:
         """Lower the DAGs, make the optimizers, and see that all ranks are about to do the same."""
-        values = StepValues(dag, precision)
-        kept = values.kept([*called.wires, *(values.wire(name) for name in called.names)])
+        tensors = StepValues(dag, precision)
+        extra = tensors.extra_wires([*called.wires, *(tensors.wire(name) for name in called.names)])
         set_training(modules_of(dag))
-        objectives = [self._objectives.make(dag, chosen, losses, kept, params) for chosen, losses in pairs]
+        objectives = [self._objectives.make(dag, chosen, losses, extra, params) for chosen, losses in pairs]
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
-        state = RunState(self._comm, self._device, precision, optimizers, dag.modules, self._tb_writer, values)
+        state = RunState(self._comm, self._device, precision, optimizers, dag.modules, self._tb_writer, tensors)
         self._state = state
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, options.uneven)
@@ -199,7 +199,7 @@ class PtActions:
             batch = effective_batch(batch_size, self._comm.world_size, options.batches_per_step, "items")
             logging.info("%s%s", most, batch)
         reseed = _reseeding(self._seed, self._comm)
-        return Training(objectives, loader, data_layer.place_of, state, values, called, lr_policy, options, reseed)
+        return Training(objectives, loader, data_layer.place_of, state, tensors, called, lr_policy, options, reseed)
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
         """Evaluate: see :meth:`NeuralModuleFactory.eval`."""
@@ -234,7 +234,7 @@ class PtActions:
             verbose = options.verbose and self._comm.on_first(lambda: True) is True
             with ProgressBar.over(rows, verbose, "infer") as shown:
                 in_order = in_data_order(self._comm.rounds(map(tuple, shown)))
-            self.inferred = Certificate(torch_data_layer(dag))
+            self.inferred = ItemsComputed(torch_data_layer(dag))
             for row in in_order:
                 self.inferred.note(row.ids)
             columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]

@@ -26,8 +26,8 @@ from nemo_lite.backends.pytorch.data.order import Rows as Rows
 from nemo_lite.backends.pytorch.data.order import Shard as Shard
 from nemo_lite.backends.pytorch.data.order import Uneven as Uneven
 from nemo_lite.backends.pytorch.data.order import evaluation_plan as evaluation_plan
-from nemo_lite.backends.pytorch.data.seeds import Asking as Asking
-from nemo_lite.backends.pytorch.data.seeds import Seeded as Seeded
+from nemo_lite.backends.pytorch.data.seeds import EpochSampler as Asking
+from nemo_lite.backends.pytorch.data.seeds import SeededDataset as Seeded
 from nemo_lite.backends.pytorch.data.unusable import LISTED as LISTED
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems as UnusableItems
 from nemo_lite.backends.pytorch.data.unusable import budget_of as budget_of

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
-from nemo_lite.backends.pytorch.data.seeds import Asking, Seeded
+from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
@@ -93,11 +93,11 @@ class PlannedLoader:
     ) -> None:
         self._plan_of, self._port_names = lru_cache(maxsize=1)(plan_of), tuple(port_names)
         self._refs_of, self._training, self._account = refs_of, training, account
-        self._asking = Asking()
+        self._sampler = EpochSampler()
         self._loader: DataLoader[Loaded] = DataLoader(
-            Seeded(dataset, shard.seed, shard.rank),
+            SeededDataset(dataset, shard.seed, shard.rank),
             batch_size=None,
-            sampler=self._asking,
+            sampler=self._sampler,
             collate_fn=_as_it_is,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
@@ -106,7 +106,7 @@ class PlannedLoader:
         )
 
     def __len__(self) -> int:
-        return self._plan_of(self._asking.epoch).num_steps
+        return self._plan_of(self._sampler.epoch).num_steps
 
     def leftover(self, epoch: int) -> Leftover:
         """What becomes of the items that do not fill the steps of that epoch."""
@@ -121,7 +121,7 @@ class PlannedLoader:
             UsageError: items are left over, and the shard's ``uneven`` is ``error``.
         """
         plan = self._plan_of(epoch)
-        self._asking.choose(epoch, _Requests(epoch, plan.batches, self._refs_of, self._training))
+        self._sampler.choose(epoch, _Requests(epoch, plan.batches, self._refs_of, self._training))
         try:
             for index, loaded in enumerate(self._loader):
                 if self._account is not None:

@@ -21,15 +21,14 @@ Rows: TypeAlias = "npt.NDArray[np.int64]"
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of the data this rank gets, and the base of every random draw on it.
+    """Which part of the data this rank gets, the base of every random draw on it, and what happens at uneven ends.
 
     Attributes:
         rank: this process, from 0.
         world_size: number of ranks.
         seed: base of the draws.
-        uneven: what becomes of a training step with fewer items than ranks: ``pad``: some of its items come twice;
-            ``drop``: they are left out; ``join``: the lowest ranks get one each, at the end of the epoch, the others
-            nothing; ``error``: the run does not start.
+        uneven: what becomes of a training round with fewer items than ranks, see `Uneven`; with ``join`` such rounds
+            come last, and the lowest ranks get an item each.
 
     Raises:
         UnknownNameError: ``uneven`` is none of these.

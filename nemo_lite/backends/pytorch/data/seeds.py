@@ -1,5 +1,7 @@
 """Seeds: every random draw follows from (base, rank, worker, epoch). No order of data in here.
 
+DataLoader takes requests from an `EpochSampler` and sends them to the workers' `SeededDataset`.
+
 torch's DataLoader seeds its workers once, when they start. As they live through all epochs, the draws of an epoch would
 depend on the epochs before it, and a resumed run would see others. So each request carries its epoch, and a worker
 seeds itself again at the first request of each pass.
@@ -40,50 +42,50 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class Ask(NamedTuple):
+class EpochRequest(NamedTuple):
     """What a data set is asked for.
 
     Attributes:
         number: counts the passes over the data in this process.
         epoch: of the pass.
-        index: what the data set itself is asked for. Any: each data set has requests of its own.
+        request: what the data set itself is asked for. Any: each data set has requests of its own.
     """
 
     number: int
     epoch: int
-    index: Any
+    request: Any
 
 
-class Entries(Protocol):
-    """What a pass asks for, one after the other."""
+class SizedRequests(Protocol):
+    """The requests of a pass."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Asking:
-    """A sampler that gives the entries chosen last, each with its epoch. Each iteration is a new pass."""
+class EpochSampler:
+    """A sampler that gives the requests chosen last, each with its epoch. Each iteration is a new pass."""
 
     def __init__(self) -> None:
         self.epoch = self._number = 0
-        self._entries: Entries = ()
+        self._requests: SizedRequests = ()
 
-    def choose(self, epoch: int, entries: Entries) -> None:
+    def choose(self, epoch: int, requests: SizedRequests) -> None:
         """What the next pass asks for."""
-        self.epoch, self._entries = epoch, entries
+        self.epoch, self._requests = epoch, requests
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[Any]:
         self._number += 1
-        for entry in self._entries:
-            yield Ask(self._number, self.epoch, entry)
+        for request in self._requests:
+            yield EpochRequest(self._number, self.epoch, request)
 
 
-class Seeded(Dataset[T]):
-    """A data set that is asked by `Ask`; in a worker process each pass starts from its seed.
+class SeededDataset(Dataset[T]):
+    """A data set that takes an `EpochRequest`; in a worker process each pass starts from its seed.
 
     In the process of the run nothing is seeded: its generators are the run's.
 
@@ -96,9 +98,9 @@ class Seeded(Dataset[T]):
         self._dataset, self._base, self._rank = dataset, base, rank
         self._seeded = 0
 
-    def __getitem__(self, ask: Ask) -> T:
+    def __getitem__(self, request: EpochRequest) -> T:
         worker = get_worker_info()
-        if worker is not None and self._seeded != ask.number:
-            self._seeded = ask.number
-            seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=ask.epoch))
-        return self._dataset[ask.index]
+        if worker is not None and self._seeded != request.number:
+            self._seeded = request.number
+            seed_all(seed_of(self._base, rank=self._rank, worker=worker.id, epoch=request.epoch))
+        return self._dataset[request.request]

@@ -21,11 +21,11 @@ class Replica(Protocol):
     """A module whose gradients are averaged over the ranks. Keep it for as long as the module trains.
 
     Attributes:
-        is_unchecked: DDP waits for the gradient of every trained weight; if the loss does not depend on one, it waits
-            for ever. True until this is checked.
+        needs_reach_check: DDP waits for the gradient of every trained weight; if the loss does not depend on one, it
+            waits for ever. True until this is checked.
     """
 
-    is_unchecked: bool
+    needs_reach_check: bool
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""
@@ -91,7 +91,7 @@ class Comm(backend.Comm, Protocol):
 class Alone:
     """A replica in a single process. It calls ``forward`` directly, without torch's machinery for hooks."""
 
-    is_unchecked = False
+    needs_reach_check = False
 
     def __init__(self, module: nn.Module) -> None:
         self._forward, self._nothing = module.forward, nullcontext()

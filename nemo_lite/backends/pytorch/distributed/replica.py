@@ -42,8 +42,8 @@ class DataParallel:
     def _wrapped(self) -> DistributedDataParallel | None:
         """The wrapper around the trained weights; ``None`` where none is trained."""
         self._trained = [p.requires_grad for p in self._parameters]
-        self.is_unchecked = any(self._trained)
-        if not self.is_unchecked:
+        self.needs_reach_check = any(self._trained)
+        if not self.needs_reach_check:
             return None
         return DistributedDataParallel(
             self._module, device_ids=self._device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True

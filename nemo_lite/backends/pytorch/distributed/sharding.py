@@ -64,7 +64,7 @@ class ShardedReplica:
         module: its weights are in modules that :func:`shard` was called with.
     """
 
-    is_unchecked = False
+    needs_reach_check = False
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._nothing = module, nullcontext()

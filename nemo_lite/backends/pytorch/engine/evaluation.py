@@ -26,7 +26,7 @@ WireValues: TypeAlias = "list[Any]"
 _PLACEHOLDER = -1  # number of a row that stands for a batch in a round where this rank has none
 
 
-class Row(NamedTuple):
+class BatchResult(NamedTuple):
     """The values of one batch, or a placeholder.
 
     Attributes:
@@ -63,7 +63,7 @@ class Evaluation:
         self.module: fx.GraphModule = lower(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
 
-    def rows(self, comm: Comm) -> Iterator[Row]:
+    def rows(self, comm: Comm) -> Iterator[BatchResult]:
         """The values of each batch of this rank: over all ranks every item once, modules in evaluation mode.
 
         All ranks give the same number of rows. The n-th rows of all ranks are neighbours in the data; a rank without a
@@ -77,12 +77,12 @@ class Evaluation:
         with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
             for number, batch in _in_step(loader.epoch(0), comm):
                 if batch is not None:
-                    yield Row(number, None if batch.ids is None else list(batch.ids), self._run(batch))
+                    yield BatchResult(number, None if batch.ids is None else list(batch.ids), self._run(batch))
                     continue
                 if needs_all_ranks(self.modules, in_training=False):  # they exchange values, so all ranks run them
                     spare = spare or self._any_batch(comm)
                     self._run(spare)
-                yield Row(_PLACEHOLDER, None, [])
+                yield BatchResult(_PLACEHOLDER, None, [])
         settle(loader, comm)
 
     def _loader(self, shard: Shard) -> BatchLoader:
@@ -133,7 +133,7 @@ def _vote(own_round: int | None, comm: Comm) -> _Vote:
     return _Vote(is_own=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
 
 
-class Certificate:
+class ItemsComputed:
     """Which items an evaluation or inference has computed, over all ranks.
 
     Args:
@@ -168,7 +168,7 @@ class Certificate:
         return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
-class EvaluationRun(Certificate):
+class EvaluationRun(ItemsComputed):
     """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`."""
 
     def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
@@ -188,13 +188,13 @@ class InferenceCache:
 
     def __init__(self) -> None:
         self._values: dict[NmTensor, WireValues] = {}
-        self._batches: list[Row] = []
+        self._batches: list[BatchResult] = []
 
     def clear(self) -> None:
         """Forget them."""
         self._values.clear()
 
-    def keeping(self, tensors: Sequence[NmTensor], rows: Iterable[Row]) -> Iterator[Row]:
+    def keeping(self, tensors: Sequence[NmTensor], rows: Iterable[BatchResult]) -> Iterator[BatchResult]:
         """The rows; once all have been taken, they are kept."""
         taken = []
         for row in rows:
@@ -204,7 +204,7 @@ class InferenceCache:
         self._values.update({wire: [row.values[i] for row in taken] for i, wire in enumerate(tensors)})
         self._batches = [row._replace(values=[]) for row in taken]
 
-    def rows(self, tensors: Sequence[NmTensor], device: torch.device, precision: Precision) -> Iterator[Row]:
+    def rows(self, tensors: Sequence[NmTensor], device: torch.device, precision: Precision) -> Iterator[BatchResult]:
         """The values of wires that follow from those kept.
 
         Raises:
@@ -225,7 +225,7 @@ class InferenceCache:
     @staticmethod
     def _computed(
         kept: Iterable[tuple[Any, ...]], module: nn.Module, device: torch.device, precision: Precision
-    ) -> Iterator[Row]:
+    ) -> Iterator[BatchResult]:
         with evaluating([module]), torch.no_grad():
             for batch, *values in kept:
                 moved = to_device(values, device)
@@ -247,7 +247,7 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
     return layer
 
 
-def in_data_order(rounds: Iterable[Sequence[tuple[Any, ...]]]) -> list[Row]:
+def in_data_order(rounds: Iterable[Sequence[tuple[Any, ...]]]) -> list[BatchResult]:
     """All rows of all rounds by number; they travelled as plain tuples."""
-    rows = (Row(*travelled) for arrived in rounds for travelled in arrived)
+    rows = (BatchResult(*travelled) for arrived in rounds for travelled in arrived)
     return sorted((row for row in rows if row.counts), key=lambda row: row.number)

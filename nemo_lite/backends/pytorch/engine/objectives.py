@@ -23,18 +23,18 @@ class Objective:
     """What one optimizer minimises.
 
     Attributes:
-        run: computes the losses, then the kept wires, from a batch; its gradients are averaged over the ranks.
+        module: computes the losses, then the extra wires, from a batch; its gradients are averaged over the ranks.
         num_losses: how many of its outputs are losses; they are summed.
-        kept: the wires of a batch, then those of its outputs.
-        calls: the calls that ``run`` makes.
+        returned_wires: those of a batch, then those of the module's outputs.
+        calls: those that the module makes.
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
     """
 
-    run: Replica
+    module: Replica
     num_losses: int
-    kept: Sequence[NmTensor]
+    returned_wires: Sequence[NmTensor]
     calls: Set[ModuleCall]
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
@@ -67,7 +67,7 @@ class Objectives:
         dag: Dag,
         optimizer: str | torch.optim.Optimizer,
         losses: Sequence[NmTensor],
-        kept: Sequence[NmTensor],
+        extra_wires: Sequence[NmTensor],
         params: Mapping[str, object],
     ) -> Objective:
         """What the optimizer minimises: the DAG of these losses, on its device and on all ranks.
@@ -76,17 +76,17 @@ class Objectives:
             dag: of all losses of the run.
             optimizer: a name, or an instance.
             losses: they are summed.
-            kept: wires whose values are wanted beside the losses.
+            extra_wires: wires whose values are wanted beside the losses.
             params: options of the optimizer.
 
         Raises:
             UsageError: the optimizer holds no weight that these losses depend on.
         """
         reached = Dag(losses)
-        own = [wire for wire in kept if wire in reached and wire not in (*dag.inputs, *losses)]
+        own = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
         self.shard(reached)  # before anything is moved: the whole model may not fit on the device
-        run = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
+        module = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
         chosen = self.create_optimizer(optimizer, losses, params)
         parameters = [p for group in chosen.param_groups for p in group["params"]]
         if not {*parameters} & {*_parameters(reached.modules.values())}:
@@ -98,7 +98,7 @@ class Objectives:
             )
         rates = [group["lr"] for group in chosen.param_groups]
         calls = {node.call for node in part.nodes}
-        return Objective(run, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
+        return Objective(module, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
 
     def shard(self, dag: Dag) -> None:
         """Shard the weights of its modules, if that was asked for. Weights that are sharded stay so."""

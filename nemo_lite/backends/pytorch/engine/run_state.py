@@ -37,7 +37,8 @@ class _Clock:
 
     def __init__(self) -> None:
         self.total = StepTiming()
-        self._seen: dict[int, StepTiming] = {}
+        # Readers need not be hashable. Each is kept with its id, which no other object can get while it lives.
+        self._seen: dict[int, tuple[object, StepTiming]] = {}
 
     def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
         self.total.num_steps += 1
@@ -46,8 +47,8 @@ class _Clock:
         self.total.amount += amount
 
     def read(self, reader: object) -> StepTiming:
-        now, before = replace(self.total), self._seen.get(id(reader), StepTiming())
-        self._seen[id(reader)] = now
+        now, (_, before) = replace(self.total), self._seen.get(id(reader), (reader, StepTiming()))
+        self._seen[id(reader)] = (reader, now)
         sums = ("num_steps", "seconds", "data_wait_seconds", "amount")
         return replace(now, **{name: getattr(now, name) - getattr(before, name) for name in sums})
 

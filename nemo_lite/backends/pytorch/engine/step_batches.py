@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from typing import NamedTuple
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
@@ -48,8 +49,8 @@ class StepBatches:
         """The batches that count."""
         return self.batches[: self.num_counted]
 
-    def weights(self) -> list[float]:
-        """The weight of each batch's mean loss in the step's gradient, before the ranks' mean is taken.
+    def loss_factors(self) -> list[float]:
+        """What each batch's mean loss is multiplied with, before the ranks' mean of the gradients is taken.
 
         Every item of a step has the same weight, whatever its batch and rank.
         """
@@ -59,6 +60,30 @@ class StepBatches:
         return counted + [0.0] * (len(self.batches) - self.num_counted)
 
 
+class _Sums(NamedTuple):
+    """What the ranks tell each other at a step, summed over them.
+
+    Attributes:
+        not_finite: ranks whose losses of the step before are not all finite.
+        stopping: ranks that want to stop.
+        items: of the batches that count.
+        repeated_items: those of them that come again.
+        batches: how many count.
+        squared_batches: the square of a rank's number of them.
+        out_of_batches: ranks that have no new batch.
+        helpless: ranks that have none to repeat either.
+    """
+
+    not_finite: float
+    stopping: float
+    items: float
+    repeated_items: float
+    batches: float
+    squared_batches: float
+    out_of_batches: float
+    helpless: float
+
+
 class StepBatchLoader:
     """Gives the batches of each step of an epoch: the same number of steps on all ranks.
 
@@ -66,15 +91,15 @@ class StepBatchLoader:
         loader: the batches of this rank.
         comm: the ranks.
         batches_per_step: micro-batches of a rank in a step; the last step of an epoch takes what is left.
-        uneven: what happens when only some ranks have batches left: ``pad``: the others repeat their last batches;
-            ``drop``: the epoch ends for all; ``join``: the others take part with weight zero; ``error``: the run ends.
+        uneven: what happens when only some ranks have batches left, see `Uneven`; with ``pad`` the others repeat their
+            last batches.
     """
 
     def __init__(self, loader: BatchLoader, comm: Comm, batches_per_step: int, uneven: Uneven) -> None:
         self._loader, self._comm, self._size, self._uneven = loader, comm, batches_per_step, uneven
         self._batches: Iterator[Batch] = iter(())
-        self._present: list[Batch] = []
-        self._last: list[Batch] = []
+        self._current: list[Batch] = []
+        self._repeatable: list[Batch] = []
         self._epoch = self._step = 0
         self._repeated = self._dropped = self._joined = 0.0
 
@@ -115,28 +140,36 @@ class StepBatchLoader:
                 stop=stop,
                 wait_seconds=wait_seconds,
             )
-        if are_finite or not self._last:  # batches with a loss that is not finite are not repeated, if there are others
-            self._last = self._present or self._last
+        # Batches with a loss that is not finite are not repeated, if there are others.
+        if are_finite or not self._repeatable:
+            self._repeatable = self._current or self._repeatable
         is_out, world_size = not batches, self._comm.world_size
-        counted = self._last if is_out and self._uneven == "pad" else batches
+        counted = self._repeatable if is_out and self._uneven == "pad" else batches
         items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
-        is_helpless, again = is_out and not self._last, items if is_out else 0.0
-        mine = [float(not are_finite), float(stop), items, again, count, count**2, float(is_out), float(is_helpless)]
-        bad, stopping, all_items, repeated, total, squares, out, helpless = self._comm.sum(mine)
-        taken = StepBatches(world_size=world_size, was_finite=bad == 0, stop=stopping > 0, wait_seconds=wait_seconds)
+        is_helpless, again = is_out and not self._repeatable, items if is_out else 0.0
+        mine = _Sums(not are_finite, stop, items, again, count, count**2, is_out, is_helpless)
+        all_ranks = _Sums(*self._comm.sum([float(each) for each in mine]))
+        out = all_ranks.out_of_batches
+        taken = StepBatches(
+            world_size=world_size,
+            was_finite=all_ranks.not_finite == 0,
+            stop=all_ranks.stopping > 0,
+            wait_seconds=wait_seconds,
+        )
         taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")
         if taken.is_over:
-            self._dropped += all_items if out < world_size else 0
+            self._dropped += all_ranks.items if out < world_size else 0
             return taken
         if out:
-            self._check_can_go_on(out, helpless)
+            self._check_can_go_on(out, all_ranks.helpless)
             self._joined += out if self._uneven == "join" else 0
-            self._repeated += repeated
-        taken.batches, taken.num_counted, taken.num_items = counted, len(counted), all_items
-        self._present = counted
-        if world_size * squares != total**2:
+            self._repeated += all_ranks.repeated_items
+        taken.batches, taken.num_counted, taken.num_items = counted, len(counted), all_ranks.items
+        self._current = counted
+        # Equal exactly when all ranks have the same number of batches (Cauchy-Schwarz).
+        if world_size * all_ranks.squared_batches != all_ranks.batches**2:
             # Forward passes may exchange values (synchronised statistics, sharded weights): all ranks make as many.
-            taken.batches = [*counted, *islice(cycle(counted or self._last), self._size - len(counted))]
+            taken.batches = [*counted, *islice(cycle(counted or self._repeatable), self._size - len(counted))]
         return taken
 
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:

@@ -1,4 +1,4 @@
-"""The tensors of a training step, for callbacks; what continues beyond the training DAG is computed when asked for."""
+"""The tensors of a training step, for callbacks; other wires are computed from them when asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nemo_lite.errors import DagError, did_you_mean
 
 
 class StepValues:
-    """The tensors of the step that just ran; what continues beyond the training DAG is computed when asked for."""
+    """The tensors of the step that just ran; wires outside the training DAG are computed from them when asked for."""
 
     def __init__(self, dag: Dag, precision: Precision) -> None:
         self._dag, self._precision = dag, precision
@@ -42,7 +42,7 @@ class StepValues:
             )
         return self._names[name]
 
-    def kept(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
+    def extra_wires(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
         """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
         wanted = list(dict.fromkeys([*wires, *self._names.values()]))
         return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))

@@ -43,7 +43,7 @@ class Training:
         loader: the batches of this rank.
         place_of: where item ``i`` of the data layer comes from, for messages.
         state: what callbacks see.
-        values: the step's tensors, part of ``state``.
+        tensors: of the step, part of ``state``.
         callbacks: notified of each moment.
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
@@ -56,19 +56,19 @@ class Training:
         loader: BatchLoader,
         place_of: Callable[[int], str],
         state: RunState,
-        values: StepValues,
+        tensors: StepValues,
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
         options: RunOptions,
         reseed: Callable[[int], None],
     ) -> None:
         self._objectives, self._place_of = objectives, place_of
-        self._state, self._values, self._callbacks = state, values, callbacks
+        self._state, self._tensors, self._callbacks = state, tensors, callbacks
         self._lr_policy, self._options, self._reseed = lr_policy, options, reseed
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
-        self._statistics = RunningStatistics(self._modules)
+        self._before_step = RunningStatistics(self._modules)
         # What zero-weight batches must not change; kept apart from what a skipped step puts back.
-        self._idle = RunningStatistics(self._modules, own_only=True)
+        self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
         self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven)
         self._skipped = _Skipped()
 
@@ -90,7 +90,7 @@ class Training:
         if state.stop_reason:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
-        self._values.clear()
+        self._tensors.clear()
 
     def _epoch(self) -> None:
         state = self._state
@@ -124,10 +124,10 @@ class Training:
         callbacks.notify("on_step_start", state)
         self._set_learning_rate(objective)
         objective.clear_gradients()
-        self._statistics.keep()
+        self._before_step.keep()
         losses = [
-            self._accumulate(objective, batch, weight, number == len(taken.batches))
-            for number, (batch, weight) in enumerate(zip(taken.batches, taken.weights(), strict=True), 1)
+            self._accumulate(objective, batch, factor, number == len(taken.batches))
+            for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1)
         ]
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
         following = self._batches.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
@@ -147,36 +147,36 @@ class Training:
         callbacks.notify("on_step_end", state)
         return following
 
-    def _accumulate(self, objective: Objective, batch: Batch, weight: float, is_last: bool) -> torch.Tensor:
-        """Forward and backward pass of one micro-batch, which has ``weight`` in the step's gradient; its loss."""
+    def _accumulate(self, objective: Objective, batch: Batch, factor: float, is_last: bool) -> torch.Tensor:
+        """Forward and backward pass of one micro-batch, whose loss counts ``factor`` times; its loss."""
         state = self._state
         self._callbacks.notify("on_batch_start", state)
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
-        self._values.clear()
-        values = to_device(batch.values, state.device)
-        with objective.run.sync_only_if(is_last), self._without_trace() if weight == 0.0 else _NOTHING:
+        self._tensors.clear()
+        batch_values = to_device(batch.values, state.device)
+        with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else _NOTHING:
             with state.precision.forward():
-                outputs = objective.run(*values)
+                outputs = objective.module(*batch_values)
             loss = _total(outputs[: objective.num_losses])
-            if objective.run.is_unchecked:
+            if objective.module.needs_reach_check:
                 self._check_reach(objective, loss)
-            with BACKWARD:
-                state.precision.backward(loss if weight == 1.0 else loss * weight)
+            with BACKWARD:  # marks the activity, for reports about ranks that hang
+                state.precision.backward(loss if factor == 1.0 else loss * factor)
         detached = loss.detach()
-        self._values.set(detached, objective.calls, objective.kept, (*values, *outputs))
+        self._tensors.set(detached, objective.calls, objective.returned_wires, (*batch_values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return detached
 
     @contextmanager
     def _without_trace(self) -> Iterator[None]:
         """Around a zero-weight batch: it changes no statistics."""
-        self._idle.keep()
+        self._before_zero_weight_batch.keep()
         with adding_nothing(self._modules):
             yield
-        self._idle.put_back()
+        self._before_zero_weight_batch.put_back()
 
     def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
-        objective.run.is_unchecked = False
+        objective.module.needs_reach_check = False
         reached: set[object] = {call.module for call in objective.calls}
         refuse_unreached(loss, [(str(module.name), module) for module in self._modules if module in reached])
 
@@ -196,7 +196,7 @@ class Training:
         skipped, options, comm = self._skipped, self._options, self._state.comm
         skipped.total += 1
         skipped.in_a_row += 1
-        self._statistics.put_back()
+        self._before_step.put_back()
         problem = comm.share(_problem_of(self._state.step, comm.gather(self._suspects(batches, losses))))
         if options.stop_on_nan_loss:
             raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
