@@ -197,7 +197,9 @@ def test_scripts_that_use_a_model_have_the_options_of_the_launch_and_none_of_tra
     for option in ("--synced_bn", "--uneven=pad", "--global_batch_size=8", "--num_gpus=1"):
         assert f"unrecognized arguments: {option}" in refusal(capsys, *needed, option, parser=EvalArgParser)
     start(monkeypatch, torchrun(1, 1))
-    assert "--local_rank 0 and LOCAL_RANK=1 contradict each other" in refusal(capsys, *needed, "--local_rank=0", parser=EvalArgParser)
+    assert "--local_rank 0 and LOCAL_RANK=1 contradict each other" in refusal(
+        capsys, *needed, "--local_rank=0", parser=EvalArgParser
+    )
 
 
 def test_one_beta_leaves_the_other_at_the_optimizers_own():
