@@ -34,8 +34,8 @@ def test_all_dags_their_shapes_and_the_schedule_are_printed_and_saved_and_no_aud
         *("--model_config", corpus / "tones.yaml", "--train_dataset", garbage, "--eval_datasets", garbage),
         *("--num_epochs", 10, "--batch_size", 5, "--iter_per_step", 2, "--lr", 0.5, "--work_dir", "runs"),
     )
-    assert "training: 5 steps, 3,941 parameters" in printed
-    assert "evaluation_train: 6 steps, 3,941 parameters" in printed
+    assert "training: 5 nodes, 3,941 parameters" in printed
+    assert "evaluation_train: 6 nodes, 3,941 parameters" in printed
     assert "B samples -> B 32 T" in printed
     assert re.search(r"JasperEncoder +B 32 T -> B 64 T/2 +3,616", printed)
     assert re.search(r"log_probs +<- \[3\] output +B T/2 5  Logprobs", printed)

@@ -8,7 +8,7 @@ from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.show.view import View
 
-_HEADER = ("step", "module, and where its ports lead", "shapes and types", "parameters")
+_HEADER = ("node", "module, and where its ports lead", "shapes and types", "parameters")
 MOST_TARGETS = 6  # readers of a wire that are listed
 Row = tuple[str, str, str, str]
 

@@ -95,6 +95,6 @@ class View:
         return f"{weights} parameters" if weights and self.shared_with(node) is None else weights
 
     def summary(self) -> str:
-        """``7 steps, 332,632,349 parameters``."""
+        """``7 nodes, 332,632,349 parameters``."""
         number = len(self.nodes)
-        return f"{number} step{'s' if number != 1 else ''}, {self.num_weights:,} parameters"
+        return f"{number} node{'s' if number != 1 else ''}, {self.num_weights:,} parameters"

@@ -25,7 +25,7 @@ def test_the_plan_shows_shapes_parameters_and_the_schedule_and_is_saved(
     saved = tmp_path / "runs" / "one"
     show_plan({"training": dag()}, policy, 0.5, 25, 100, saved)
     printed = capsys.readouterr().out
-    assert "training: 3 steps, 4 parameters" in printed
+    assert "training: 3 nodes, 4 parameters" in printed
     assert "B D? -> B D?" in printed
     assert "25 steps an epoch, 100 steps in all" in printed
     points = ", ".join(f"{policy(0.5, step, 0):.3g} at step {step}" for step in (0, 33, 66, 99))

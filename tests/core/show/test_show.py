@@ -71,10 +71,10 @@ def test_a_shared_module_is_counted_once() -> None:
 
 def test_the_table_reads_as_it_should() -> None:
     assert as_text(recogniser(), title="train").splitlines() == [
-        "train: 6 steps, 332,632,378 parameters",
+        "train: 6 nodes, 332,632,378 parameters",
         "T = samples/160",
         "",
-        f"step                  module, and where its ports lead  shapes and types{27 * ' '}parameters",
+        f"node                  module, and where its ports lead  shapes and types{27 * ' '}parameters",
         f"{20 * '-'}  {32 * '-'}  {41 * '-'}  {11 * '-'}",
         "[0] sound_layer       SoundLayer                        B samples",
         "      audio           -> [1] signal                     B samples  AudioSignal(16000)",
@@ -108,7 +108,7 @@ def test_the_table_reads_as_it_should() -> None:
 
 def test_the_table_tells_sharing_several_readers_and_wires_that_nobody_takes() -> None:
     lines = as_text(twice()).splitlines()
-    assert lines[0] == "6 steps, 65 parameters"
+    assert lines[0] == "6 nodes, 65 parameters"
     assert re.search(r"^\[4\] encoder_2 .* as \[2\]$", "\n".join(lines), re.MULTILINE)
     assert any(re.search(r"encoded +-> \[3\] encoded, output +B 1024 T/2", line) for line in lines)
     assert any(re.search(r"encoded_length +-> +B  Lengths", line) for line in lines)
@@ -171,7 +171,7 @@ def test_the_picture_names_every_node_port_type_shape_and_size() -> None:
     assert {"AudioSignal(16000)", "MelSpectrogram", "Lengths", "Logprobs", "Loss"} <= set(texts(svg, "type"))
     assert {"B samples", "B 64 T", "B 1024 T/2", "B T/2 29", "scalar"} <= set(texts(svg, "shape"))
     notes = texts(svg, "note")
-    assert notes[0] == "6 steps, 332,632,378 parameters; T = samples/160"
+    assert notes[0] == "6 nodes, 332,632,378 parameters; T = samples/160"
     assert notes[1:] == ["data layer", "preprocessor", "augmentation", "trainable", "loss"]
 
 
