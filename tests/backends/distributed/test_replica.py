@@ -64,7 +64,7 @@ def broken(twin):
         if twin == "never exchanges":
             patch.setattr(DataParallel, "sync_only_if", lambda self, is_last: self._ddp.no_sync())
         elif twin == "weighs batches, not items":
-            patch.setattr(StepBatches, "weights", lambda taken: [1 / len(taken.batches)] * len(taken.batches))
+            patch.setattr(StepBatches, "loss_factors", lambda taken: [1 / len(taken.batches)] * len(taken.batches))
         yield
 
 
