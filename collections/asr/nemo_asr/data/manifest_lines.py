@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.data.utterances import Integers, Seconds, Utterance
-from nemo_lite.backends.pytorch.data import LISTED, DataChangedError, listed
+from nemo_lite.backends.pytorch.data import MAX_LISTED, DataChangedError, listed
 from nemo_lite.errors import DataError
 
 MAX_LINE_BYTES = 1 << 20
@@ -176,7 +176,7 @@ def scan(source: Source) -> Scan:
         if seconds is None:
             good, seconds, found = _line_by_line(block, starts, ends)
             num_problems += len(found)
-            problems += [f"{source.path}:{numbers[index]}: {text}" for index, text in found[:LISTED]]
+            problems += [f"{source.path}:{numbers[index]}: {text}" for index, text in found[:MAX_LISTED]]
             starts, numbers = starts[good], numbers[good]
         num_lines += len(ends)
         offsets.append(starts.astype(np.int64) + block_offset)

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_lite.backends.pytorch.data import LISTED
+from nemo_lite.backends.pytorch.data import MAX_LISTED
 from nemo_lite.errors import DataError, UsageError
 
 R = TypeVar("R")
@@ -149,7 +149,7 @@ class Utterances(ABC, Generic[R]):
         rows = np.flatnonzero(mask)
         if len(rows) == 0:
             return self
-        places = tuple(self.place(int(row)) for row in rows[:LISTED])
+        places = tuple(self.place(int(row)) for row in rows[:MAX_LISTED])
         left_out = Dropped(reason, len(rows), float(self.durations[rows].sum(dtype=np.float64)), places)
         dropped = (*self.dropped, left_out)
         if len(rows) == len(self):

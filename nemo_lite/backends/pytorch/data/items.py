@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from nemo_lite.errors import DataError, NemoLiteError
 
 R = TypeVar("R")
-I = TypeVar("I")  # noqa: E741  # an item
+ItemT = TypeVar("ItemT")
 # By kind, then by what was found: {"resampled": {8000: 3}}. Any: whatever a data layer counts by, a text or a number.
 Counts: TypeAlias = "dict[str, Counter[Any]]"
 
@@ -57,7 +57,7 @@ class Loaded(NamedTuple):
     fatal: str = ""
 
 
-class ItemDataset(Dataset[Loaded], Generic[R, I]):
+class ItemDataset(Dataset[Loaded], Generic[R, ItemT]):
     """Reads the items of a request one after the other, and makes a batch of those that can be used.
 
     It goes to the worker processes, so keep it small. Equal requests must give equal batches, in any process: random
@@ -65,7 +65,7 @@ class ItemDataset(Dataset[Loaded], Generic[R, I]):
     """
 
     @abstractmethod
-    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> I:
+    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> ItemT:
         """One item.
 
         Args:
@@ -80,15 +80,15 @@ class ItemDataset(Dataset[Loaded], Generic[R, I]):
         """
 
     @abstractmethod
-    def collate(self, items: Sequence[I]) -> tuple[Any, ...]:
+    def collate(self, items: Sequence[ItemT]) -> tuple[Any, ...]:
         """A batch of items, in port order."""
 
-    def amount(self, items: Sequence[I]) -> float:
+    def amount(self, items: Sequence[ItemT]) -> float:
         """How much the items are, in the data layer's ``amount_unit``; by default their number."""
         return float(len(items))
 
     def __getitem__(self, request: Request[R]) -> Loaded:
-        ids, items, faults = list[int](), list[I](), list[tuple[int, str]]()
+        ids, items, faults = list[int](), list[ItemT](), list[tuple[int, str]]()
         counts: Counts = defaultdict(Counter)
         try:
             for number, (position, ref) in enumerate([*request.items, *request.spares]):

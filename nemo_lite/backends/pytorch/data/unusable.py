@@ -15,7 +15,7 @@ from nemo_lite.utils import logging
 # What the ranks tell each other: faults by position, and counts by kind.
 _Noted: TypeAlias = "tuple[dict[int, str], Mapping[str, Mapping[Any, int]]]"
 
-LISTED = 5  # how many places an error or a summary names
+MAX_LISTED = 5  # how many places an error or a summary names
 # A night's run survives one unusable item in a thousand; a small set ten, but no more than a tenth of it.
 _SHARE, _COUNT, _MOST = 0.001, 10, 0.1
 
@@ -34,7 +34,7 @@ def budget_of(max_corrupt: float | None, num_items: int, training: bool) -> int:
 
 def listed(problems: Sequence[str], total: int) -> str:
     """The first few problems, one a line, and how many more there are."""
-    shown = problems[:LISTED]
+    shown = problems[:MAX_LISTED]
     more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
     return "\n".join([*shown, *more])
 

@@ -232,7 +232,7 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
         if loss.numel() != 1:
             got = f"shape {tuple(loss.shape)}"
             raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
-    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    total = _sum_of(losses)
     if not total.requires_grad:
         raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
     return total
@@ -240,6 +240,10 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
     """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
-    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    total = _sum_of(losses)
     with BACKWARD:  # a GPU may still be in it
         return math.isfinite(total.item())
+
+
+def _sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()

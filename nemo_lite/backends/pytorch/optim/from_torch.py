@@ -26,28 +26,20 @@ def sgd(groups: list[Options], lr: float = 1e-3, momentum: float = 0.9, weight_d
     return optimizer
 
 
-def adam(
-    groups: list[Options],
-    lr: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    amsgrad: bool = False,
-) -> Optimizer:
-    """torch's Adam: the decay is added to the gradient."""
-    return _fused(torch.optim.Adam, groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+def _adam(optimizer: Callable[..., Optimizer]) -> Callable[..., Optimizer]:
+    """torch's Adam or AdamW, with the options and defaults that both share."""
 
+    def make(
+        groups: list[Options],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> Optimizer:
+        return _fused(optimizer, groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
-def decoupled_adam(
-    groups: list[Options],
-    lr: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    amsgrad: bool = False,
-) -> Optimizer:
-    """torch's AdamW: what apex calls FusedAdam decouples the decay."""
-    return _fused(torch.optim.AdamW, groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+    return make
 
 
 def _fused(optimizer: Callable[..., Optimizer], groups: list[Options], **options: Any) -> Optimizer:
@@ -69,3 +61,9 @@ def _start_momentum(optimizer: Optimizer, *unused: object) -> None:
         for param in group["params"] if group["momentum"] else ():
             if param.grad is not None and "momentum_buffer" not in optimizer.state[param]:
                 optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
+
+
+adam = _adam(torch.optim.Adam)
+"""The decay is added to the gradient."""
+decoupled_adam = _adam(torch.optim.AdamW)
+"""What apex calls FusedAdam: the decay is decoupled from the gradient."""
