@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from toys.linear import VECTOR, Linear
 
 from nemo_lite.backends.pytorch.data import Shard, length_of
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, without_weights
@@ -19,8 +20,6 @@ from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.ports import Ports
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
-
-VECTOR = NeuralType("B D", ChannelType())
 
 
 class Numbers(DataLayerNM):
@@ -43,22 +42,6 @@ class Numbers(DataLayerNM):
     def dataset(self) -> Dataset[Any]:
         positions = torch.arange(float(self.size))
         return TensorDataset(positions, -positions)
-
-
-class Linear(TrainableNM):
-    """A linear layer with a second one inside."""
-
-    input_ports = {"x": VECTOR}
-    output_ports = {"y": VECTOR}
-
-    def __init__(self, width_in: int = 3, width_out: int = 3, name: str | None = None) -> None:
-        super().__init__(name=name)
-        self.inner = nn.Linear(width_in, width_out, bias=False)
-        self.scale = nn.Parameter(torch.ones(width_out))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(x) * self.scale
-        return out
 
 
 class Distance(LossNM):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+
+from nemo_lite.errors import UsageError
+from nemo_lite.utils.launch import who_am_i
 
 
 def torchrun(rank: int, local_rank: int, local_world_size: int = 2, num_nodes: int = 1, **more: str) -> dict[str, str]:
@@ -129,3 +134,16 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {**torchrun(0, 0), **slurm_task(0), **openmpi(0), **hydra(0)}
     for name in known.keys() & os.environ.keys() - {"OMP_NUM_THREADS"}:
         monkeypatch.delenv(name)
+
+
+def without(environ: Mapping[str, str], *names: str) -> dict[str, str]:
+    """An environment that lacks these variables."""
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+def refusal(environ: Mapping[str, str], *args: Any, **kwargs: Any) -> str:
+    """The text, of one line, with which ``who_am_i`` refuses an environment."""
+    with pytest.raises(UsageError) as caught:
+        who_am_i(*args, environ=environ, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -3,9 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 import soundfile
 
 from nemo_asr import AudioToTextDataLayer
+from nemo_asr.data.manifest import Manifest
+from nemo_lite.errors import DataError
 
 LABELS = [" ", "a", "b", "c"]
 
@@ -47,3 +50,11 @@ def write(path, *lines):
         b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
     )
     return str(path)
+
+
+def refusal(*lines, folder):
+    """The text of the error that these lines are refused with."""
+    write(folder / "train.json", *lines)
+    with pytest.raises(DataError) as error:
+        Manifest.open("train.json")
+    return str(error.value)

@@ -15,13 +15,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def refusal(*lines, folder):
-    write(folder / "train.json", *lines)
-    with pytest.raises(DataError) as error:
-        Manifest.open("train.json")
-    return str(error.value)
-
-
 def test_a_line_is_read_again_with_its_path_resolved_against_the_manifest(folder):
     (folder / "sets").mkdir()
     write(folder / "sets/train.json", entry(), entry(duration=2, text="trois\u00e9", speaker=7, offset=0.25))

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from toys.manifests import entry, write
+from toys.manifests import entry, refusal, write
 
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.manifest_lines import Source, scan
@@ -19,13 +19,6 @@ from nemo_lite.errors import DataError
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def refusal(*lines, folder):
-    write(folder / "train.json", *lines)
-    with pytest.raises(DataError) as error:
-        Manifest.open("train.json")
-    return str(error.value)
 
 
 def test_older_and_alternative_keys_are_understood(folder):

@@ -5,22 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys.launchers import hydra, openmpi, slurm_batch, slurm_task, torchrun
+from toys.launchers import hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.launch import Place, ProcessInfo, who_am_i
-
-
-def without(environ, *names):
-    return {name: value for name, value in environ.items() if name not in names}
-
-
-def refusal(environ, *args, **kwargs):
-    with pytest.raises(UsageError) as caught:
-        who_am_i(*args, environ=environ, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
 
 # Recorded environments
 

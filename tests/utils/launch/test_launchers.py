@@ -5,21 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys.launchers import SALLOC_STEP, hydra, openmpi, slurm_batch, slurm_task, torchrun
+from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils.launch import launch_line, rank_in, restart_warning, who_am_i
-
-
-def without(environ, *names):
-    return {name: value for name, value in environ.items() if name not in names}
-
-
-def refusal(environ, *args, **kwargs):
-    with pytest.raises(UsageError) as caught:
-        who_am_i(*args, environ=environ, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
