@@ -114,16 +114,16 @@ def test_leftover_items_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, s
     dropping, joining = (plans(durations, batching, world, uneven=uneven) for uneven in ("drop", "join"))
     rows = rows_of(dropping).tolist()
     assert len(set(rows)) == len(rows) == n - dropping[0].leftover.num_dropped
-    assert {len(plan) for plan in dropping} == {dropping[0].num_steps}
+    assert {len(plan) for plan in dropping} == {dropping[0].num_rounds}
     assert sorted(rows_of(joining).tolist()) == list(range(n))
     counts = [len(plan) for plan in joining]
     assert counts == sorted(counts, reverse=True)
-    assert {plan.num_steps for plan in joining} == {counts[0]}
+    assert {plan.num_rounds for plan in joining} == {counts[0]}
     if dropping[0].leftover.num_dropped:
         with pytest.raises(UsageError, match=f"left over at the end of an epoch, for {world} ranks; choose uneven="):
             plans(durations, batching, world, uneven="error")
     else:
-        assert plans(durations, batching, world, uneven="error")[0].num_steps == dropping[0].num_steps
+        assert plans(durations, batching, world, uneven="error")[0].num_rounds == dropping[0].num_rounds
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -132,7 +132,7 @@ def test_leftover_items_are_dropped_or_go_to_the_first_ranks_or_end_the_run(n, s
 def test_an_optimizer_step_takes_the_same_items_by_cost_on_one_two_and_four_ranks(shuffle, n, size, seed):
     def steps(world, batches_per_step):
         ranks = plans(durations_of(n), Batching(size, shuffle), world, epoch=2, seed=seed)
-        starts = range(0, ranks[0].num_steps, batches_per_step)
+        starts = range(0, ranks[0].num_rounds, batches_per_step)
         groups = [[rows for plan in ranks for rows in plan.batches[k : k + batches_per_step]] for k in starts]
         return [set(np.concatenate(group).tolist()) for group in groups]
 

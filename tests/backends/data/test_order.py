@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nemo_lite.backends.pytorch.data import Batching, Leftover, Plan, Shard, evaluation_plan, training_plan
 from nemo_lite.backends.pytorch.data import plans as plans_of
-from nemo_lite.backends.pytorch.data.order import dealt
+from nemo_lite.backends.pytorch.data.order import deal_to_ranks
 from nemo_lite.errors import UnknownNameError, UsageError
 
 SIZES = st.integers(0, 200)
@@ -79,7 +79,7 @@ def test_in_evaluation_loads_differ_by_one_batch_at_most_and_rounds_are_as_few_a
     counts = [len(plan) for plan in ranks]
     assert counts == sorted(counts, reverse=True)
     assert max(counts) - min(counts) <= 1
-    assert {plan.num_steps for plan in ranks} == {max(counts)} == {-(-num_items // (batch * world))}
+    assert {plan.num_rounds for plan in ranks} == {max(counts)} == {-(-num_items // (batch * world))}
 
 
 def test_few_items_are_shared_by_all_ranks_and_not_one_full_batch_on_the_first() -> None:
@@ -117,7 +117,7 @@ def test_in_training_all_ranks_have_a_batch_in_each_step(
     num_items: int, batch: int, world: int, drop_last: bool, uneven: str
 ) -> None:
     ranks = plans(num_items, batch, world, drop_last=drop_last, uneven=uneven)
-    assert {len(plan) for plan in ranks} == {ranks[0].num_steps}
+    assert {len(plan) for plan in ranks} == {ranks[0].num_rounds}
     assert all(1 <= len(rows) <= batch for plan in ranks for rows in plan.batches)
     for rows in zip(*(plan.batches for plan in ranks), strict=True):
         assert max(map(len, rows)) - min(map(len, rows)) <= 1
@@ -151,23 +151,23 @@ def test_with_join_every_item_comes_once_and_the_first_ranks_go_on_alone(
     assert {plan.leftover for plan in ranks} == {Leftover()}
     counts = [len(plan) for plan in ranks]
     assert counts == sorted(counts, reverse=True)
-    assert {plan.num_steps for plan in ranks} == {counts[0]}
+    assert {plan.num_rounds for plan in ranks} == {counts[0]}
     assert counts[0] - counts[-1] <= 1
 
 
 def test_short_steps_come_last_and_the_longest_first_where_ranks_join() -> None:
     steps = [np.array(step) for step in ([0], [1, 2, 3, 4], [5, 6], [7, 8, 9])]
-    ranks = [dealt(steps, Shard(rank, 3, uneven="join")) for rank in range(3)]
+    ranks = [deal_to_ranks(steps, Shard(rank, 3, uneven="join")) for rank in range(3)]
     assert [listed(plan) for plan in ranks] == [[[1, 4], [7], [5], [0]], [[2], [8], [6]], [[3], [9]]]
-    assert {plan.num_steps for plan in ranks} == {4}
-    padded = [dealt(steps, Shard(rank, 3, uneven="pad")) for rank in range(3)]
+    assert {plan.num_rounds for plan in ranks} == {4}
+    padded = [deal_to_ranks(steps, Shard(rank, 3, uneven="pad")) for rank in range(3)]
     assert [listed(plan) for plan in padded] == [
         [[0], [1, 4], [5], [7]],
         [[0], [2], [6], [8]],
         [[0], [3], [5], [9]],
     ]
     assert padded[0].leftover == Leftover(num_repeated=3)
-    assert dealt(steps, Shard(0, 3, uneven="drop"), num_dropped=5).leftover == Leftover(num_dropped=8)
+    assert deal_to_ranks(steps, Shard(0, 3, uneven="drop"), num_dropped=5).leftover == Leftover(num_dropped=8)
 
 
 def test_leftover_items_are_an_error_where_they_are_not_allowed_and_say_what_to_do() -> None:

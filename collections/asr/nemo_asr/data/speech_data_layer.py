@@ -178,7 +178,7 @@ class SpeechDataLayer(DataLayerNM):
                 it does not allow, or ``max_batch_seconds`` is less than an utterance.
         """
         plan_of = plans(len(self), self._batching, shard, training=training, costs=self.durations)
-        if training and not plan_of(0).num_steps:
+        if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
         return PlannedLoader(
             self._dataset(shard.seed),

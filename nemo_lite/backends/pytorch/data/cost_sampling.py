@@ -1,8 +1,8 @@
 """Which items make which batch when items differ in cost: by shuffling, buckets and a limit of cost. No data in here.
 
-Pure functions of (costs, seed, epoch, rank, world size). A *step* is one batch on every rank. Its items are chosen
-together and dealt to the ranks in turn, so that all ranks have batches of equal cost at the same step: a step lasts as
-long as its slowest rank. A cost is a number that grows with the work for an item, such as its seconds of audio.
+Pure functions of (costs, seed, epoch, rank, world size). A *round* is one batch on every rank. Its items are chosen
+together and dealt to the ranks in turn, so that all ranks have batches of equal cost in the same round: a round lasts
+as long as its slowest rank. A cost is a number that grows with the work for an item, such as its seconds of audio.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nemo_lite.backends.pytorch.data.order import (
     Plan,
     Rows,
     Shard,
-    dealt,
+    cut_into_rounds,
+    deal_to_ranks,
     evaluation_plan,
-    in_steps,
-    items_of_a_step,
+    items_of_a_round,
 )
 from nemo_lite.errors import UsageError
 
 Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
-# Items are sorted within pools of steps. More steps in a pool: less padding, but the same neighbours more often.
-# With n steps in a pool the padding is roughly 60 % / n on durations as in LibriSpeech.
-_MIN_POOL_STEPS, _MAX_POOL_STEPS, _POOLS_PER_EPOCH = 32, 512, 4
+# Items are sorted within pools of rounds. More rounds in a pool: less padding, but the same neighbours more often.
+# With n rounds in a pool the padding is roughly 60 % / n on durations as in LibriSpeech.
+_MIN_POOL_ROUNDS, _MAX_POOL_ROUNDS, _POOLS_PER_EPOCH = 32, 512, 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Batching:
         batch_size: items in a batch on one rank; -1 for all of them.
         shuffle: in training, another order in each epoch.
         bucketing: in training, items of similar cost together.
-        drop_last: in training, leave out the items that do not fill a step.
+        drop_last: in training, leave out the items that do not fill a round.
         max_batch_cost: with bucketing, no batch costs more, padding included (items x the largest cost); then
             ``batch_size`` is only an upper limit.
         words: for messages.
@@ -96,8 +96,8 @@ def plans(
 def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None) -> Plan:
     """The batches of one rank in one epoch of training.
 
-    Every item comes once over the ranks, except the counted ones that do not fill a step: those that ``drop_last``
-    leaves out, and steps with fewer items than ranks, for which ``shard.uneven`` says what happens.
+    Every item comes once over the ranks, except the counted ones that do not fill a round: those that ``drop_last``
+    leaves out, and rounds with fewer items than ranks, for which ``shard.uneven`` says what happens.
 
     With costs the ranks' totals of them are nearly equal: for 28,000 durations as in LibriSpeech, 8 ranks and batches
     of 16 the largest and the smallest differ by 0.005 % of their mean, for 2,700 and batches of 8 by 0.4 %.
@@ -110,21 +110,21 @@ def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int =
     """
     rng, world_size = np.random.default_rng([shard.seed, epoch]), shard.world_size
     order = rng.permutation(num_items) if batching.shuffle else np.arange(num_items)
-    step_items = items_of_a_step(num_items, batching.batch_size, world_size, batching.drop_last)
+    round_items = items_of_a_round(num_items, batching.batch_size, world_size, batching.drop_last)
     if costs is not None and batching.max_batch_cost is not None and num_items:
-        step_items = min(step_items, _items_of_average_cost(costs, batching) * world_size)
-    num_dropped = num_items % step_items if batching.drop_last else 0
+        round_items = min(round_items, _items_of_average_cost(costs, batching) * world_size)
+    num_dropped = num_items % round_items if batching.drop_last else 0
     order = order[: num_items - num_dropped]
     if costs is None:
         assert not batching.bucketing, "bucketing needs costs"
-        return dealt(in_steps(order, step_items), shard, num_dropped)
+        return deal_to_ranks(cut_into_rounds(order, round_items), shard, num_dropped)
     if not batching.bucketing:
-        steps = list(in_steps(order, step_items))
+        rounds = list(cut_into_rounds(order, round_items))
     else:
-        steps = list(_bucketed(order, costs, batching, step_items, world_size))
+        rounds = list(_bucketed(order, costs, batching, round_items, world_size))
         if batching.shuffle:
-            steps = [steps[index] for index in rng.permutation(len(steps))]
-    return dealt(steps if world_size == 1 else _balanced(steps, costs, world_size), shard, num_dropped)
+            rounds = [rounds[index] for index in rng.permutation(len(rounds))]
+    return deal_to_ranks(rounds if world_size == 1 else _balanced(rounds, costs, world_size), shard, num_dropped)
 
 
 def padding_share(costs: Costs, batches: Sequence[Rows]) -> float:
@@ -147,12 +147,12 @@ def _items_of_average_cost(costs: Costs, batching: Batching) -> int:
     return int(limit / float(costs.mean()))
 
 
-def _bucketed(order: Rows, costs: Costs, batching: Batching, step_items: int, world_size: int) -> Iterator[Rows]:
-    for pool in _pools(order, step_items):
+def _bucketed(order: Rows, costs: Costs, batching: Batching, round_items: int, world_size: int) -> Iterator[Rows]:
+    for pool in _pools(order, round_items):
         by_cost = pool[np.argsort(-costs[pool], kind="stable")]
         start = 0
         while start < len(by_cost):
-            num_items = step_items
+            num_items = round_items
             if batching.max_batch_cost is not None:
                 fitting = int(batching.max_batch_cost / float(costs[by_cost[start]]))
                 num_items = world_size * (fitting if batching.batch_size == -1 else min(fitting, batching.batch_size))
@@ -160,33 +160,33 @@ def _bucketed(order: Rows, costs: Costs, batching: Batching, step_items: int, wo
             start += num_items
 
 
-def _pools(order: Rows, step_items: int) -> list[Rows]:
-    """Cut the order into pools of nearly equal numbers of steps; what does not fill a step is in the last one."""
-    num_steps = -(-len(order) // step_items)
-    pool_steps = min(max(num_steps // _POOLS_PER_EPOCH, _MIN_POOL_STEPS), _MAX_POOL_STEPS)
-    num_pools = max(num_steps // pool_steps, 1)
-    edges = np.arange(1, num_pools) * num_steps // num_pools * step_items
+def _pools(order: Rows, round_items: int) -> list[Rows]:
+    """Cut the order into pools of nearly equal numbers of rounds; what does not fill a round is in the last one."""
+    num_rounds = -(-len(order) // round_items)
+    pool_rounds = min(max(num_rounds // _POOLS_PER_EPOCH, _MIN_POOL_ROUNDS), _MAX_POOL_ROUNDS)
+    num_pools = max(num_rounds // pool_rounds, 1)
+    edges = np.arange(1, num_pools) * num_rounds // num_pools * round_items
     return np.split(order, edges)
 
 
-def _balanced(steps: Sequence[Rows], costs: Costs, world_size: int) -> Iterator[Rows]:
-    """Each step's items in an order that, dealt in turn, gives all ranks nearly equal cost.
+def _balanced(rounds: Sequence[Rows], costs: Costs, world_size: int) -> Iterator[Rows]:
+    """Each round's items in an order that, dealt in turn, gives all ranks nearly equal cost.
 
-    Within a step the largest costs come first and every other round runs backwards; of the parts that result, the rank
-    with the least cost so far gets the one with most. Items that do not fill a round stay at the end, so the first
+    Within a round the largest costs come first and every other layer runs backwards; of the parts that result, the rank
+    with the least cost so far gets the one with most. Items that do not fill a layer stay at the end, so the first
     ranks get them.
     """
     # Whole thousandths: sums of them are the same on every machine, whatever order it adds in.
     thousandths = np.rint(costs.astype(np.float64) * 1000.0).astype(np.int64)
     totals = np.zeros(world_size, np.int64)
-    for step in steps:
-        by_cost = step[np.argsort(-thousandths[step], kind="stable")]
-        rest = by_cost[len(step) // world_size * world_size :]
-        rounds = by_cost[: len(step) - len(rest)].reshape(-1, world_size)
-        rounds[1::2] = rounds[1::2, ::-1].copy()
-        parts = thousandths[rounds].sum(axis=0)
+    for items in rounds:
+        by_cost = items[np.argsort(-thousandths[items], kind="stable")]
+        rest = by_cost[len(items) // world_size * world_size :]
+        layers = by_cost[: len(items) - len(rest)].reshape(-1, world_size)
+        layers[1::2] = layers[1::2, ::-1].copy()
+        parts = thousandths[layers].sum(axis=0)
         columns = np.empty(world_size, np.int64)
         columns[np.argsort(totals, kind="stable")] = np.argsort(-parts, kind="stable")
         totals += parts[columns]
         totals[: len(rest)] += thousandths[rest]
-        yield np.concatenate([rounds[:, columns].ravel(), rest])
+        yield np.concatenate([layers[:, columns].ravel(), rest])

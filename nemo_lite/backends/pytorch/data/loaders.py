@@ -52,9 +52,9 @@ class BatchLoader(Protocol):
 
     It may have more methods:
 
-    - ``__len__()``: how many steps an epoch has, the same on all ranks. A rank may have fewer batches: in evaluation,
-      and in training with ``uneven="join"``. See :func:`length_of`.
-    - ``leftover(epoch)``: what becomes of the items that do not fill the steps, see :func:`leftover_of`.
+    - ``__len__()``: how many rounds (one batch on every rank) an epoch has, the same on all ranks. A rank may have
+      fewer batches: in evaluation, and in training with ``uneven="join"``. See :func:`length_of`.
+    - ``leftover(epoch)``: what becomes of the items that do not fill the rounds, see :func:`leftover_of`.
     - ``settle(comm)``: bring together what each rank noticed on the way, see :func:`settle`.
     """
 
@@ -106,10 +106,10 @@ class PlannedLoader:
         )
 
     def __len__(self) -> int:
-        return self._plan_of(self._sampler.epoch).num_steps
+        return self._plan_of(self._sampler.epoch).num_rounds
 
     def leftover(self, epoch: int) -> Leftover:
-        """What becomes of the items that do not fill the steps of that epoch."""
+        """What becomes of the items that do not fill the rounds of that epoch."""
         return self._plan_of(epoch).leftover
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -244,7 +244,7 @@ class IteratorLoader:
 
 
 def length_of(loader: BatchLoader) -> int | None:
-    """How many steps an epoch has, where the loader knows it."""
+    """How many rounds (one batch on every rank) an epoch has, where the loader knows it."""
     try:
         return len(cast(Sized, loader))
     except TypeError:
@@ -252,7 +252,7 @@ def length_of(loader: BatchLoader) -> int | None:
 
 
 def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:
-    """What becomes of the items that do not fill the steps of an epoch; nothing where the loader does not say."""
+    """What becomes of the items that do not fill the rounds of an epoch; nothing where the loader does not say."""
     leftover: Callable[[int], Leftover] | None = getattr(loader, "leftover", None)
     return Leftover() if leftover is None else leftover(epoch)
 

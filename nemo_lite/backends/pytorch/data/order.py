@@ -1,7 +1,7 @@
-"""How the items of a step are dealt to the ranks, in training and in evaluation. Pure functions, no data in here.
+"""How the items of a round are dealt to the ranks, in training and in evaluation. Pure functions, no data in here.
 
-A *step* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so the
-items that several steps take together do not depend on how many ranks share them.
+A *round* is one batch on every rank. In training its items are chosen together and dealt to the ranks in turn, so the
+items that several rounds take together do not depend on how many ranks share them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Shard:
 
 
 class Leftover(NamedTuple):
-    """What an epoch does to the items that do not fill its steps, over all ranks.
+    """What an epoch does to the items that do not fill its rounds, over all ranks.
 
     Attributes:
         num_repeated: how many come a second time.
@@ -62,18 +62,23 @@ class Plan:
 
     Attributes:
         batches: positions of the items of each batch.
-        num_steps: batches of the rank that has most; the same on all ranks.
-        leftover: what became of the items that do not fill a step.
+        num_rounds: batches of the rank that has most; the same on all ranks.
+        leftover: what became of the items that do not fill a round.
         numbers: in evaluation, the position of each batch in data order over all ranks; in training nothing.
     """
 
     batches: Sequence[Rows]
-    num_steps: int
+    num_rounds: int
     leftover: Leftover = field(default_factory=Leftover)
     numbers: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    @property
+    def num_steps(self) -> int:
+        """The older name of ``num_rounds``."""
+        return self.num_rounds
 
     def number(self, index: int) -> int | None:
         """The number of this rank's batch ``index``, see ``numbers``."""
@@ -103,10 +108,10 @@ def evaluation_plan(num_items: int, batch_size: int, shard: Shard) -> Plan:
     return Plan(blocks, -(-num_blocks // world_size), numbers=numbers)
 
 
-def items_of_a_step(num_items: int, batch_size: int, world_size: int, drop_last: bool) -> int:
-    """Items of a full training step, on all ranks together.
+def items_of_a_round(num_items: int, batch_size: int, world_size: int, drop_last: bool) -> int:
+    """Items of a full training round, on all ranks together.
 
-    With a batch size below 1 a step is the whole set; with ``drop_last`` the part of it that ranks share equally.
+    With a batch size below 1 a round is the whole set; with ``drop_last`` the part of it that ranks share equally.
     """
     if batch_size < 1:
         per_rank = num_items // world_size if drop_last else -(-num_items // world_size)
@@ -114,40 +119,40 @@ def items_of_a_step(num_items: int, batch_size: int, world_size: int, drop_last:
     return batch_size * world_size
 
 
-def in_steps(order: Rows, step_items: int) -> Iterator[Rows]:
-    """An order cut into steps, the last one smaller where it does not come out even."""
-    for start in range(0, len(order), step_items):
-        yield order[start : start + step_items]
+def cut_into_rounds(order: Rows, round_items: int) -> Iterator[Rows]:
+    """An order cut into rounds, the last one smaller where it does not come out even."""
+    for start in range(0, len(order), round_items):
+        yield order[start : start + round_items]
 
 
-def dealt(steps: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Plan:
-    """This rank's part of each training step: its items go to the ranks in turn.
+def deal_to_ranks(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Plan:
+    """This rank's part of each training round: its items go to the ranks in turn.
 
     Args:
-        steps: positions of the items of each step, none of them empty.
-        shard: this rank, and what becomes of steps with fewer items than ranks.
+        rounds: positions of the items of each round, none of them empty.
+        shard: this rank, and what becomes of rounds with fewer items than ranks.
         num_dropped: items that were left out before.
 
     Raises:
-        UsageError: there are such steps, and ``uneven`` is ``error``.
+        UsageError: there are such rounds, and ``uneven`` is ``error``.
     """
-    steps, rank, world_size = list(steps), shard.rank, shard.world_size
-    short = [step for step in steps if len(step) < world_size]
+    rounds, rank, world_size = list(rounds), shard.rank, shard.world_size
+    short = [items for items in rounds if len(items) < world_size]
     num_repeated = 0
     if short and shard.uneven == "error":
         raise _left_over(sum(map(len, short)), world_size)
     if short and shard.uneven == "pad":
-        steps = [step if len(step) >= world_size else np.resize(step, world_size) for step in steps]
-        num_repeated = sum(world_size - len(step) for step in short)
+        rounds = [items if len(items) >= world_size else np.resize(items, world_size) for items in rounds]
+        num_repeated = sum(world_size - len(items) for items in short)
     elif short:
-        steps = [step for step in steps if len(step) >= world_size]
+        rounds = [items for items in rounds if len(items) >= world_size]
         if shard.uneven == "join":
             # Longest first: a rank that has nothing in one of them has nothing in those behind it.
-            steps += sorted(short, key=len, reverse=True)
+            rounds += sorted(short, key=len, reverse=True)
         else:
             num_dropped += sum(map(len, short))
-    batches = [step[rank::world_size] for step in steps if len(step) > rank]
-    return Plan(batches, len(steps), Leftover(num_repeated, num_dropped))
+    batches = [items[rank::world_size] for items in rounds if len(items) > rank]
+    return Plan(batches, len(rounds), Leftover(num_repeated, num_dropped))
 
 
 def _left_over(num_items: int, world_size: int) -> UsageError:
