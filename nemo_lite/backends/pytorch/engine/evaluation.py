@@ -41,7 +41,7 @@ class BatchResult(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it is no placeholder."""
+        """Whether it holds the values of a batch: it is not a placeholder."""
         return self.number != _PLACEHOLDER
 
 

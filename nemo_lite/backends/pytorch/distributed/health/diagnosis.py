@@ -214,9 +214,9 @@ def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
 def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
     """The ranks to blame when one that waits has waited for ``timeouts.collective``, or its backend reported a timeout.
 
-    A rank waits in a labelled collective and in BACKWARD. In a transfer between two ranks its partner is blamed, else
-    those of the running ranks that do not wait that have begun the fewest collectives. If all wait: mismatched
-    collectives, or the network.
+    A rank waits in a labelled collective and in BACKWARD. In a transfer between two ranks, its partner is blamed.
+    Otherwise those ranks are blamed that run, do not wait, and have begun the fewest collectives. If all ranks wait,
+    their collectives do not match, or the network fails.
 
     Limit: a rank that computes without end in its own backward counts as waiting, and is never blamed.
     """
