@@ -31,7 +31,9 @@ PUBLIC = {
         NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node Optimization Ports SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
         WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
-        on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_step_end on_step_start
+        on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
+        on_step_end
+        on_step_start
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
@@ -105,7 +107,8 @@ IMPORT_PATHS = {
     "nemo_lite.core.callbacks": """
         ActionCallback CallbackList CheckpointCallback EvaluatorCallback ModuleSaverCallback NeMoCallback SimpleLogger
         SimpleLossLoggerCallback TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback
-        on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_step_end
+        on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
+        on_step_end
         on_step_start
     """,
     "nemo_lite.core.deprecated_callbacks": """

@@ -22,6 +22,7 @@ from nemo_lite.core.callbacks import on_batch_end as on_batch_end
 from nemo_lite.core.callbacks import on_batch_start as on_batch_start
 from nemo_lite.core.callbacks import on_epoch_end as on_epoch_end
 from nemo_lite.core.callbacks import on_epoch_start as on_epoch_start
+from nemo_lite.core.callbacks import on_evaluation_end as on_evaluation_end
 from nemo_lite.core.callbacks import on_step_end as on_step_end
 from nemo_lite.core.callbacks import on_step_start as on_step_start
 from nemo_lite.core.factory import Backend as Backend

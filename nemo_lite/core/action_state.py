@@ -48,6 +48,27 @@ class StepTiming:
         return self.data_wait_seconds / self.seconds if self.seconds else 0.0
 
 
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation gave.
+
+    Attributes:
+        name: of what was evaluated: ``EvaluatorCallback(name=...)``.
+        step: optimizer steps done before it.
+        values: numbers and texts by tag, as the evaluator's function returned them: ``{"wer": 0.12}``.
+        num_items: how many items; ``None`` where the data layer does not number them.
+        digest: a hash of the items' ids; "" where there are none.
+        seconds: how long it took.
+    """
+
+    name: str
+    step: int
+    values: Mapping[str, float | str]
+    num_items: int | None = None
+    digest: str = ""
+    seconds: float = 0.0
+
+
 class StepTensors(Protocol):
     """The tensors of the step that just ran (NeMo 0.11's ``state["tensors"]``)."""
 
@@ -127,6 +148,7 @@ class ActionState(Protocol):
         learning_rate: the rate the last step used.
         modules: trainable modules of the DAG by name.
         tb_writer: the factory's TensorBoard writer, ``None`` where there is none, and on ranks above 0.
+        evaluation: the result of the last evaluation, the same on all ranks; ``None`` before the first.
     """
 
     step: int
@@ -140,6 +162,7 @@ class ActionState(Protocol):
     learning_rate: float
     modules: Mapping[str, NeuralModule]
     tb_writer: TbWriter | None
+    evaluation: EvaluationResult | None
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""
@@ -157,6 +180,13 @@ class ActionState(Protocol):
         """The values of ``wires`` over their own data layer, every item once. All ranks call it, and iterate.
 
         Without gradients; modules are in evaluation mode, and put back afterwards.
+        """
+
+    def publish(self, make: Callable[[], EvaluationResult]) -> None:
+        """Make rank 0's result of an evaluation known: callbacks get ``on_evaluation_end``. All ranks call it.
+
+        Args:
+            make: gives the result; called on rank 0 only.
         """
 
     def save_module(self, module: Any, path: str | Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_lite.core import NeuralModule, NmTensor
-from nemo_lite.core.action_state import StepTiming
+from nemo_lite.core.action_state import EvaluationResult, StepTiming
 from nemo_lite.core.callbacks import CallbackList
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 
@@ -151,6 +151,8 @@ class FakeState:
     collective: list[tuple[str, int]] = field(default_factory=list)
     is_in_first: bool = False
     modules: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: EvaluationResult | None = None
+    callbacks: CallbackList = field(default_factory=lambda: CallbackList([]))
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
@@ -188,6 +190,11 @@ class FakeState:
         self.evaluated.append((self.step, list(wires)))
         return FakeEvaluated(self)
 
+    def publish(self, make: Callable[[], EvaluationResult]) -> None:
+        self.evaluation = self.on_first(make) or self.evaluation
+        self.note("publish")
+        self.callbacks.notify("on_evaluation_end", self)
+
     def save_module(self, module: Any, path: Any) -> None:
         self.note("save_module")
         if self.is_first:
@@ -211,7 +218,7 @@ class FakeState:
 
 def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps_per_epoch: int = 5) -> FakeState:
     """The events of a run, one batch a step, in the order of the engine."""
-    called = CallbackList(callbacks)
+    called = state.callbacks = CallbackList(callbacks)
     called.notify("on_action_start", state)
     steps_done = state.step
     first_epoch = state.epoch

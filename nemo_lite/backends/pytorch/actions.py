@@ -184,7 +184,7 @@ class PtActions:
         set_training(modules_of(dag))
         objectives = [self._objectives.make(dag, chosen, losses, extra, params) for chosen, losses in pairs]
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
-        state = RunState(self._comm, self._device, precision, optimizers, dag.modules, self._tb_writer, tensors)
+        state = RunState(self._comm, self._device, precision, optimizers, dag.modules, self._tb_writer, tensors, called)
         self._state = state
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, options.uneven)
@@ -262,7 +262,7 @@ class PtActions:
         self._comm.check_equal_start(lambda: fingerprint_of(dags, self._files))
 
     def _only_end(self, called: CallbackList) -> None:
-        state = RunState(self._comm, self._device, self._precision(), tb_writer=self._tb_writer)
+        state = RunState(self._comm, self._device, self._precision(), tb_writer=self._tb_writer, callbacks=called)
         self._check_equal_start({}, called)
         for wires in called.eval_wires:
             self._objectives.shard(state.prepare_evaluation(wires).dag)

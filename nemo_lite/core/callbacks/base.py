@@ -19,6 +19,7 @@ Moment = Literal[
     "on_batch_start",
     "on_batch_end",
     "on_step_end",
+    "on_evaluation_end",
     "on_epoch_end",
     "on_action_end",
 ]
@@ -93,6 +94,9 @@ class NeMoCallback(Callback):
     def on_step_end(self, state: ActionState) -> None:
         """After the weights were updated; ``state["tensors"]`` holds the values of the last batch."""
 
+    def on_evaluation_end(self, state: ActionState) -> None:
+        """After an evaluation; ``state["evaluation"]`` holds its result."""
+
     def on_epoch_end(self, state: ActionState) -> None:
         """After the last step of an epoch."""
 
@@ -136,6 +140,7 @@ on_step_start = _decorator("on_step_start", "before each step")
 on_batch_start = _decorator("on_batch_start", "before each micro-batch")
 on_batch_end = _decorator("on_batch_end", "after each micro-batch")
 on_step_end = _decorator("on_step_end", "after each step")
+on_evaluation_end = _decorator("on_evaluation_end", "after each evaluation")
 on_epoch_end = _decorator("on_epoch_end", "after each epoch")
 on_action_end = _decorator("on_action_end", "after everything")
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_lite.core.action_state import Evaluated, TbWriter
+from nemo_lite.core.action_state import Evaluated, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
-from nemo_lite.core.callbacks.loggers import fetch_number, flush, writer_of
+from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
 from nemo_lite.core.callbacks.wandb_loggers import WandbRun
+from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
@@ -61,6 +62,8 @@ class EvaluatorCallback(ActionCallback):
         wandb_name: also record results in a Weights & Biases run of this name.
         wandb_project: the same, by the project's name.
         eval_at_start: evaluate before the first step. Without it there is no evaluation at step 0.
+        name: of what is evaluated, in ``state["evaluation"]`` and before its tags in TensorBoard (``dev-clean/wer``);
+            by default the data layer's name, and tags as they are.
 
     Raises:
         UsageError: a frequency below 1, something that is not a wire, or wandb is asked for and not installed.
@@ -79,6 +82,7 @@ class EvaluatorCallback(ActionCallback):
         wandb_name: str | None = None,
         wandb_project: str | None = None,
         eval_at_start: bool = True,
+        name: str | None = None,
     ) -> None:
         refuse_below_one("EvaluatorCallback", eval_step=eval_step, eval_epoch=eval_epoch)
         self.eval_tensors = as_wires(eval_tensors, "EvaluatorCallback", "eval_tensors")
@@ -90,6 +94,7 @@ class EvaluatorCallback(ActionCallback):
         self._eval_epoch, self._eval_at_start = eval_epoch, eval_at_start
         uses_wandb = wandb_name is not None or wandb_project is not None
         self._wandb = WandbRun("EvaluatorCallback", wandb_name, wandb_project) if uses_wandb else None
+        self._name = name
         self._label, self._tags = "EvaluatorCallback", TagOwners()
         self._so_far = _SoFar()
 
@@ -147,15 +152,25 @@ class EvaluatorCallback(ActionCallback):
             by_name: dict[str, Any] = dict(zip(names, values, strict=True))
             self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
         self._so_far.is_stale = False
-        self.action.on_first(lambda: self._finish(evaluated, num_batches, collected, step))
-        self.action.on_first(lambda: logging.info("Evaluation time: %s seconds", time.perf_counter() - started))
+        self.action.publish(lambda: self._finish(evaluated, num_batches, collected, step, started))
 
-    def _finish(self, evaluated: Evaluated, num_batches: int, collected: dict[str, Any], step: int) -> None:
+    def _finish(
+        self, evaluated: Evaluated, num_batches: int, collected: dict[str, Any], step: int, started: float
+    ) -> EvaluationResult:
         # Before the user's function, which may fail where nothing was collected.
         self._certify(evaluated, num_batches)
-        results = self.user_done_callback(collected)
-        if results:
-            self._write(results, step)
+        results = self.user_done_callback(collected) or {}
+        self._write({f"{self._name}/{tag}" if self._name else tag: each for tag, each in results.items()}, step)
+        seconds = time.perf_counter() - started
+        logging.info("Evaluation time: %s seconds", seconds)
+        return EvaluationResult(
+            name=self._name or Dag(self.eval_tensors).data_layer.name,
+            step=self._so_far.num_steps or step,
+            values={tag: each for tag, value in results.items() if (each := _plain(value)) is not None},
+            num_items=evaluated.num_items,
+            digest=evaluated.digest,
+            seconds=seconds,
+        )
 
     def _certify(self, evaluated: Evaluated, num_batches: int) -> None:
         if not num_batches:
@@ -165,6 +180,8 @@ class EvaluatorCallback(ActionCallback):
         logging.info("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
+        if not results:
+            return
         self._tags.claim(results, self._label)
         writer = writer_of(self.tb_writer, self.action)
         if writer is not None and self.tb_writer_func is not None:
@@ -178,3 +195,10 @@ class EvaluatorCallback(ActionCallback):
                     writer.add_scalar(tag, number, step)
         if self._wandb is not None:
             self._wandb.log(results, step)
+
+
+def _plain(value: Any) -> float | str | None:
+    """A text, or the number in a tensor of one element; None for what is neither."""
+    if isinstance(value, str):
+        return value
+    return fetch_number(value, "", "") if is_number(value) else None

@@ -8,7 +8,7 @@ import sys
 import pytest
 from toys.fake_action_state import FakeState, Scalar, Vector, Writer, messages, train
 
-from nemo_lite.core.callbacks import ActionCallback, CallbackList, EvaluatorCallback
+from nemo_lite.core.callbacks import ActionCallback, CallbackList, EvaluatorCallback, on_evaluation_end
 from nemo_lite.errors import UsageError
 
 
@@ -210,3 +210,31 @@ def test_wandb_that_is_not_installed_is_an_error(wires, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match="EvaluatorCallback: Weights & Biases is not installed; pip install wandb"):
         evaluating(wires, wandb_name="run")
+
+
+def test_other_callbacks_get_the_result_of_an_evaluation(wires):
+    """Named results have their name in TensorBoard; texts and numbers travel, other objects do not."""
+    seen = []
+    writer = Writer()
+
+    @on_evaluation_end
+    def note(state):
+        seen.append(state["evaluation"])
+
+    evaluator = EvaluatorCallback(
+        eval_tensors=list(wires),
+        user_iter_callback=lambda values, collected: None,
+        user_epochs_done_callback=lambda collected: {"wer": Scalar(0.25, []), "worst": "a b"},
+        tb_writer=writer,
+        eval_step=3,
+        eval_at_start=False,
+        name="dev",
+    )
+    train(FakeState(batches=[[[1], [2]]], num_items=7, digest="abc"), [evaluator, note], steps_per_epoch=5)
+    assert [(each.name, each.step, each.values) for each in seen] == [
+        ("dev", 4, {"wer": 0.25, "worst": "a b"}),
+        ("dev", 5, {"wer": 0.25, "worst": "a b"}),
+    ]
+    assert (seen[0].num_items, seen[0].digest) == (7, "abc")
+    assert writer.of("dev/wer")[0][1] == 3
+    assert [text[0] for text in writer.texts] == ["dev/worst", "dev/worst"]

@@ -23,7 +23,8 @@ from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationR
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.action_state import StepTensors, StepTiming, TbWriter
+from nemo_lite.core.action_state import EvaluationResult, StepTensors, StepTiming, TbWriter
+from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
@@ -65,6 +66,7 @@ class RunState:
         modules: Mapping[str, NeuralModule] | None = None,
         tb_writer: TbWriter | None = None,
         tensors: StepValues | None = None,
+        callbacks: CallbackList | None = None,
     ) -> None:
         self.comm, self.device, self.precision = comm, device, precision
         self.local_rank, self.world_size = comm.local_rank, comm.world_size
@@ -82,6 +84,8 @@ class RunState:
         self.stop_reason = ""
         self._all_stop = False
         self.clock = _Clock()
+        self.evaluation: EvaluationResult | None = None
+        self._callbacks = callbacks or CallbackList([])
         self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
 
     def __getitem__(self, key: str) -> Any:  # an attribute of any type
@@ -119,6 +123,12 @@ class RunState:
     def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
         return EvaluationRun(self.prepare_evaluation(wires), self.comm)
+
+    def publish(self, make: Callable[[], EvaluationResult]) -> None:
+        """Make the result of an evaluation known. See ``ActionState``."""
+        fields: Any = self.comm.on_first(lambda: vars(make()))
+        self.evaluation = EvaluationResult(**self.comm.share(fields))
+        self._callbacks.notify("on_evaluation_end", self)
 
     def state_dict(self) -> TrainingState:
         """Everything but the modules' weights."""
