@@ -15,6 +15,9 @@ MAX_FILE_LINES = 350
 MAX_ENTRIES = 12  # files, without ``__init__`` and files that only re-export; packages likewise
 # Source files whose tests stand in a file of another name; for a folder, all of its files.
 TESTED_WITH = {
+    "collections/asr/nemo_asr/commands/eval.py": "tests/asr/commands/test_scripts.py",
+    "collections/asr/nemo_asr/commands/plan.py": "tests/asr/commands/test_scripts.py",
+    "collections/asr/nemo_asr/commands/train.py": "tests/asr/commands/test_scripts.py",
     "collections/asr/nemo_asr/features/audio_preprocessor.py": "tests/asr/features/test_preprocessors.py",
     "collections/asr/nemo_asr/known_modules.py": "tests/asr/recipe/test_registry.py",
     "collections/asr/nemo_asr/recipe/sections.py": "tests/asr/recipe/test_recipe.py",
@@ -22,6 +25,7 @@ TESTED_WITH = {
     "examples/asr/jasper.py": "tests/examples/test_jasper_options.py",
     "examples/asr/jasper_eval.py": "tests/examples/test_trained_model.py",
     "examples/asr/jasper_infer.py": "tests/examples/test_trained_model.py",
+    "nemo_lite/__main__.py": "tests/cli/test_dispatch.py",
     "nemo_lite/backends/pytorch/distributed/group.py": "tests/backends/distributed/test_comm.py",
     "nemo_lite/backends/pytorch/distributed/health/heartbeat.py": "tests/backends/distributed/health/test_monitor.py",
     "nemo_lite/backends/pytorch/distributed/network_interface.py": "tests/backends/distributed/test_rendezvous.py",

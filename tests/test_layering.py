@@ -55,8 +55,9 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments < text, audio, features, models, argparse < decoding < scoring < data < recipe
-        < known_modules, corpora
+        < known_modules, corpora < commands
     """,
+    "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
         utterances, audio_files < manifest_lines, dataset < manifest, preflight < speech_data_layer < *

@@ -1,0 +1,12 @@
+"""Train a model; --plan shows what would be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nemo_asr.commands.scripts import run_script
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run ``examples/asr/jasper.py``."""
+    run_script("jasper.py", "train", arguments)

@@ -1,0 +1,1 @@
+"""The command ``nemo-lite``, whose subcommands come from the installed packages."""

@@ -1,0 +1,69 @@
+"""The command ``nemo-lite``: finds the subcommands of the installed packages and runs one. It knows none by name.
+
+A package declares a subcommand as an entry point of the group ``nemo_lite.commands``: a function
+``main(arguments: Sequence[str]) -> int | None``, whose result is the exit code (None: 0). The first line of its
+module's docstring is shown by ``nemo-lite --help``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from nemo_lite.errors import did_you_mean, reported_to_user
+
+PROGRAM = "nemo-lite"
+GROUP = "nemo_lite.commands"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the first argument names; its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    commands = subcommands()
+    if not commands:
+        return _refuse("no subcommand is installed; install nemo_lite again: pip install .")
+    if not given or given[0] in ("-h", "--help"):
+        print(_overview(commands))
+        return 0 if given else 2
+    name, *rest = given
+    if name not in commands:
+        near = did_you_mean(name, commands)
+        return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
+    code = None
+    with reported_to_user():
+        code = commands[name].load()(rest)
+    return code or 0
+
+
+def subcommands() -> Mapping[str, EntryPoint]:
+    """The subcommands of all installed packages, by name, sorted."""
+    return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def _overview(commands: Mapping[str, EntryPoint]) -> str:
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {_summary(point)}" for name, point in commands.items()]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} SUBCOMMAND ...",
+            "",
+            *lines,
+            "",
+            f"{PROGRAM} SUBCOMMAND --help shows the options of one.",
+        ]
+    )
+
+
+def _summary(point: EntryPoint) -> str:
+    """The first line of the docstring of a subcommand's module."""
+    try:
+        return (import_module(point.module).__doc__ or "").partition("\n")[0]
+    except ImportError as error:  # of one package; the subcommands of the others are still of use
+        return f"cannot be loaded: {error}"
+
+
+def _refuse(problem: str) -> int:
+    print(f"{PROGRAM}: error: {problem}", file=sys.stderr)
+    return 2

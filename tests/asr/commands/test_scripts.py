@@ -1,0 +1,56 @@
+"""The subcommands train, eval and plan: the scripts of examples/asr under another name."""
+
+import importlib
+import re
+import sys
+
+import pytest
+from toys.tone_corpus import ASR, ROOT, make_corpus
+
+from nemo_asr.commands import eval as eval_command
+from nemo_asr.commands import plan, train
+from nemo_asr.commands.scripts import examples_folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("tones"))
+
+
+def declared():
+    """The subcommands in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.split('[project.entry-points."nemo_lite.commands"]')[1].split("\n[")[0]
+    return dict(re.findall(r'^(\w+) = "(\S+)"$', section, re.MULTILINE))
+
+
+def test_every_subcommand_is_declared_and_there():
+    commands = ROOT / "collections/asr/nemo_asr/commands"
+    subcommands = declared()
+    assert subcommands.keys() >= {"train", "eval", "plan"}
+    for name, value in subcommands.items():
+        module, function = value.split(":")
+        assert (module, function) == (f"nemo_asr.commands.{name}", "main")
+        assert callable(importlib.import_module(module).main)
+    assert subcommands.keys() == {file.stem for file in commands.glob("[!_]*.py")} - {"scripts"}
+
+
+def test_in_a_checkout_the_scripts_are_those_of_the_examples():
+    assert examples_folder() == ASR
+
+
+def test_plan_runs_the_script_of_training_with_its_own_name(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.argv)
+    data = ["--train_dataset", str(corpus / "train.json"), "--num_epochs", "2"]
+    plan.main(["--model_config", str(corpus / "tones.yaml"), *data])
+    assert "training: 5 nodes, 3,941 parameters" in capsys.readouterr().out
+    assert sys.argv == before
+
+
+@pytest.mark.parametrize(("command", "name"), [(train, "train"), (plan, "plan"), (eval_command, "eval")])
+def test_errors_and_help_name_the_subcommand(command, name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--no_such_option"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"nemo-lite {name}: error: ")

@@ -1,0 +1,85 @@
+"""nemo-lite: the subcommands of the installed packages."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from nemo_lite.cli import dispatch
+from nemo_lite.errors import UsageError
+
+
+def said(arguments):
+    """Says what it was given. The second line is not shown."""
+    print("got", *arguments)
+
+
+def fails(arguments):
+    raise UsageError("is wrong", place="--it", remedy="leave it out")
+
+
+def ends_with_one(arguments):
+    return 1
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    sys.modules["toy_commands"] = sys.modules[__name__]
+    functions = {"say": "said", "fail": "fails", "one": "ends_with_one"}
+    points = [EntryPoint(name, f"toy_commands:{function}", dispatch.GROUP) for name, function in functions.items()]
+    points.append(EntryPoint("gone", "no_such_module:main", dispatch.GROUP))
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: points if group == dispatch.GROUP else [])
+    yield
+    del sys.modules["toy_commands"]
+
+
+def test_a_subcommand_gets_the_arguments_after_its_name(capsys):
+    assert dispatch.main(["say", "--a", "1"]) == 0
+    assert capsys.readouterr().out == "got --a 1\n"
+
+
+def test_the_arguments_are_those_of_the_process_unless_given(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["nemo-lite", "say", "x"])
+    dispatch.main()
+    assert capsys.readouterr().out == "got x\n"
+
+
+def test_its_result_is_the_exit_code():
+    assert dispatch.main(["one"]) == 1
+
+
+def test_a_users_mistake_is_one_line_and_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        dispatch.main(["fail"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "UsageError: --it: is wrong; leave it out\n"
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["-h"], 0), ([], 2)])
+def test_the_help_lists_all_subcommands_with_a_line_each(arguments, code, capsys):
+    assert dispatch.main(arguments) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert "  say   nemo-lite: the subcommands of the installed packages." in lines
+    assert "  gone  cannot be loaded: No module named 'no_such_module'" in lines
+    assert lines[-1] == "nemo-lite SUBCOMMAND --help shows the options of one."
+
+
+def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys):
+    assert dispatch.main(["sya"]) == 2
+    expected = 'nemo-lite: error: "sya" is not a subcommand; known: fail, gone, one, say (did you mean say?)\n'
+    assert capsys.readouterr().err == expected
+
+
+def test_a_package_that_is_not_installed_has_no_subcommands_and_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: [])
+    assert dispatch.main(["train"]) == 2
+    assert "no subcommand is installed; install nemo_lite again" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_python_m_nemo_lite_is_the_same_command():
+    command = [sys.executable, "-m", "nemo_lite", "no-such-subcommand"]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.startswith("nemo-lite: error: ")
