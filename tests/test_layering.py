@@ -28,7 +28,7 @@ ORDERS = {
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
-        neural_types < graph < action_state, run_options, show < callbacks < backend < environment < factory
+        neural_types < graph < action_state, run_options, show < callbacks < tracking, backend < environment < factory
     """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
@@ -37,6 +37,7 @@ ORDERS = {
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
+    "nemo_lite.core.tracking": "records < callback, metrics_file",
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
@@ -93,6 +94,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core.ports",
     "nemo_lite.core.shapes",
     "nemo_lite.core.show",
+    "nemo_lite.core.tracking",
     "nemo_lite.errors",
     "nemo_lite.utils",
 )

@@ -37,6 +37,7 @@ PUBLIC = {
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
+    "nemo_lite.core.tracking": "MetricsFile Record Tracker Trackers TrackingCallback read_metrics",
     "nemo_lite.core.show": """
         as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg
     """,
@@ -159,7 +160,7 @@ IMPORT_PATHS = {
     "nemo_asr.helpers": """
         monitor_asr_train_progress monitor_classification_training_progress post_process_predictions
         post_process_transcripts process_classification_evaluation_batch process_classification_evaluation_epoch
-        process_evaluation_batch process_evaluation_epoch
+        process_evaluation_batch process_evaluation_epoch score_evaluation
     """,
     "nemo_asr.jasper": "JasperDecoderForCTC JasperDecoderForClassification JasperEncoder",
     "nemo_asr.losses": "CTCLossNM CrossEntropyLossNM",

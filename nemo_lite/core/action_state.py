@@ -149,6 +149,7 @@ class ActionState(Protocol):
         modules: trainable modules of the DAG by name.
         tb_writer: the factory's TensorBoard writer, ``None`` where there is none, and on ranks above 0.
         evaluation: the result of the last evaluation, the same on all ranks; ``None`` before the first.
+        stop_reason: what was given to :meth:`request_stop`; "" unless the run was asked to stop.
     """
 
     step: int
@@ -163,6 +164,7 @@ class ActionState(Protocol):
     modules: Mapping[str, NeuralModule]
     tb_writer: TbWriter | None
     evaluation: EvaluationResult | None
+    stop_reason: str
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""

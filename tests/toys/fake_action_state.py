@@ -152,6 +152,7 @@ class FakeState:
     is_in_first: bool = False
     modules: Mapping[str, Any] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
+    stop_reason: str = ""
     callbacks: CallbackList = field(default_factory=lambda: CallbackList([]))
 
     def __getitem__(self, key: str) -> Any:
@@ -213,7 +214,8 @@ class FakeState:
 
     def restore_state_from(self, path: Any) -> None: ...
 
-    def request_stop(self, reason: str) -> None: ...
+    def request_stop(self, reason: str) -> None:
+        self.stop_reason = reason
 
 
 def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps_per_epoch: int = 5) -> FakeState:

@@ -5,6 +5,7 @@ from nemo_asr.decoding.texts import post_process_transcripts as post_process_tra
 from nemo_asr.scoring.asr_callbacks import monitor_asr_train_progress as monitor_asr_train_progress
 from nemo_asr.scoring.asr_callbacks import process_evaluation_batch as process_evaluation_batch
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch as process_evaluation_epoch
+from nemo_asr.scoring.asr_callbacks import score_evaluation as score_evaluation
 from nemo_asr.scoring.classification_callbacks import (
     monitor_classification_training_progress as monitor_classification_training_progress,
 )

@@ -135,3 +135,13 @@ def test_any_number_of_workers_gives_the_same_scores_to_the_last_bit(world_size,
     assert together[0]["Evaluation_Loss"] == pytest.approx(mean)
     assert mean != pytest.approx(sum(losses) / len(losses))
     assert score(batches[::-1])[0] == alone[0]
+
+
+def test_an_evaluated_set_gives_its_loss_and_both_rates_and_logs_nothing(lines):
+    collected = {}
+    helpers.process_evaluation_batch(wires(["ab", "c"], ["ab", "ca"], loss=2.0), collected, LABELS)
+    helpers.process_evaluation_batch(wires(["b"], ["b"], loss=5.0), collected, LABELS)
+    result = helpers.score_evaluation(collected)
+    assert result == {"loss": pytest.approx(3.0), "wer": pytest.approx(1 / 3), "cer": pytest.approx(1 / 5)}
+    assert helpers.score_evaluation({"predictions": ["a"], "transcripts": ["b"]}) == {"wer": 1.0, "cer": 1.0}
+    assert lines == []

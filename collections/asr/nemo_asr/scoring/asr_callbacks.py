@@ -123,6 +123,18 @@ def process_evaluation_epoch(
     return results
 
 
+def score_evaluation(global_vars: Mapping[str, Any]) -> dict[str, float]:
+    """Score what :func:`process_evaluation_batch` collected, and log nothing.
+
+    Returns:
+        ``loss``, the mean over utterances (left out when no loss was evaluated), ``wer`` and ``cer``: errors by words
+        and by characters of the references, pooled over the corpus, as fractions.
+    """
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    rates = {name.lower(): count_errors(heard, spoken, use_cer=name == "CER").rate for name in _METRICS}
+    return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
+
+
 def _describe(counts: ErrorCounts, unit: str) -> str:
     return (
         f"{counts.insertions} insertions, {counts.deletions} deletions, {counts.substitutions} substitutions "

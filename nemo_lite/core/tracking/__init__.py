@@ -1,0 +1,8 @@
+"""Tracking: the records of a run, and the trackers that get them. Re-exports, nothing else."""
+
+from nemo_lite.core.tracking.callback import TrackingCallback as TrackingCallback
+from nemo_lite.core.tracking.metrics_file import MetricsFile as MetricsFile
+from nemo_lite.core.tracking.metrics_file import read_metrics as read_metrics
+from nemo_lite.core.tracking.records import Record as Record
+from nemo_lite.core.tracking.records import Tracker as Tracker
+from nemo_lite.core.tracking.records import Trackers as Trackers

@@ -1,0 +1,61 @@
+"""MetricsFile: the records of a run as lines of JSON, and how they are read again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nemo_lite.core.tracking.records import Record, Tracker
+from nemo_lite.errors import UsageError
+
+
+class MetricsFile(Tracker):
+    """Appends each record to a file, one JSON object a line, as it comes. A run that goes on appends to its file.
+
+    Numbers that are not finite become ``null``, as JSON has none. What JSON cannot hold (a path) becomes a text.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def write(self, record: Record) -> None:
+        """Append one line."""
+        line = json.dumps(_plain(record), ensure_ascii=False, default=str, allow_nan=False)
+        with self.path.open("ab+") as file:
+            # A process that was killed may have left half a line.
+            needs_break = file.tell() > 0 and file.seek(-1, 2) >= 0 and file.read(1) != b"\n"
+            file.write(("\n" if needs_break else "").encode() + line.encode() + b"\n")
+
+
+def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The records of a file that :class:`MetricsFile` wrote; a line cut off by a kill is passed over.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        problem = "the metrics cannot be read"
+        raise UsageError(problem, place=str(path), got=error.strerror or str(error)) from None
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "kind" in record:
+            yield record
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
