@@ -49,7 +49,7 @@ ORDERS = {
         < group
     """,
     "nemo_lite.backends.pytorch.distributed.health": "activity, diagnosis < heartbeat < monitor",
-    "nemo_lite.backends.pytorch.checkpoint": "storage < folder",
+    "nemo_lite.backends.pytorch.checkpoint": "storage, sets < folder",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.engine": """
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
@@ -84,6 +84,7 @@ LATE_IMPORTS = {
 # What a collection may import of nemo_lite: what it derives from and what it hands over, never the engine's files.
 MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite",
+    "nemo_lite.backends.pytorch.checkpoint",
     "nemo_lite.backends.pytorch.data",
     "nemo_lite.backends.pytorch.nm",
     "nemo_lite.config",

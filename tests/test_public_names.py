@@ -94,7 +94,7 @@ def test_packages_define_nothing_themselves() -> None:
 IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
     "nemo_lite.backends.pytorch.adapter": "PyTorchAdapter",
-    "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents",
+    "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents StoredCheckpoint read_checkpoint",
     "nemo_lite.backends.pytorch.data": """
         Asking Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Seeded Shard Uneven as_values
         evaluation_plan leftover_of length_of settle

@@ -203,13 +203,20 @@ class ActionState(Protocol):
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote. All ranks call it."""
 
-    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
-        """Write modules and training state as a set; keep the newest ``keep`` of that kind. All ranks call it.
+    def save_checkpoint(
+        self,
+        folder: str | Path,
+        kind: Literal["STEP", "EPOCH"],
+        keep: int,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write modules and training state as a set; keep the newest ``keep``. All ranks call it, rank 0 writes.
 
         Args:
             folder: where the sets are.
             kind: ``STEP`` or ``EPOCH``; the set is named by it and by how many of them are done.
             keep: how many sets to keep.
+            about: stored in the set's index: configuration, labels; JSON.
         """
 
     def load_checkpoint(self, folder: str | Path) -> str | None:

@@ -201,7 +201,7 @@ class FakeState:
         if self.is_first:
             module.save_to(path)
 
-    def save_checkpoint(self, folder: Any, kind: str, keep: int) -> None:
+    def save_checkpoint(self, folder: Any, kind: str, keep: int, about: Any = None) -> None:
         self.note("save_checkpoint")
         self.saved.append((folder, kind, self.step + 1, keep))
 

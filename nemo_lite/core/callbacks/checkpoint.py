@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
@@ -13,6 +13,8 @@ from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
+
+# Any: what is said about a checkpoint is JSON.
 
 
 class CheckpointCallback(NeMoCallback):
@@ -29,6 +31,8 @@ class CheckpointCallback(NeMoCallback):
         epoch_freq: save after every so many epochs; ``None`` or -1: not by epochs.
         checkpoints_to_keep: how many stay; older ones are deleted.
         force_load: it is an error when there is nothing to restore.
+        about: stored in the index of each checkpoint, for those that read it without the modules: configuration,
+            labels. Texts, numbers, lists and mappings of them.
 
     Raises:
         UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
@@ -44,6 +48,7 @@ class CheckpointCallback(NeMoCallback):
         epoch_freq: int | None = -1,
         checkpoints_to_keep: int = 4,
         force_load: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
         self._epoch_freq = None if epoch_freq == -1 else epoch_freq
@@ -55,7 +60,7 @@ class CheckpointCallback(NeMoCallback):
         )
         self._folder, self._load_from_folder = folder, load_from_folder
         self._keep = checkpoints_to_keep
-        self._force_load = force_load
+        self._force_load, self._about = force_load, about
         self._saves = bool(self._step_freq or self._epoch_freq)
         self._is_unsaved = False
 
@@ -100,7 +105,7 @@ class CheckpointCallback(NeMoCallback):
         state.on_first(lambda: say("No checkpoint in %s: training from scratch", folder))
 
     def _save(self, state: ActionState, kind: Literal["STEP", "EPOCH"], number: int) -> None:
-        state.save_checkpoint(self._folder, kind, self._keep)
+        state.save_checkpoint(self._folder, kind, self._keep, self._about)
         self._is_unsaved = False
         state.on_first(lambda: logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder))
 

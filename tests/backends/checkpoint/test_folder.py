@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
 from nemo_lite.errors import CheckpointError, UsageError
 
@@ -241,9 +241,9 @@ def test_a_set_written_again_is_whole_wherever_the_process_ends(tmp_path, monkey
     save(CheckpointFolder(tmp_path), 5, value=1.0, keep=1)
     commit, replace, moved = CheckpointFolder._commit, os.replace, []
 
-    def ending_commit(self, *args):
+    def ending_commit(self, *args, **notes):
         if stage == "after the index":
-            commit(self, *args)
+            commit(self, *args, **notes)
         raise SystemExit
 
     def ending_replace(source, target):
@@ -277,7 +277,7 @@ def test_an_index_of_others_is_neither_read_nor_obeyed(tmp_path):
     save(folder, 1)
     (tmp_path / "precious-STEP-9.pt").touch()
     index = json.loads((tmp_path / "c" / "checkpoint-STEP-1.json").read_text(encoding="utf-8"))
-    for changes in ({"files": {"../precious-STEP-9.pt": 0}}, {"staged_in": "../c"}, {"version": 2}, {"number": "x"}):
+    for changes in ({"files": {"../precious-STEP-9.pt": 0}}, {"staged_in": "../c"}, {"version": "x"}, {"number": "x"}):
         changed = index | {"number": 9, "serial": 99} | changes
         (tmp_path / "c" / "checkpoint-STEP-9.json").write_text(json.dumps(changed), encoding="utf-8")
         assert folder.latest().number == 1
@@ -361,3 +361,42 @@ def test_the_newest_set_is_readable_after_each_of_20_kills(fast_folder):
     assert left_over > 2, "some kills in the middle of a save"
     save(CheckpointFolder(fast_folder), number + 1)
     assert [name for name in names_in(fast_folder) if name.startswith(".")] == []
+
+
+def test_a_set_is_read_without_its_modules(tmp_path):
+    modules = {"E": filled(1.5), "D": filled(2.5)}
+    about, rates = {"labels": ["a"], "sample_rate": 16000}, [{"name": "dev", "step": 7, "values": {"wer": 0.5}}]
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 6)
+    state = {"step": 7, "epoch": 2}
+    folder.save(modules, state, kind="STEP", number=7, keep=9, about=about, evaluations=rates)
+    stored = read_checkpoint(tmp_path)
+    assert (stored.name, stored.step, stored.epoch) == (f"{tmp_path}/STEP-7", 7, 2)
+    assert (stored.about, stored.evaluations) == (about, rates)
+    assert {name: sorted(tensors) for name, tensors in stored.weights.items()} == {
+        "E": ["bias", "weight"],
+        "D": ["bias", "weight"],
+    }
+    assert stored.weights["D"]["weight"].tolist() == [[2.5, 2.5], [2.5, 2.5]]
+    assert read_checkpoint(tmp_path, "STEP-6").step == 6
+
+
+def test_a_set_without_steps_in_its_index_takes_them_from_its_state(tmp_path):
+    saved = save(CheckpointFolder(tmp_path), 6)
+    content = json.loads(saved.index_path.read_text(encoding="utf-8"))
+    assert content.pop("step") == 6
+    saved.index_path.write_text(json.dumps(content), encoding="utf-8")
+    assert read_checkpoint(tmp_path).step == 6
+
+
+def test_a_folder_without_a_set_says_what_it_has(tmp_path):
+    with pytest.raises(CheckpointError, match="gone: no such folder; give the folder that holds the checkpoints"):
+        read_checkpoint(tmp_path / "gone")
+    with pytest.raises(CheckpointError, match="no complete checkpoint: got none"):
+        read_checkpoint(tmp_path)
+    save(CheckpointFolder(tmp_path), 6)
+    with pytest.raises(CheckpointError, match="no complete checkpoint EPOCH: got STEP-6"):
+        read_checkpoint(tmp_path, "EPOCH")
+    (tmp_path / "E-STEP-6.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-6 lacks E-STEP-6\.safetensors"):
+        read_checkpoint(tmp_path)

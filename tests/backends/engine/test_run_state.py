@@ -8,6 +8,8 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.errors import CheckpointError, UsageError
 
 
@@ -91,3 +93,33 @@ def test_a_checkpoint_need_only_lie_with_the_first_rank(tmp_path):
     (first, saved, step), (second, nothing, _) = results_of(2, with_folders_of_their_own, tmp_path, 8)
     assert (saved, nothing, step) == (["Net-STEP-4.safetensors", "Net-STEP-8.safetensors"], [], 7)
     assert first == second
+
+
+class Evaluate(nemo.NeMoCallback):
+    """After each step makes a result known, the error rate of which is 1 / steps done."""
+
+    def on_step_end(self, state):
+        done = state.step + 1
+        state.publish(lambda: EvaluationResult("dev", done, {"wer": 1 / done}, 3, "abc", 0.5))
+
+
+def test_a_checkpoint_says_what_it_is_about_and_how_good_it_is(factory, tmp_path):
+    _, loss = build()
+    saves = nemo.CheckpointCallback(tmp_path, step_freq=2, about={"labels": ["a", "b"]})
+    factory.train(
+        [loss],
+        optimizer="sgd",
+        callbacks=[Evaluate(), saves],
+        optimization_params={"lr": 0.1, "momentum": 0.0, "max_steps": 2},
+    )
+    stored = read_checkpoint(tmp_path)
+    assert (stored.about, stored.step, stored.epoch) == ({"labels": ["a", "b"]}, 2, 0)
+    (rates,) = stored.evaluations
+    assert rates == {
+        "name": "dev",
+        "step": 2,
+        "values": {"wer": 0.5},
+        "num_items": 3,
+        "digest": "abc",
+        "seconds": 0.5,
+    }

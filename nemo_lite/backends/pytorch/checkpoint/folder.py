@@ -6,22 +6,22 @@ the index ``checkpoint-STEP-<n>.json``, without which a set does not count (or `
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.checkpoint.sets import TRAINER, CheckpointSet, index_path, read_index
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
     fill_module,
     load_training_state,
     read_fitting,
+    read_module,
     save_module,
     save_training_state,
 )
@@ -30,57 +30,6 @@ from nemo_lite.utils.files import is_abandoned, make_writable_folder, synchronis
 from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
-
-INDEX_FORMAT = "nemo_lite checkpoint"
-TRAINER = "trainer"
-
-
-@dataclass(frozen=True)
-class CheckpointSet:
-    """One complete checkpoint: the files that its index lists.
-
-    Attributes:
-        folder: where it lies.
-        kind: whether ``number`` counts steps or epochs.
-        number: the step or epoch.
-        serial: position in the order of saving within the folder.
-        files: file names with their sizes in bytes.
-        staged_in: the sub-folder in which files wait that a killed process had no time to move to their place.
-    """
-
-    folder: Path
-    kind: str
-    number: int
-    serial: int
-    files: Mapping[str, int]
-    staged_in: str
-
-    def __str__(self) -> str:
-        return f"{self.folder / self.tag}"
-
-    @property
-    def tag(self) -> str:
-        """``STEP-1000``."""
-        return f"{self.kind}-{self.number}"
-
-    @property
-    def modules(self) -> list[str]:
-        """The names of the modules in it."""
-        return [name for name in map(_module_of, self.files) if name != TRAINER]
-
-    def path_of(self, module: str) -> Path | None:
-        """The file of one module (or of ``trainer``); None when it is not in the set."""
-        file_name = f"{module}-{self.tag}.safetensors"
-        return self._path(file_name) if file_name in self.files else None
-
-    def _path(self, file_name: str) -> Path:
-        staged = self.folder / self.staged_in / file_name
-        return staged if staged.is_file() else self.folder / file_name
-
-    def lacking(self) -> list[str]:
-        """The files that are not there, or not of the size that the index says."""
-        paths = {self._path(file_name): size for file_name, size in self.files.items()}
-        return [path.name for path, size in paths.items() if not path.is_file() or path.stat().st_size != size]
 
 
 class Contents(NamedTuple):
@@ -100,6 +49,26 @@ class Contents(NamedTuple):
         """Copy the weights into the modules they were read for."""
         for name, module in modules.items():
             fill_module(module, self.weights[name])
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint read without its modules.
+
+    Attributes:
+        name: folder and tag, for messages.
+        about: what the program that saved it says about it; empty where it said nothing.
+        weights: the tensors of each module, on the CPU, by the module's name and their own.
+        step: steps done; ``None`` where the set has no training state.
+        epoch: epochs done; ``None`` where the set has no training state.
+        evaluations: for each evaluation known of it, its ``name``, ``step`` and ``values``.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    weights: Mapping[str, Mapping[str, Tensor]]
+    step: int | None
+    epoch: int | None
+    evaluations: Sequence[Mapping[str, Any]]
 
 
 class CheckpointFolder:
@@ -123,6 +92,8 @@ class CheckpointFolder:
         kind: Kind,
         number: int,
         keep: int,
+        about: Mapping[str, Any] | None = None,
+        evaluations: Sequence[Mapping[str, Any]] = (),
     ) -> CheckpointSet:
         """Write one set, then delete the oldest sets beyond ``keep``.
 
@@ -134,9 +105,11 @@ class CheckpointFolder:
             kind: what ``number`` counts.
             number: the step or epoch.
             keep: how many sets stay, at least 1.
+            about: what readers want to know without the modules: configuration, labels; JSON.
+            evaluations: results of evaluations known at this time; JSON.
 
         Raises:
-            UsageError: a name, number or ``keep`` that cannot be, or a folder or disk that cannot be written to.
+            UsageError: a name, number, ``keep`` or JSON that cannot be, or a folder or disk that cannot be written to.
             CheckpointError: a state that cannot be stored.
         """
         _check_names(modules)
@@ -152,7 +125,8 @@ class CheckpointFolder:
                 save_module(module, staging / f"{name}-{tag}.safetensors")
             if state is not None:
                 save_training_state(staging / f"{TRAINER}-{tag}.safetensors", state)
-            saved = self._commit(kind, number, staging)
+            done = {name: (state or {}).get(name) for name in ("step", "epoch")}
+            saved = self._commit(kind, number, staging, about=about or {}, evaluations=evaluations, **done)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
@@ -160,7 +134,7 @@ class CheckpointFolder:
         self._delete(replaced - saved.files.keys())
         for oldest in self.sets()[:-keep]:
             # The index goes first, so that a set is never listed without its files.
-            self._delete([self._index_path(oldest.tag).name])
+            self._delete([oldest.index_path.name])
             self._delete(oldest.files)
         return saved
 
@@ -172,6 +146,21 @@ class CheckpointFolder:
     def latest(self, pattern: str = "") -> CheckpointSet | None:
         """The complete set that was saved last and whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
         return next((found for found in reversed(self.sets()) if pattern in found.tag), None)
+
+    def newest(self, pattern: str = "") -> CheckpointSet:
+        """As :meth:`latest`, but where there is none that is an error.
+
+        Raises:
+            CheckpointError: no such folder, or no complete set in it.
+        """
+        found = self.latest(pattern)
+        if found is not None:
+            return found
+        place, matching = str(self.folder), f" {pattern}" if pattern else ""
+        if not self.folder.is_dir():
+            raise CheckpointError("no such folder", place=place, remedy="give the folder that holds the checkpoints")
+        there = [each.tag for each in self.sets()] or self._incomplete()
+        raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(there) or "none")
 
     def is_empty(self) -> bool:
         """Whether there is nothing to restore: neither a set, complete or not, nor a checkpoint of NeMo's."""
@@ -196,22 +185,12 @@ class CheckpointFolder:
         state = load_training_state(trainer) if trainer else None
         return Contents(str(found or self.folder), _read_all(modules, files), state)
 
-    def _commit(self, kind: Kind, number: int, staging: Path) -> CheckpointSet:
+    def _commit(self, kind: Kind, number: int, staging: Path, **notes: Any) -> CheckpointSet:
         """Write the index: from here on the set counts, its files still in the staging folder."""
         sizes = {file.name: file.stat().st_size for file in sorted(staging.glob("*.safetensors"))}
         serial = 1 + max((found.serial for found in self._indexed()), default=0)
-        saved = CheckpointSet(self.folder, kind, number, serial, sizes, staging.name)
-        content = {
-            "format": INDEX_FORMAT,
-            "version": 1,
-            "kind": kind,
-            "number": number,
-            "serial": serial,
-            "staged_in": staging.name,
-            "files": sizes,
-        }
-        text = json.dumps(content, indent=1)
-        write_atomically(self._index_path(saved.tag), lambda path: path.write_text(text, encoding="utf-8"))
+        saved = CheckpointSet(self.folder, kind, number, serial, sizes, staging.name, **notes)
+        _write_index(saved)
         return saved
 
     def _publish(self, saved: CheckpointSet) -> None:
@@ -237,12 +216,9 @@ class CheckpointFolder:
             (self.folder / file_name).unlink(missing_ok=True)
         synchronise(self.folder)
 
-    def _index_path(self, tag: str) -> Path:
-        return self.folder / f"checkpoint-{tag}.json"
-
     def _indexed(self) -> list[CheckpointSet]:
         paths = self.folder.glob("checkpoint-*.json") if self.folder.is_dir() else ()
-        return [found for path in paths if (found := _read_index(path)) is not None]
+        return [found for path in paths if (found := read_index(path)) is not None]
 
     def _files_of_nemo(self, modules: Mapping[str, nn.Module], pattern: str) -> tuple[dict[str, Path], Path | None]:
         incomplete = self._incomplete()
@@ -258,7 +234,33 @@ class CheckpointFolder:
         lacking = [f"{found.tag} lacks {', '.join(lacking)}" for found in indexed if (lacking := found.lacking())]
         names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
         tags = {name.tag for name in names if name and name.suffix == ".safetensors"} - {found.tag for found in indexed}
-        return lacking + [f"{tag} lacks {self._index_path(tag).name}" for tag in sorted(tags)]
+        return lacking + [f"{tag} lacks {index_path(self.folder, tag).name}" for tag in sorted(tags)]
+
+
+def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
+    """The newest complete set of a folder, read without modules. Runs no code of the files.
+
+    Args:
+        folder: where the checkpoints are.
+        pattern: only sets whose tag contains it, such as ``STEP-1000``.
+
+    Raises:
+        CheckpointError: no such folder, no complete set, or a damaged file.
+    """
+    found = CheckpointFolder(folder).newest(pattern)
+    paths = {name: path for name in found.modules if (path := found.path_of(name)) is not None}
+    step, epoch = found.step, found.epoch
+    trainer = found.path_of(TRAINER)
+    if trainer is not None and step is None:  # an index of before they were in it
+        state = load_training_state(trainer)
+        step, epoch = state.get("step"), state.get("epoch")
+    weights = {name: read_module(path) for name, path in paths.items()}
+    return StoredCheckpoint(str(found), found.about, weights, step, epoch, found.evaluations)
+
+
+def _write_index(saved: CheckpointSet) -> None:
+    text = saved.index_text()
+    write_atomically(saved.index_path, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _check_names(modules: Iterable[str]) -> None:
@@ -302,25 +304,3 @@ def _read_all(modules: Mapping[str, nn.Module], files: Mapping[str, Path]) -> di
     if problems:
         raise CheckpointError("\n".join(problems))
     return fitting
-
-
-def _module_of(file_name: str) -> str:
-    name = parse_checkpoint_name(file_name)
-    return name.module if name else ""
-
-
-def _read_index(path: Path) -> CheckpointSet | None:
-    """The set that an index lists; None for any other file, so that nothing foreign is ever read or deleted."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != INDEX_FORMAT or content["version"] != 1:
-            return None
-        kind, number, serial = str(content["kind"]), int(content["number"]), int(content["serial"])
-        files = {str(name): int(size) for name, size in content["files"].items()}
-        found = CheckpointSet(path.parent, kind, number, serial, files, str(content["staged_in"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    in_this_folder = all(Path(name).name == name for name in (*files, found.staged_in))
-    names = [parse_checkpoint_name(name) for name in files]
-    belongs = path.name == f"checkpoint-{found.tag}.json" and all(name and name.tag == found.tag for name in names)
-    return found if in_this_folder and belongs else None

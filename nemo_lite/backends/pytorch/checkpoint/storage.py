@@ -90,8 +90,23 @@ def read_fitting(module: nn.Module, path: str | Path) -> dict[str, Tensor]:
         CheckpointError: as :func:`load_module`.
     """
     path = Path(path)
-    tensors = _read_pt_tensors(path) if path.suffix == ".pt" else _read_module_file(path)
+    tensors = _read_pt_tensors(path) if path.suffix == ".pt" else read_module(path)
     _check_fit(module, tensors, path)
+    return tensors
+
+
+def read_module(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of :func:`save_module`, tied ones under all their names.
+
+    Raises:
+        CheckpointError: no such file, or a damaged one.
+    """
+    tensors, metadata = _read_safetensors(path)
+    try:
+        for name, first_name in json.loads(metadata.get("aliases", "{}")).items():
+            tensors[name] = tensors[first_name]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
     return tensors
 
 
@@ -194,16 +209,6 @@ def _identity(tensor: Tensor) -> tuple[object, ...]:
     if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return (id(tensor),)
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-
-
-def _read_module_file(path: Path) -> dict[str, Tensor]:
-    tensors, metadata = _read_safetensors(path)
-    try:
-        for name, first_name in json.loads(metadata.get("aliases", "{}")).items():
-            tensors[name] = tensors[first_name]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _damaged(path, error) from error
-    return tensors
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -85,6 +85,7 @@ class RunState:
         self._all_stop = False
         self.clock = _Clock()
         self.evaluation: EvaluationResult | None = None
+        self._evaluated: dict[str, EvaluationResult] = {}
         self._callbacks = callbacks or CallbackList([])
         self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
 
@@ -128,6 +129,7 @@ class RunState:
         """Make the result of an evaluation known. See ``ActionState``."""
         fields: Any = self.comm.on_first(lambda: vars(make()))
         self.evaluation = EvaluationResult(**self.comm.share(fields))
+        self._evaluated[self.evaluation.name] = self.evaluation
         self._callbacks.notify("on_evaluation_end", self)
 
     def state_dict(self) -> TrainingState:
@@ -198,16 +200,25 @@ class RunState:
         state: Any = self.comm.on_first(lambda: load_training_state(path))
         self.load_state_dict(self.comm.share(state))
 
-    def save_checkpoint(self, folder: str | Path, kind: Literal["STEP", "EPOCH"], keep: int) -> None:
+    def save_checkpoint(
+        self,
+        folder: str | Path,
+        kind: Literal["STEP", "EPOCH"],
+        keep: int,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
-
-        state = self.state_dict()
+        state, rates = self.state_dict(), [vars(each) for each in self._evaluated.values()]
         checkpoints = CheckpointFolder(folder)
         with mean_statistics(modules.values(), self.comm):
             weights = {name: self._weights(module) for name, module in modules.items()}
-            self._write(lambda: checkpoints.save(weights, state, kind=kind, number=number, keep=keep))
+            self._write(
+                lambda: checkpoints.save(
+                    weights, state, kind=kind, number=number, keep=keep, about=about, evaluations=rates
+                )
+            )
 
     def load_checkpoint(self, folder: str | Path) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
