@@ -114,8 +114,8 @@ class NeuralModuleFactory(RunEnvironment):
         Args:
             tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
             optimizer: a name, or an instance (not with tuples).
-            optimization_params: ``num_epochs`` or ``max_steps``, ``lr`` and other options of the optimizer,
-                ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale`` (float16).
+            optimization_params: ``num_epochs`` or ``max_steps``, ``lr``, ``module_lr`` (by module name), other options
+                of the optimizer, ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
             callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
             lr_policy: called with (initial rate, step, epoch); returns the learning rate.
             batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.

@@ -1,4 +1,4 @@
-"""Callbacks that change modules by a schedule: attributes over the steps of a run, unfreezing at an epoch."""
+"""Callbacks that change modules by a schedule: attributes over the steps of a run, unfreezing at an epoch or step."""
 
 from __future__ import annotations
 
@@ -111,20 +111,29 @@ class ValueSetterCallback(ActionCallback):
 
 
 class UnfreezeCallback(ActionCallback):
-    """Unfreezes modules at the start of an epoch, or of a later one when training is resumed there. It does so once.
+    """Unfreezes modules once: at the start of an epoch or of a step, or of a later one when training is resumed there.
+
+    Freeze them before training starts: ``module.freeze()``. While a module is frozen it is in evaluation mode, so its
+    batch normalisation keeps its running statistics and its dropout is off. The optimizer holds frozen weights too and
+    leaves them as they are; from the step at which they are unfrozen on it updates them, at the learning rate that the
+    policy then has.
 
     Args:
         modules: the modules.
         start_epoch: index of the epoch.
+        start_step: index of the step, instead of an epoch.
 
     Raises:
-        UsageError: ``modules`` is not a list.
+        UsageError: ``modules`` is not a list, or both an epoch and a step.
     """
 
-    def __init__(self, modules: Sequence[Any], start_epoch: int = 0) -> None:
+    def __init__(self, modules: Sequence[Any], start_epoch: int = 0, start_step: int | None = None) -> None:
         if not isinstance(modules, (list, tuple)):
             raise UsageError("modules must be a list", place="UnfreezeCallback", got=type(modules).__name__)
-        self.modules, self.start_epoch = list(modules), start_epoch
+        if start_epoch and start_step is not None:
+            got = f"start_epoch {start_epoch} and start_step {start_step}"
+            raise UsageError("when to unfreeze must be said once", place="UnfreezeCallback", got=got)
+        self.modules, self.start_epoch, self.start_step = list(modules), start_epoch, start_step
         self._is_done = False
 
     def on_action_start(self) -> None:
@@ -133,13 +142,22 @@ class UnfreezeCallback(ActionCallback):
 
     def on_epoch_start(self) -> None:
         """Unfreeze when the epoch has come."""
-        if self._is_done or self.epoch_num < self.start_epoch:
+        if self.start_step is None and self.epoch_num >= self.start_epoch:
+            self._unfreeze(f"Epoch {self.epoch_num}")
+
+    def on_iteration_start(self) -> None:
+        """Unfreeze when the step has come."""
+        if self.start_step is not None and self.step >= self.start_step:
+            self._unfreeze(f"Step {self.step}")
+
+    def _unfreeze(self, when: str) -> None:
+        if self._is_done:
             return
         self._is_done = True
         for module in self.modules:
             module.unfreeze()
         names = ", ".join(str(module.name) for module in self.modules)
-        self.action.on_first(lambda: logging.info("Epoch %d: unfroze %s", self.epoch_num, names))
+        self.action.on_first(lambda: logging.info("%s: unfroze %s", when, names))
 
 
 def _step_at(point: float, total_steps: int) -> int:

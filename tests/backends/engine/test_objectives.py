@@ -8,6 +8,7 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
+from nemo_lite.core import UnfreezeCallback
 from nemo_lite.errors import UsageError
 
 
@@ -130,3 +131,108 @@ def test_a_weight_that_the_loss_does_not_reach_is_refused_by_name():
     finished = on_ranks(2, with_an_idle_weight)
     assert [end.code for end in finished] == [2, 2]
     assert "got idle.spare.weight, idle.spare.bias; freeze them" in finished[1].err
+
+
+# A learning rate for a module
+
+
+def two_nets():
+    """Two nets, and a loss of both."""
+    first, second = Net(name="first"), Net(name="second")
+    x, y = Points()()
+    return first, second, [Mse()(out=net(x=x), target=y) for net in (first, second)]
+
+
+def moved(net):
+    return net.fc.weight.detach() - Net().fc.weight.detach()
+
+
+def test_a_module_learns_at_its_own_rate(factory):
+    first, second, losses = two_nets()
+    train(factory, losses, lr=0.1, params={"max_steps": 1, "module_lr": {"second": 0.01}})
+    torch.testing.assert_close(moved(first), 10 * moved(second), rtol=1e-4, atol=1e-7)
+    groups = factory.get_trainer().optimizers[0].param_groups
+    assert [(group["lr"], len(group["params"])) for group in groups] == [(0.1, 2), (0.01, 2)]
+
+
+def test_a_policy_acts_on_the_rate_of_each_module(factory):
+    *_, losses = two_nets()
+    rates = []
+
+    class Note(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            rates.append([group["lr"] for group in state.optimizers[0].param_groups])
+
+    train(
+        factory,
+        losses,
+        Note(),
+        lr=0.1,
+        params={"max_steps": 2, "module_lr": {"second": 0.01, "first": 0.02}},
+        lr_policy=lambda initial, step, epoch: initial / (step + 1),
+    )
+    # In the order of the modules, and the rate of the run has nothing to act on.
+    assert rates == [[0.02, 0.01], [0.01, 0.005]]
+
+
+@pytest.mark.parametrize(
+    ("module_lr", "told"),
+    [
+        ({"secnd": 0.1}, r'module_lr: module "secnd" is not known; known: first, second \(did you mean second\?\)'),
+        ({"second": -0.1}, "module_lr second: the learning rate is out of range: got -0.1, wanted a number from 0"),
+        ({"second": "high"}, "module_lr second: .* got 'high', wanted a number from 0"),
+        (["second"], "module_lr is of the wrong type: got list, wanted a dictionary of learning rates by module name"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(factory, module_lr, told):
+    with pytest.raises(nemo.errors.NemoLiteError, match=told):
+        train(factory, two_nets()[2], params={"max_steps": 1, "module_lr": module_lr})
+
+
+def test_modules_that_share_a_weight_have_one_rate(factory):
+    first, second, losses = two_nets()
+    second.tie_weights_with(first, ["fc.weight"])
+    told = "share a weight have different learning rates: got that of the run for first, 0.01 for second"
+    with pytest.raises(UsageError, match=told):
+        train(factory, losses, params={"max_steps": 1, "module_lr": {"second": 0.01}})
+    train(factory, losses, params={"max_steps": 1, "module_lr": {"second": 0.01, "first": 0.01}})
+
+
+def test_an_optimizer_that_is_there_already_takes_no_rates(factory):
+    first, second, losses = two_nets()
+    made = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    with pytest.raises(UsageError, match="SGD: module_lr has no effect on an optimizer that is there already"):
+        train(factory, losses, optimizer=made, params={"max_steps": 1, "module_lr": {"second": 0.01}})
+
+
+def test_rates_of_modules_are_restored_with_their_state(factory, tmp_path):
+    def run(steps, module_lr):
+        first, second, losses = two_nets()
+        saver = nemo.CheckpointCallback(tmp_path, step_freq=3)  # an epoch
+        params = {"max_steps": steps, "momentum": 0.9, "module_lr": module_lr}
+        train(factory, losses, saver, lr=0.1, params=params, reset=True)
+        return torch.cat([first.fc.weight, second.fc.weight])
+
+    run(3, {"second": 0.01, "first": 0.02})
+    resumed = run(6, {"first": 0.02, "second": 0.01})
+    for file in tmp_path.iterdir():
+        file.unlink()
+    torch.testing.assert_close(resumed, run(6, {"second": 0.01, "first": 0.02}), rtol=0, atol=0)
+
+
+def unfreezing_with_rates(shard_weights):
+    made, net, record = rank_factory(shard_weights=shard_weights), Net(norm=True), Record()
+    net.freeze()
+    head = Net(name="head")
+    x, y = Points(n=16, batch_size=2)()
+    losses = [Mse()(out=each(x=x), target=y) for each in (net, head)]
+    params = {"lr": 0.1, "momentum": 0.0, "max_steps": 6, "module_lr": {"Net": 0.05}}
+    callbacks = [UnfreezeCallback([net], start_step=3), record]
+    made.train(losses, callbacks=callbacks, optimizer="sgd", optimization_params=params)
+    return record.losses, net.norm.num_batches_tracked.item()
+
+
+def test_a_frozen_module_with_its_own_rate_is_unfrozen_on_all_ranks_sharded_or_not():
+    whole, sharded = (results_of(2, unfreezing_with_rates, shard_weights) for shard_weights in (False, True))
+    assert whole == [(pytest.approx(losses, rel=1e-4), count) for losses, count in sharded]
+    assert [count for _, count in whole] == [3, 3]

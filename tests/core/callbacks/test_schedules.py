@@ -94,3 +94,33 @@ def test_a_run_resumed_later_unfreezes_at_its_start():
     module = Encoder()
     train(FakeState(epoch=5), [UnfreezeCallback([module], start_epoch=2)], num_epochs=2)
     assert module.num_unfreezes == 1
+
+
+def frozen_until(**when):
+    """How often a module had been unfrozen after each step, in two epochs of three steps."""
+    module, counts = Encoder(), []
+
+    class Note(ActionCallback):
+        def on_iteration_end(self):
+            counts.append(module.num_unfreezes)
+
+    train(FakeState(), [UnfreezeCallback([module], **when), Note()], num_epochs=2, steps_per_epoch=3)
+    return counts
+
+
+def test_modules_are_unfrozen_once_when_their_step_comes():
+    assert frozen_until(start_step=4) == [0, 0, 0, 0, 1, 1]
+    assert frozen_until(start_step=0) == [1] * 6
+    assert frozen_until(start_step=6) == [0] * 6
+
+
+def test_a_run_resumed_after_the_step_unfreezes_at_its_first_step():
+    module = Encoder()
+    train(FakeState(step=9), [UnfreezeCallback([module], start_step=4)], steps_per_epoch=1)
+    assert module.num_unfreezes == 1
+
+
+def test_an_epoch_and_a_step_to_unfreeze_at_are_refused():
+    told = "UnfreezeCallback: when to unfreeze must be said once: got start_epoch 2 and start_step 10"
+    with pytest.raises(UsageError, match=told):
+        UnfreezeCallback([Encoder()], start_epoch=2, start_step=10)

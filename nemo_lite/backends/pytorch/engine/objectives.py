@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,10 +13,13 @@ from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.optim import create_optimizer
+from nemo_lite.backends.pytorch.optim.groups import MODULE_LR, checked_module_lr, parameter_groups
 from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 
 
 @dataclass
@@ -121,6 +125,7 @@ class Objectives:
     ) -> torch.optim.Optimizer:
         """See :meth:`~nemo_lite.backends.pytorch.actions.PtActions.create_optimizer`."""
         if isinstance(optimizer, torch.optim.Optimizer):
+            _refuse_module_lr(optimizer, optimizer_params)
             return optimizer
         is_list = isinstance(things_to_optimize, (list, tuple))
         things: Sequence[object] = things_to_optimize if is_list else [things_to_optimize]
@@ -140,7 +145,36 @@ class Objectives:
             raise UsageError("there is nothing to optimize", place="create_optimizer", got="modules without parameters")
         for module in modules:
             module.to(self._device)
-        return create_optimizer(optimizer, parameters, dict(optimizer_params))
+        groups = _groups(modules, optimizer_params)
+        return create_optimizer(optimizer, groups or parameters, dict(optimizer_params))
+
+
+def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Parameter groups by the learning rates of modules; none where no module has its own."""
+    if not optimizer_params.get(MODULE_LR):
+        return []
+    named = _named(modules)
+    module_lr = checked_module_lr(optimizer_params[MODULE_LR], named)
+    rates = ", ".join(f"{module_lr.get(name, optimizer_params.get('lr'))} for {name}" for name in named)
+    logging.info("Learning rates: %s", rates)
+    return parameter_groups(named, module_lr)
+
+
+def _named(modules: Iterable[nn.Module]) -> dict[str, nn.Module]:
+    """The modules with parameters, by the names under which they are saved."""
+    with_parameters = [module for module in modules if _parameters([module])]
+    own = unique_names(module for module in with_parameters if isinstance(module, NeuralModule))
+    others = {type(module).__name__: module for module in with_parameters if not isinstance(module, NeuralModule)}
+    return {**others, **{name: module for name, module in own.items() if isinstance(module, nn.Module)}}
+
+
+def _refuse_module_lr(optimizer: torch.optim.Optimizer, optimizer_params: Mapping[str, object]) -> None:
+    if optimizer_params.get(MODULE_LR):
+        raise UsageError(
+            "module_lr has no effect on an optimizer that is there already",
+            place=type(optimizer).__name__,
+            remedy="give its constructor groups of parameters, or name the optimizer",
+        )
 
 
 def _parameters(modules: Iterable[object]) -> list[nn.Parameter]:

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.optim.adam_w import AdamW
 from nemo_lite.backends.pytorch.optim.from_torch import adam, decoupled_adam, sgd
+from nemo_lite.backends.pytorch.optim.groups import MODULE_LR
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.backends.pytorch.optim.options import NO_DEFAULT, Options, check_options, constructor_defaults
@@ -25,7 +26,7 @@ from nemo_lite.utils.argparse import OPTIMIZERS
 _CONSTRUCTORS: dict[str, Callable[..., Optimizer]] = {}
 
 # What train() reads from the same dictionary.
-_OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale")
+_OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", MODULE_LR)
 _LARC = ("larc", "larc_eta")
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
 _NOT_BY_NAME = ("lr", "luc_eps")
@@ -40,8 +41,8 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         params: parameters, or groups (dicts with ``params`` and options of their own).
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
-            ``grad_norm_clip``, ``amp_min_loss_scale``) is ignored. An option that only other optimizers take is left
-            out with a warning.
+            ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``) is ignored. An option that only other optimizers
+            take is left out with a warning.
 
     Raises:
         UnknownNameError: no such optimizer, or an option that no optimizer takes.
