@@ -22,7 +22,7 @@ LAYERS = {
 # re-export are above all: nothing in the package imports them. A longer name wins, so a file may be on another level
 # than its folder. "*" stands for the files that are not named: they are on one level too.
 ORDERS = {
-    "nemo_lite.config": "values < checking, loading",
+    "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
         launch, lr_policies, misc, helpers, files, digests < nemo_logging < argparse, decorators, exp_logging
     """,

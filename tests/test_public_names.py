@@ -42,7 +42,8 @@ PUBLIC = {
         as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg
     """,
     "nemo_lite.config": """
-        Config MAX_BYTES MAX_DEPTH MAX_VALUES build check_call load_config raise_if shown unknown_key
+        Config MAX_BYTES MAX_DEPTH MAX_VALUES build check_call load_config override parse_config raise_if
+        shown unknown_key
     """,
     "nemo_lite.utils": """
         ExpManager LogMode NemoArgParser argparse decorators exp_logging helpers logging lr_policies misc
@@ -56,7 +57,8 @@ PUBLIC = {
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe SpectrogramAugmentation Wires
-        connect leave_out_infeasible load_recipe register show_plan warn_of_infeasible without_weights word_error_rate
+        connect leave_out_infeasible load_recipe recipe_from_text register show_plan warn_of_infeasible without_weights
+        word_error_rate
     """,
 }
 

@@ -11,5 +11,7 @@ from nemo_lite.config.loading import MAX_BYTES as MAX_BYTES
 from nemo_lite.config.loading import MAX_DEPTH as MAX_DEPTH
 from nemo_lite.config.loading import MAX_VALUES as MAX_VALUES
 from nemo_lite.config.loading import load_config as load_config
+from nemo_lite.config.loading import parse_config as parse_config
+from nemo_lite.config.overriding import override as override
 from nemo_lite.config.values import Config as Config
 from nemo_lite.config.values import shown as shown

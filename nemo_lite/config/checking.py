@@ -79,7 +79,7 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
         return target(**section.plain(), **given)
     except (UsageError, UnknownNameError) as error:
         text = str(error).removeprefix(f"{section.path}: ")
-        raise ConfigError(f"{section.place()}: {section.path}: {text}") from error
+        raise ConfigError(f"{section.place_to_blame()}: {section.path}: {text}") from error
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:

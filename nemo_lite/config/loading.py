@@ -45,19 +45,40 @@ def load_config(path: str | os.PathLike[str]) -> Config:
             MAX_DEPTH, grows beyond MAX_VALUES through aliases, is not UTF-8 or not YAML, or has a key twice.
     """
     name = os.fspath(path)
-    text = _text(Path(path), name)
+    return parse_config(_text(Path(path), name), name)
+
+
+def parse_config(text: str, name: str) -> Config:
+    """As ``load_config``, from a text; ``name`` stands for the file in messages.
+
+    Raises:
+        ConfigError: as there.
+    """
+    source = Source(name)
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{name}: larger than {MAX_BYTES} bytes, which no configuration needs to be")
+    config = parse_value(text, source)
+    if not isinstance(config, Config):
+        raise ConfigError(f"{source.place(())}: {shown(config)} where a mapping of sections was expected")
+    return config
+
+
+def parse_value(text: str, source: Source, keys: Keys = ()) -> Any:
+    """The value that a YAML text holds: a Config, a list or a scalar. ``keys`` lead to it in its file, the source.
+
+    Raises:
+        ConfigError: as for ``load_config``.
+    """
+    name = source.name
     _check_version(text, name)
     _check_brackets(text, name)
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _BoundedComposer
-    node = _compose(yaml, text, name)
-    values = _Values(name, yaml.constructor)
-    config = values.value(node, ())
+    values = _Values(source, yaml.constructor)
+    value = values.value(_compose(yaml, text, name), keys)
     if values.problems():
         raise ConfigError(*values.problems())
-    if not isinstance(config, Config):
-        raise ConfigError(f"{values.source.place(())}: {shown(config)} where a mapping of sections was expected")
-    return config
+    return value
 
 
 def _compose(yaml: YAML, text: str, name: str) -> Node:
@@ -94,8 +115,8 @@ class _BoundedComposer(Composer):
 class _Values:
     """Turns nodes into values and collects the problems."""
 
-    def __init__(self, name: str, constructor: Any) -> None:
-        self.source = Source(name)
+    def __init__(self, source: Source, constructor: Any) -> None:
+        self.source = source
         self._problems: dict[tuple[int, int], str] = {}  # by place: a mapping that is merged twice reports once
         self._constructor = constructor
         self._anchored: dict[int, Keys] = {}  # by the node's id

@@ -64,7 +64,7 @@ def test_every_value_knows_its_place(write: Write) -> None:
     assert block.path == "enc.blocks[1]"
     assert block.place("kernel") == "a.yaml:6:7"
     assert block.place("kernel", 1) == "a.yaml:6:19"
-    assert block.line("kernel") == 6
+    assert block.spot("kernel") == "line 6"
     assert block.place("not there") == block.place()
 
 

@@ -21,6 +21,7 @@ from nemo_asr.recipe.feasibility import leave_out_infeasible as leave_out_infeas
 from nemo_asr.recipe.feasibility import warn_of_infeasible as warn_of_infeasible
 from nemo_asr.recipe.recipe import Recipe as Recipe
 from nemo_asr.recipe.recipe import load_recipe as load_recipe
+from nemo_asr.recipe.recipe import recipe_from_text as recipe_from_text
 from nemo_asr.recipe.registry import register as register
 from nemo_asr.recipe.wiring import Model as Model
 from nemo_asr.recipe.wiring import Wires as Wires

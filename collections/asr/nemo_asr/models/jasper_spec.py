@@ -124,7 +124,7 @@ def _problems_of(block: Config) -> list[str]:
         try:
             JasperBlockSpec(**block)
         except UsageError as error:
-            problems = [f"{block.place()}: {block.path}: {error}"]
+            problems = [f"{block.place_to_blame()}: {block.path}: {error}"]
     return problems
 
 

@@ -78,7 +78,7 @@ class ConnectionCheck:
         first, first_key = lists[0]
         for other, key in lists[1:]:
             if other[key] != first[first_key]:
-                where = f"{first.path_of(first_key)} (line {first.line(first_key)})"
+                where = f"{first.path_of(first_key)} ({first.spot(first_key)})"
                 self.problems.append(f"{other.place(key)}: {other.path_of(key)} is not the same as {where}")
         try:
             return list(vocabulary(first[first_key], lambda index: first.place(first_key, index)))
@@ -139,11 +139,11 @@ class ConnectionCheck:
             with without_weights(issubclass(part.target, TrainableNM)):
                 module = part.target(**part.params, **{**derived, **stand_ins})
         except ConfigError as error:
-            file = self._config.place().rsplit(":", 2)[0]
-            self.problems += [p if p.startswith(f"{file}:") else f"{part.params.place()}: {p}" for p in error.problems]
+            place = part.params.place_to_blame()
+            self.problems += [p if part.params.tells_place(p) else f"{place}: {p}" for p in error.problems]
         except NemoLiteError as error:
             if not stand_ins:
-                place = self._contradiction(role) or f"{part.params.place()}: {part.params.path}"
+                place = self._contradiction(role) or f"{part.params.place_to_blame()}: {part.params.path}"
                 self.problems.append(f"{place}: {str(error).removeprefix(f'{part.target.__name__}: ')}")
         else:
             return None if stand_ins else module
@@ -155,7 +155,7 @@ class ConnectionCheck:
         blamed = next((each for each in (role, source) if self._contradiction(each)), with_section)
         place = self._contradiction(blamed) or self._parts[blamed].params.place()
         other = self._parts[source if blamed == role else role]
-        line = f" ({other.target.__name__}: line {other.params.line()})" if other.params.path else ""
+        line = f" ({other.target.__name__}: {other.params.spot()})" if other.params.path else ""
         text = f"{place}: {error.problem}{line}: got {error.got}, wanted {error.wanted}; {error.remedy}"
         self.problems.append(text.removesuffix("; "))
 
@@ -191,4 +191,4 @@ def _place_and_value(section: Config, key: str) -> str:
 
 
 def _value_and_line(section: Config, key: str) -> str:
-    return f"{section.path_of(key)} is {shown(section[key])} (line {section.line(key)})"
+    return f"{section.path_of(key)} is {shown(section[key])} ({section.spot(key)})"

@@ -12,9 +12,9 @@ from nemo_asr.arguments import source_argument
 from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
 from nemo_asr.recipe.wiring import Model
-from nemo_lite import DataLayerNM
+from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import build, load_config, raise_if
+from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
 
 
 # Any: which class a method gives is said by the file.
@@ -26,11 +26,14 @@ class Recipe:
         name: the model's name, or the file's without its ending.
         sample_rate: samples a second, the same in all parts.
         labels: the vocabulary, without the blank.
+        config: what the file says, with what was set from outside: ``recipe_from_text(recipe.config.as_yaml(), name)``
+            makes the same recipe. Values that are only there to be repeated are left out.
     """
 
     name: str
     sample_rate: int
     labels: list[str]
+    config: Config
     _parts: Mapping[str, Part]
     _derived: Mapping[str, Mapping[str, Any]]
 
@@ -89,20 +92,41 @@ class Recipe:
         return build(part.target, part.params.without(*given), **given)
 
 
-def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a model's file, in any schema of NeMo 0.x.
 
     Everything is checked before anything is built: each section against the constructor that it is for, and the
     sections against each other, by connecting them.
 
+    Args:
+        path: the file.
+        overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.config.override``. What was set
+            is logged.
+
     Raises:
         ConfigError: all that is wrong with it, one line each with file, line and column: unknown sections and keys,
             wrong types and values, labels given twice, sections that disagree about the sample rate or the labels, and
-            modules that do not fit each other.
+            modules that do not fit each other. What is wrong with an override has ``--set KEY=VALUE`` as its place.
     """
-    config = load_config(path)
+    return _recipe(load_config(path), Path(path).stem, overrides)
+
+
+def recipe_from_text(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """As ``load_recipe``, from a text; ``name`` stands for the file in messages.
+
+    Raises:
+        ConfigError: as there.
+    """
+    return _recipe(parse_config(text, name), Path(name).stem, overrides)
+
+
+def _recipe(config: Config, stem: str, overrides: Sequence[str]) -> Recipe:
+    config = override(config, overrides)
     parts = Parts(config)
     check = ConnectionCheck(config, parts.by_role)
     raise_if([*parts.problems, *check.problems])
-    name = config.get("model", config.get("name", Path(path).stem))
-    return Recipe(name, check.sample_rate, check.labels, parts.by_role, check.derived)
+    for setting in overrides:
+        logging.info("Set in the configuration: %s", setting)
+    name = config.get("model", config.get("name", stem))
+    resolved = config.without(*parts.repeated)
+    return Recipe(name, check.sample_rate, check.labels, resolved, parts.by_role, check.derived)

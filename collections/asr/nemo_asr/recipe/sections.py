@@ -45,11 +45,13 @@ class Parts:
     Attributes:
         by_role: the parts; the data layer has two, ``train`` and ``eval``. A role that the file leaves out and that has
             a default is there with no arguments.
+        repeated: keys of the file that are there only for the values that others repeat with aliases.
         problems: one line each.
     """
 
     def __init__(self, config: Config) -> None:
         self.by_role: dict[str, Part] = {}
+        self.repeated: list[str] = []
         self.problems: list[str] = []
         self._config = config
         if set(_HEADER_KEYS) <= config.keys():
@@ -76,6 +78,10 @@ class Parts:
         if name not in KNOWN:
             if name == key and not self._config.anchored(key):
                 self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS]))
+            elif name == key and self._config.overridden(key):
+                self._report(self._config, "is only repeated by others; set it where it is used", key)
+            elif name == key:
+                self.repeated.append(key)
         elif isinstance(params, Config):
             self._add(name, params, key)
         elif params is not None:  # an empty section of an optional module switches it off
@@ -158,7 +164,7 @@ class Parts:
     def _set(self, role: str, part: Part, section: Config, key: str) -> None:
         if role in self.by_role:
             first = self.by_role[role].params
-            problem = f"is a second {role}; the file has another one on line {first.line()}, {first.path}"
+            problem = f"is a second {role}; another one is {first.path} ({first.spot()})"
             self._report(section, problem, key)
         self.by_role.setdefault(role, part)
 
