@@ -56,7 +56,7 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments < text, audio, features, models, argparse < decoding < scoring < data < recipe
-        < known_modules, corpora < commands
+        < known_modules, corpora, transcription < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -68,6 +68,7 @@ ORDERS = {
     "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": "error_counts, classification, evaluated < asr_callbacks, classification_callbacks",
+    "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }

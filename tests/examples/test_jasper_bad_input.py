@@ -108,7 +108,7 @@ def audio(tmp_path, lines):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"audio_filepath": "corrupt.wav"}, r"corrupt\.wav is not a WAV, FLAC or OGG file; convert it"),
+        ({"audio_filepath": "corrupt.wav"}, r"corrupt\.wav is not a WAV, FLAC, OGG or MP3 file; convert it"),
         ({"audio_filepath": "cut.wav"}, r"duration 0\.51 s disagrees with \S*cut\.wav, .*; correct the duration"),
         ({"audio_filepath": "silent.wav"}, r"silent\.wav holds no samples"),
         ({"audio_filepath": "nan.wav", "duration": 0.5}, r"nan\.wav has samples that are NaN or infinite"),
@@ -127,7 +127,7 @@ def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told,
 def test_audio_of_an_evaluation_set_is_read_before_the_first_step(lines, corpus, audio):
     write_manifest(audio / "bad.json", broken(audio_filepath="corrupt.wav")(lines))
     line = refusal(corpus, "--eval_datasets", "bad.json", max_steps=10**6)
-    assert re.search(r"bad\.json:3: \S*corrupt\.wav is not a WAV, FLAC or OGG file", line)
+    assert re.search(r"bad\.json:3: \S*corrupt\.wav is not a WAV, FLAC, OGG or MP3 file", line)
 
 
 def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp_path, monkeypatch):

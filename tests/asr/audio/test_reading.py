@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.audio.reading import read_audio, tolerance, trimmed
+from nemo_asr.audio.reading import audio_seconds, read_audio, tolerance, trimmed
 from nemo_lite.errors import DataError
 
 RATE = 16000
@@ -52,6 +52,7 @@ def wav_bytes(tag=1, *, order="<", chunks=b"", data=b"\0\0" * 100, extensible=No
         ("a.flac", "PCM_24", 1e-6),
         ("a.ogg", "VORBIS", 3e-2),
         ("a.ogg", "OPUS", 1e-1),
+        ("a.mp3", "MPEG_LAYER_III", 1e-1),
     ],
 )
 def test_every_allowed_codec_is_read(name, subtype, error, save):
@@ -62,7 +63,7 @@ def test_every_allowed_codec_is_read(name, subtype, error, save):
     assert np.abs(audio.samples - tone()).max() < error
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
 @pytest.mark.parametrize("part", [{}, {"offset": 0.2, "duration": 0.1}])
 def test_the_content_of_a_file_is_read_as_the_file_is(name, part, save):
     path = save(np.stack([tone(rate=8000), tone(hertz=500, rate=8000)], axis=1), name, rate=8000)
@@ -71,11 +72,29 @@ def test_the_content_of_a_file_is_read_as_the_file_is(name, part, save):
     assert (from_bytes.source_rate, from_bytes.num_channels) == (8000, 2)
 
 
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
+def test_the_length_of_a_recording_is_known_without_decoding_it(name, save, monkeypatch):
+    path = save(tone(0.75, rate=8000), name, rate=8000)
+    monkeypatch.setattr(soundfile.SoundFile, "read", None)
+    assert audio_seconds(path) == audio_seconds(Path(path).read_bytes()) == 0.75
+
+
+def test_an_mp3_file_may_begin_with_a_tag(save, tmp_path):
+    content = Path(save(tone(), "a.mp3")).read_bytes()
+    tagged = b"ID3\4\0\0\0\0\0\x10" + bytes(16) + content
+    assert len(read_audio(tagged, sample_rate=RATE).samples) == RATE // 2
+
+
+def test_the_length_of_what_is_no_audio_is_refused():
+    with pytest.raises(DataError, match=r"^b\.zip: the audio is not a WAV, FLAC, OGG or MP3 file"):
+        audio_seconds(b"<html>", place="b.zip")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"", "the audio is empty (0 bytes)"),
-        (b"<html>", "the audio is not a WAV, FLAC or OGG file; convert it"),
+        (b"<html>", "the audio is not a WAV, FLAC, OGG or MP3 file; convert it"),
         (wav_bytes(0x11), "the audio has the WAV codec IMA ADPCM"),
         (b"fLaC" + bytes(50), "the audio is damaged (File contains data in an unimplemented format)"),
     ],
@@ -216,11 +235,11 @@ def test_the_reason_of_the_decoder_names_no_descriptor(tmp_path):
     assert message.endswith("a.flac is damaged (File contains data in an unimplemented format)"), message
 
 
-@pytest.mark.parametrize("content", [b"ID3\4 mp3", b"<html>", b"RIFF\0\0\0\0AVI ", b"FORM\0\0\0\0AIFF", b"RI"])
+@pytest.mark.parametrize("content", [b"\xff\xfdmp2", b"<html>", b"RIFF\0\0\0\0AVI ", b"FORM\0\0\0\0AIFF", b"RI"])
 def test_another_kind_of_file_is_refused_before_a_decoder_sees_it(content, tmp_path, monkeypatch):
     monkeypatch.setattr(soundfile, "SoundFile", None)
     (tmp_path / "a.wav").write_bytes(content)
-    assert "is not a WAV, FLAC or OGG file; convert it to 16-bit WAV or FLAC" in refusal(tmp_path / "a.wav")
+    assert "is not a WAV, FLAC, OGG or MP3 file; convert it to 16-bit WAV or FLAC" in refusal(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Audio from files or bytes: one mono float32 array at the wanted rate, checked before use. No manifests in here.
 
-WAV, FLAC and OGG, decoded by libsndfile. Two checks come before the decoder sees anything:
+WAV, FLAC, OGG (Vorbis and Opus) and MP3, decoded by libsndfile. Two checks come before the decoder sees anything:
 
 - The kind of file and the WAV codec. libsndfile decodes the first block of some codecs while it opens a file, and its
   IMA ADPCM reader (CVE-2026-37555) must not even start.
@@ -31,6 +31,7 @@ ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position)
 
 SUBTYPES = frozenset(
     {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
+    | {"MPEG_LAYER_III"}
 )  # libsndfile's names of the allowed codecs
 _WAV_TAGS = frozenset({0x0001, 0x0003, 0x0006, 0x0007})  # PCM, float, A-law, mu-law
 _EXTENSIBLE = 0xFFFE
@@ -81,7 +82,7 @@ def read_audio(
     """Read a recording, or a part of it, as mono at ``sample_rate``.
 
     Args:
-        source: path or content of a WAV, FLAC or OGG file. Any rate; channels are averaged.
+        source: path or content of a WAV, FLAC, OGG or MP3 file. Any rate; channels are averaged.
         sample_rate: samples a second wanted; another rate in the file is resampled.
         offset: seconds where to start. None: the utterance is the whole file, which then must be ``duration`` long.
         duration: seconds to read. None: to the end, at most an hour.
@@ -94,21 +95,44 @@ def read_audio(
             that are not finite.
     """
     path = "the audio" if isinstance(source, bytes) else source
-    try:
-        with _opened(source, place) as (handle, read_at):
-            _check_header(read_at, path, place)
-            with soundfile.SoundFile(handle, closefd=False) as file:
-                first, count = _wanted_frames(file, path, offset, duration, place)
-                samples = _decode(file, first, count, int_values)
-                rate, channels, subtype = file.samplerate, file.channels, file.subtype
-    except (soundfile.SoundFileError, OSError) as error:
-        # The whole text of a libsndfile error would name our descriptor as the file.
-        reason = getattr(error, "error_string", str(error)).rstrip(".")
-        raise DataError(f"{path} is damaged ({reason})", place=place) from None
+    with _sound_file(source, path, place) as file:
+        first, count = _wanted_frames(file, path, offset, duration, place)
+        samples = _decode(file, first, count, int_values)
+        rate, channels, subtype = file.samplerate, file.channels, file.subtype
     _check_decoded(samples, count, subtype, path, place)
     if rate != sample_rate:
         samples = soxr.resample(samples, rate, sample_rate)
     return Audio(trimmed(samples) if trim_silence else samples, rate, channels)
+
+
+def audio_seconds(source: str | bytes, *, place: str = "") -> float:
+    """How long a recording is, by its header; nothing is decoded.
+
+    Args:
+        source: as `read_audio` takes it.
+        place: where the source is named, for messages.
+
+    Raises:
+        DataError: the file is missing, empty, damaged or of another kind.
+    """
+    path = "the audio" if isinstance(source, bytes) else source
+    with _sound_file(source, path, place) as file:
+        _check_format(file, path, place)
+        return float(file.frames / file.samplerate)
+
+
+@contextmanager
+def _sound_file(source: str | bytes, path: str, place: str) -> Iterator[soundfile.SoundFile]:
+    """The source, opened by libsndfile after a look at what it is."""
+    try:
+        with _opened(source, place) as (handle, read_at):
+            _check_header(read_at, path, place)
+            with soundfile.SoundFile(handle, closefd=False) as file:
+                yield file
+    except (soundfile.SoundFileError, OSError) as error:
+        # The whole text of a libsndfile error would name our descriptor as the file.
+        reason = getattr(error, "error_string", str(error)).rstrip(".")
+        raise DataError(f"{path} is damaged ({reason})", place=place) from None
 
 
 @contextmanager
@@ -128,14 +152,14 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
 
 
 def _check_header(read_at: ReadAt, path: str, place: str) -> None:
-    """Refuse empty files, and all but WAV (PCM, float, A-law, mu-law), FLAC and OGG."""
+    """Refuse empty files, and all but WAV (PCM, float, A-law, mu-law), FLAC, OGG and MP3."""
     head = read_at(12, 0)
     if not head:
         raise DataError(f"{path} is empty (0 bytes)", place=place)
-    if head[:4] in (b"fLaC", b"OggS"):
+    if head[:4] in (b"fLaC", b"OggS") or _is_mp3(head):
         return
     if head[:4] not in _BYTE_ORDER or head[8:12] != b"WAVE":
-        raise DataError(f"{path} is not a WAV, FLAC or OGG file", place=place, remedy=_REMEDY)
+        raise DataError(f"{path} is not a WAV, FLAC, OGG or MP3 file", place=place, remedy=_REMEDY)
     tags = _wav_tags(read_at, _BYTE_ORDER[head[:4]])
     if not tags:
         raise DataError(f"{path} is damaged: a WAV file without a format", place=place)
@@ -143,6 +167,11 @@ def _check_header(read_at: ReadAt, path: str, place: str) -> None:
     if refused:
         codec = _KNOWN_REFUSED.get(refused[0], f"0x{refused[0]:04x}")
         raise DataError(f"{path} has the WAV codec {codec}", place=place, wanted="PCM or float", remedy=_REMEDY)
+
+
+def _is_mp3(head: bytes) -> bool:
+    """Whether a file starts with an ID3 tag, or with the header of an MPEG frame of layer III."""
+    return head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2)
 
 
 def _wav_tags(read_at: ReadAt, order: str) -> list[int]:

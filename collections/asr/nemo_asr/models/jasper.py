@@ -52,6 +52,10 @@ class JasperEncoder(TrainableNM):
         init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
         name: its name in DAGs, messages and checkpoints.
 
+    Attributes:
+        context_frames: frames before and behind it that the encoding of a frame depends on; None where it depends on
+            the whole utterance (squeeze-and-excitation, normalisation over time). Long recordings are cut by it.
+
     Raises:
         ConfigError: unknown keys, wrong types and values of the blocks, all at once.
         UsageError: a residual that cannot have as many frames as what it is added to.
@@ -87,6 +91,7 @@ class JasperEncoder(TrainableNM):
         self._feat_out = specs[-1].filters
         self._stride = prod(block.stride for block in blocks)
         self.encoder = nn.Sequential(*blocks)
+        self.context_frames = _context_of(blocks)
         init_weights(self.encoder, init_mode, "JasperEncoder")
 
     @property
@@ -111,6 +116,17 @@ class JasperEncoder(TrainableNM):
         for block in self.encoder:
             block_inputs, lengths = block(block_inputs, lengths)
         return block_inputs[-1], lengths
+
+
+def _context_of(blocks: Iterable[JasperBlock]) -> int | None:
+    """Frames on each side that the blocks see together."""
+    total, frames_between = 0, 1
+    for block in blocks:
+        if block.context_frames is None:
+            return None
+        total += frames_between * block.context_frames
+        frames_between *= block.stride
+    return total
 
 
 def _blocks(specs: Iterable[JasperBlockSpec], num_channels: int, settings: Mapping[str, Any]) -> Iterator[JasperBlock]:
@@ -139,6 +155,8 @@ class JasperDecoderForCTC(TrainableNM):
         UsageError: a vocabulary of another length than ``num_classes``, or with a label twice.
         UnknownNameError: an unknown initialisation.
     """
+
+    context_frames = 0
 
     def __init__(
         self,

@@ -183,6 +183,20 @@ class JasperBlock(nn.Module):
         out = self.mout(out)
         return ([*inputs, out] if self.is_dense else [out]), out_lengths
 
+    @property
+    def context_frames(self) -> int | None:
+        """Frames of the input on each side that a frame of the output depends on; None: on all of them."""
+        total, frames_between = 0, 1
+        for layer in self.modules():
+            if isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
+                return None
+        for layer in self.mconv:
+            convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
+            if isinstance(convolution, TimeConv1d):
+                total += frames_between * int(convolution.padding[0])
+                frames_between *= convolution.stride[0]
+        return total  # a residual has kernels of one frame
+
     def _run(self, layers: Iterable[nn.Module], x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         for layer in layers:
             if isinstance(layer, MaskedConv1d):

@@ -1,0 +1,93 @@
+"""Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from nemo_asr.transcription.recordings import Recording
+from nemo_lite.errors import DataError, UsageError
+
+STDIN = "-"
+AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"})
+MANIFEST_SUFFIXES = frozenset({".json", ".jsonl"})
+
+
+class _Line(msgspec.Struct):
+    """The keys of a manifest line that count here; a text is not needed."""
+
+    audio_filepath: str
+    offset: float | None = None
+    duration: float | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def recordings_of(names: Sequence[str]) -> list[Recording]:
+    """The recordings that some names stand for, in their order.
+
+    Args:
+        names: audio files; folders, of which all audio files are taken, also those in folders inside; manifests
+            (``.json``, ``.jsonl``); ``-`` for an audio file on stdin.
+
+    Raises:
+        UsageError: a folder without audio, stdin without audio, or stdin twice.
+        DataError: a manifest that cannot be read.
+    """
+    if names.count(STDIN) > 1:
+        raise UsageError("stdin holds one recording", place=STDIN, got=f"{STDIN} {names.count(STDIN)} times")
+    return [recording for name in names for recording in _named(name)]
+
+
+def _named(name: str) -> Iterator[Recording]:
+    path = Path(name).expanduser()
+    if name == STDIN:
+        yield Recording("stdin", _stdin())
+    elif path.is_dir():
+        yield from _in_folder(path)
+    elif path.suffix.lower() in MANIFEST_SUFFIXES:
+        yield from _in_manifest(path)
+    else:
+        yield Recording(name, str(path))
+
+
+def _stdin() -> bytes:
+    remedy = "pipe the content of an audio file into the command, or name a file"
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise UsageError("there is no audio on stdin", place=STDIN, got="0 bytes", remedy=remedy)
+    return content
+
+
+def _in_folder(folder: Path) -> list[Recording]:
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
+    if not found:
+        wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
+        raise UsageError("there is no audio in this folder", place=str(folder), wanted=wanted)
+    return [Recording(str(path), str(path)) for path in found]
+
+
+def _in_manifest(path: Path) -> Iterator[Recording]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        problem = "the manifest cannot be read"
+        raise DataError(problem, place=str(path), got=f'"{error.strerror}"') from None
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        raise DataError("the manifest is empty", place=str(path), wanted="one JSON object a line")
+    for number, written in numbered:
+        try:
+            line = _decoder.decode(written)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataError(f"the line cannot be read ({error})", place=f"{path}:{number}") from None
+        audio = path.parent / Path(line.audio_filepath).expanduser()
+        # One recording in several parts: only the line tells them apart.
+        source = line.audio_filepath if line.offset is None else f"{path}:{number}"
+        yield Recording(source, str(audio), offset=line.offset, duration=line.duration)

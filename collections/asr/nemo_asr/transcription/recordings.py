@@ -1,0 +1,224 @@
+"""RecordingsDataLayer: recordings of any kind in batches of similar length. A bad one does not end the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import soxr
+import torch
+from torch import Tensor
+
+from nemo_asr.arguments import check_least
+from nemo_asr.audio.reading import Samples, audio_seconds, read_audio
+from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Plan, PlannedLoader, Request, Shard, UnusableItems
+from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Audio to be transcribed.
+
+    Attributes:
+        source: what it is called in transcripts and messages.
+        audio: the path or the content of an audio file, or samples (T,) with full scale 1.
+        sample_rate: of samples, in Hz.
+        offset: seconds into the audio where it begins.
+        duration: seconds; None: to the end of the audio.
+        seconds: its length; 0 until `measured` has looked at it.
+    """
+
+    source: str
+    audio: str | bytes | Samples
+    sample_rate: int | None = None
+    offset: float | None = None
+    duration: float | None = None
+    seconds: float = 0.0
+
+    def measured(self) -> Recording:
+        """The same with its length, which the head of the file says.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            return replace(self, seconds=len(self.audio) / self.sample_rate)
+        seconds = audio_seconds(self.audio) - (self.offset or 0.0)
+        wanted = seconds if self.duration is None or self.offset is None else self.duration
+        return replace(self, seconds=max(wanted, 0.0))
+
+    def samples(self, sample_rate: int) -> Samples:
+        """Mono at a rate.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            same = self.sample_rate == sample_rate
+            samples: Samples = self.audio if same else soxr.resample(self.audio, self.sample_rate, sample_rate)
+            return samples
+        # Without an offset the recording is the whole file, whatever duration a manifest says.
+        duration = None if self.offset is None else self.duration
+        return read_audio(self.audio, sample_rate=sample_rate, offset=self.offset, duration=duration).samples
+
+
+def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
+    """A recording of a path, or of an array of samples.
+
+    Args:
+        audio: a path; or (T,) or (channels, T) samples, floats of full scale 1 or whole numbers of 16 or 32 bits.
+        sample_rate: of an array, in Hz.
+        number: its position among those given, by which messages name an array.
+
+    Raises:
+        UsageError: an array without a sample rate, of another shape or kind, empty, or with values that are not finite.
+    """
+    if isinstance(audio, (bytes, Recording)):
+        return audio if isinstance(audio, Recording) else Recording(f"audio[{number}]", audio)
+    if not isinstance(audio, (np.ndarray, Tensor)):
+        return Recording(str(audio), str(audio))
+    samples, place = np.asarray(audio.detach().cpu() if isinstance(audio, Tensor) else audio), f"audio[{number}]"
+    if sample_rate is None or sample_rate < 1:
+        raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
+    if samples.ndim not in (1, 2) or samples.size == 0 or samples.dtype.kind not in "if":
+        wanted = "(T,) or (channels, T) floats or whole numbers"
+        raise UsageError("this is no audio", place=place, got=f"{samples.shape} {samples.dtype}", wanted=wanted)
+    scale = 2.0 ** (1 - 8 * samples.dtype.itemsize) if samples.dtype.kind == "i" else 1.0
+    floats = np.atleast_2d(samples).astype(np.float32).mean(axis=0) * np.float32(scale)
+    if not np.isfinite(floats).all():
+        raise UsageError("samples are NaN or infinite", place=place)
+    return Recording(place, floats, sample_rate)
+
+
+class RecordingsDataLayer(DataLayerNM):
+    """Recordings to be transcribed: audio (B, T) at ``sample_rate`` and its lengths (B,), the longest first.
+
+    Over several ranks each recording comes once.
+
+    Args:
+        recordings: what to read.
+        sample_rate: samples a second; other rates are resampled, channels are averaged.
+        batch_size: most recordings of a batch.
+        batch_seconds: no batch of several recordings is longer, padding included.
+        num_workers: processes that read; with 0 this one does.
+        name: the module's name.
+
+    Attributes:
+        faults: why recordings could not be read, by position. Complete, on all ranks, when an inference has ended.
+
+    Raises:
+        UsageError: numbers out of range.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        sample_rate: int,
+        batch_size: int = 16,
+        batch_seconds: float = 480.0,
+        num_workers: int = 0,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        check_least(batch_size=(batch_size, 1), num_workers=(num_workers, 0))
+        self.recordings = list(recordings)
+        self.faults: dict[int, str] = {}
+        self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
+        self._sample_rate = sample_rate
+        for position, recording in enumerate(self.recordings):
+            try:
+                self.recordings[position] = recording.measured()
+            except DataError as error:
+                self.faults[position] = self._named(position, str(error))
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio and its lengths."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples are the only free size."""
+        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def place_of(self, item: int) -> str:
+        """The recording's name."""
+        return self.recordings[item].source
+
+    def loader(self, *, training: bool, shard: Shard) -> PlannedLoader:
+        """The batches of one rank."""
+        plan = self.plan(shard)
+        return PlannedLoader(
+            _Reading(self._sample_rate),
+            lambda _: plan,
+            list(self.output_ports),
+            shard,
+            refs_of=lambda rows: [self.recordings[row] for row in rows],
+            account=_Faults(self),
+            num_workers=self.num_workers,
+        )
+
+    def plan(self, shard: Shard) -> Plan:
+        """Batches of recordings of similar length, for each rank every ``world_size``-th one."""
+        good = [position for position in range(len(self)) if position not in self.faults]
+        by_length = sorted(good, key=lambda position: -self.recordings[position].seconds)
+        # Few recordings do not all go to the first rank.
+        most = min(self.batch_size, max(1, -(-len(good) // shard.world_size)))
+        batches: list[list[int]] = []
+        for position in by_length:
+            longest = self.recordings[batches[-1][0]].seconds if batches else 0.0
+            if not batches or len(batches[-1]) == most or (len(batches[-1]) + 1) * longest > self._batch_seconds:
+                batches.append([])
+            batches[-1].append(position)
+        numbers = range(shard.rank, len(batches), shard.world_size)
+        rows = [np.array(batches[number], np.int64) for number in numbers]
+        return Plan(rows, -(-len(batches) // shard.world_size), numbers=numbers)
+
+    def note(self, faults: Mapping[int, str]) -> None:
+        """Enter recordings that could not be read."""
+        self.faults.update({position: self._named(position, reason) for position, reason in faults.items()})
+
+    def _named(self, position: int, reason: str) -> str:
+        """The reason with the recording's name before it, once."""
+        source = self.recordings[position].source
+        reason = reason.removeprefix(f"{source}: ")
+        return reason if reason.startswith(source) else f"{source}: {reason}"
+
+
+class _Reading(ItemDataset[Recording, Samples]):
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+
+    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> Samples:
+        return ref.samples(self._sample_rate)
+
+    def collate(self, items: Sequence[Samples]) -> tuple[Any, ...]:
+        lengths = [len(samples) for samples in items]
+        signal = np.zeros((len(items), max(lengths)), np.float32)
+        for row, samples in zip(signal, items, strict=True):
+            row[: len(samples)] = samples
+        return torch.from_numpy(signal), torch.tensor(lengths)
+
+
+class _Faults(UnusableItems):
+    """Allows any number of bad recordings, and hands them to the data layer instead of logging them."""
+
+    def __init__(self, layer: RecordingsDataLayer) -> None:
+        super().__init__(layer.name, len(layer), layer.place_of, noun="recording")
+        self._layer = layer
+
+    def report(self) -> None:
+        self._layer.note(self.faults)

@@ -1,0 +1,145 @@
+"""transcribe: the modules of a model and recordings to transcripts, on one rank or several. No command line in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.recipe.wiring import Model, Signal, Wires, connect, connect_by_type, signals_of
+from nemo_asr.transcription.alignment import LabelAlignment, PathScores
+from nemo_asr.transcription.recordings import RecordingsDataLayer, recording_of
+from nemo_asr.transcription.transcript import Transcript, transcript_of
+from nemo_asr.transcription.windows import (
+    GUESSED_CONTEXT_SECONDS,
+    FeatureSource,
+    Windowed,
+    WindowPlan,
+    context_frames,
+    plan_windows,
+    stride_of,
+)
+from nemo_lite import NeuralModuleFactory, NmTensor
+from nemo_lite.errors import DataError, UsageError
+
+BATCH_SIZE = 16
+BATCH_SECONDS = 480.0
+
+
+class Transcribed(NamedTuple):
+    """The result for a list of recordings.
+
+    Attributes:
+        transcripts: in the order given, without the recordings that could not be read; on ranks above 0 empty.
+        faults: why recordings could not be read, by position in what was given; on all ranks.
+        seconds: of audio that was transcribed; on ranks above 0 none.
+    """
+
+    transcripts: list[Transcript]
+    faults: dict[int, str]
+    seconds: float
+
+
+def transcribe(
+    model: Model,
+    labels: Sequence[str],
+    sample_rate: int,
+    audio: Sequence[Any],
+    *,
+    audio_rate: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    batch_seconds: float = BATCH_SECONDS,
+    num_workers: int = 0,
+    factory: NeuralModuleFactory | None = None,
+    verbose: bool = False,
+) -> Transcribed:
+    """Transcribe recordings. Batches hold recordings of similar length; the result is in the order given.
+
+    A recording longer than ``batch_seconds`` goes through the encoder in overlapping windows. Where the encoder says
+    how far it sees (``context_frames``), the result is that of the whole recording.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        labels: the vocabulary, without the blank.
+        sample_rate: samples a second that the model takes.
+        audio: paths, arrays of samples (see `recording_of`), or `Recording` objects.
+        audio_rate: samples a second of the arrays.
+        batch_size: most recordings in a batch.
+        batch_seconds: most seconds of audio that are computed at once, which bounds memory.
+        num_workers: processes that read audio.
+        factory: where to run; by default the factory made last, or a new one.
+        verbose: show progress on a terminal.
+
+    Raises:
+        UsageError: an array without a sample rate or of a kind that is no audio, or numbers out of range.
+    """
+    if batch_seconds <= 0:
+        raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
+    recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
+    layer = RecordingsDataLayer(recordings, sample_rate, batch_size, batch_seconds, num_workers)
+    if len(layer.faults) == len(layer):  # nothing to run, on any rank
+        return Transcribed([], dict(layer.faults), 0.0)
+    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
+    wires = connect(model, layer)
+    values = factory.infer(_path_wires(model, wires, sample_rate, batch_seconds, factory), verbose=verbose)
+    if values is None:
+        return Transcribed([], dict(layer.faults), 0.0)
+    inferred = factory.get_trainer().inferred
+    assert inferred is not None
+    assert inferred.items is not None
+    frame = stride_of(wires.log_probs)
+    rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
+    found: dict[int, Transcript] = {}
+    for position, (path, scores, length) in zip(inferred.items, rows, strict=True):
+        recording, number = layer.recordings[position], int(length)
+        # A model that does not say how its frames lie in time: evenly.
+        frame_seconds = frame / sample_rate if frame else recording.seconds / max(number, 1)
+        values_of = path[:number].numpy(), scores[:number].numpy()
+        found[position] = transcript_of(*values_of, labels, frame_seconds, recording.seconds, recording.source)
+    transcripts = [found[position] for position in sorted(found)]
+    return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
+
+
+def transcripts_or_error(result: Transcribed) -> list[Transcript]:
+    """The transcripts.
+
+    Raises:
+        DataError: some recordings could not be read; all are named.
+    """
+    if result.faults:
+        problems = "; ".join(result.faults[position] for position in sorted(result.faults))
+        raise DataError(f"{len(result.faults)} of the recordings cannot be read: {problems}")
+    return result.transcripts
+
+
+def _path_wires(
+    model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
+) -> list[NmTensor]:
+    """The CTC path (B, T), the log-probability of each frame's label (B, T) and the valid frames (B,)."""
+    assert wires.features is not None
+    features = Signal(wires.features, wires.feature_lengths)
+    source = signals_of(FeatureSource(features)())[0]
+    encoded, *_ = connect_by_type(model.encoder, source)
+    log_probs, *_ = connect_by_type(model.decoder, encoded)
+    assert features.lengths is not None
+    assert log_probs.lengths is not None
+    samples_of_frame = stride_of(features.values) or 1
+    plan = _plan(model, log_probs.values, sample_rate / samples_of_frame, batch_seconds)
+    if isinstance(model.greedy, GreedyCTCDecoder):
+        # Greedy decoding looks at each frame alone, so log-probabilities need not be kept.
+        path = connect_by_type(model.greedy, log_probs)[0].values
+        scores = PathScores()(log_probs=log_probs.values, path=path)
+        return list(Windowed([path, scores], log_probs.lengths, plan, factory)(features.values, features.lengths))
+    whole, lengths = Windowed([log_probs.values], log_probs.lengths, plan, factory)(features.values, features.lengths)
+    predictions = connect_by_type(model.greedy, Signal(whole, lengths))[0].values
+    path = LabelAlignment()(log_probs=whole, length=lengths, predictions=predictions)
+    return [path, PathScores()(log_probs=whole, path=path), lengths]
+
+
+def _plan(model: Model, log_probs: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
+    """The windows of a model; None where it is not known which frames of features make which of the output."""
+    stride = stride_of(log_probs)
+    if stride is None:
+        return None
+    longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
+    return plan_windows(stride, context_frames(model), longest, guess)

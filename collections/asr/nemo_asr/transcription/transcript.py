@@ -1,0 +1,116 @@
+"""Transcript: what was said in a recording, and when. From a CTC path to words; no models and no files in here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Path: TypeAlias = "npt.NDArray[np.integer[Any]]"
+Scores: TypeAlias = "npt.NDArray[np.floating[Any]]"
+
+_DIGITS = 3  # of seconds and confidences
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word, or one character where the model's labels have no space.
+
+    Attributes:
+        text: the word.
+        start: seconds from the beginning of the recording to the first frame of its first label.
+        end: seconds to the end of the last frame of its last label.
+        confidence: the geometric mean of the probabilities that the model gave the word's labels, over the frames of
+            these labels: exp(mean of log p). From 0 to 1; blanks inside and around the word do not count.
+    """
+
+    text: str
+    start: float
+    end: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was said in one recording.
+
+    Attributes:
+        text: the words, with single spaces between them where the labels have a space.
+        words: each word with its times.
+        duration: seconds of audio.
+        source: where the audio came from: a path, ``manifest:line``, or a number in the list that was given.
+    """
+
+    text: str
+    words: tuple[Word, ...]
+    duration: float
+    source: str
+
+    @property
+    def separator(self) -> str:
+        """What stands between two words: a space, or nothing."""
+        return "" if len(self.words) > 1 and "".join(word.text for word in self.words) == self.text else " "
+
+
+class _Emission(NamedTuple):
+    """A label that the path emits, in the frames from ``first`` to before ``end``; the sum of its log-probabilities."""
+
+    label: str
+    first: int
+    end: int
+    log_prob: float
+
+
+def transcript_of(
+    path: Path, scores: Scores, labels: Sequence[str], frame_seconds: float, duration: float, source: str
+) -> Transcript:
+    """The transcript that a CTC path stands for.
+
+    Args:
+        path: (T,) the label of each frame; ``len(labels)`` is the blank.
+        scores: (T,) natural logarithm of that label's probability.
+        labels: the vocabulary.
+        frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it.
+        duration: seconds of audio.
+        source: where it came from.
+    """
+    has_spaces = " " in labels
+    words = []
+    for emissions in _words(_emissions(path, scores, labels), has_spaces):
+        num_frames = sum(each.end - each.first for each in emissions)
+        confidence = float(np.exp(sum(each.log_prob for each in emissions) / num_frames))
+        times = (min(frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
+        start, end = (round(seconds, _DIGITS) for seconds in times)
+        words.append(Word("".join(each.label for each in emissions), start, end, round(confidence, _DIGITS)))
+    text = (" " if has_spaces else "").join(word.text for word in words)
+    return Transcript(text, tuple(words), round(duration, _DIGITS), source)
+
+
+def _emissions(path: Path, scores: Scores, labels: Sequence[str]) -> Iterator[_Emission]:
+    """The runs of equal labels, blanks left out."""
+    if not len(path):
+        return
+    sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
+    edges = [0, *(np.flatnonzero(path[1:] != path[:-1]) + 1).tolist(), len(path)]
+    for first, end in itertools.pairwise(edges):
+        label = int(path[first])
+        if label < len(labels):
+            yield _Emission(labels[label], first, end, float(sums[end] - sums[first]))
+
+
+def _words(emissions: Iterator[_Emission], has_spaces: bool) -> Iterator[list[_Emission]]:
+    """The emissions of each word."""
+    word: list[_Emission] = []
+    for each in emissions:
+        if each.label == " " or not has_spaces:
+            if word:
+                yield word
+            word = []
+        if each.label != " ":
+            word.append(each)
+    if word:
+        yield word

@@ -1,0 +1,160 @@
+"""Recordings to transcripts: in order, in windows, on any batch, with other decoders and encoders."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from toys.beam_search import PrefixBeamSearch
+from toys.gru_encoder import GruEncoder
+from toys.tone_corpus import record
+from toys.tone_model import train_tones
+
+from nemo_asr.transcription import transcribe as transcribing
+from nemo_asr.transcription.recordings import Recording
+from nemo_asr.transcription.transcribe import Transcribed, transcribe, transcripts_or_error
+from nemo_lite import DeviceType, NeuralModuleFactory
+from nemo_lite.errors import DataError, UsageError
+
+LETTER_SECONDS, PAUSE_SECONDS = 0.15, 0.02  # of tone_corpus
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train_tones(tmp_path_factory.mktemp("tones"))
+
+
+@pytest.fixture
+def factory():
+    return NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
+
+
+@pytest.fixture
+def run(trained, factory):
+    """transcribe() with the trained model, or with modules that take the place of its own."""
+    recipe, model = trained
+
+    def run(audio, modules=(), **settings):
+        changed = replace(model, **dict(modules))
+        return transcribe(changed, recipe.labels, recipe.sample_rate, audio, factory=factory, **settings)
+
+    return run
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Recordings of different lengths and rates, and what is said in each."""
+    texts = {"one.wav": "cab", "two.flac": "abbacab" * 3, "three.ogg": "b", "four.wav": "bc"}
+    for number, (name, text) in enumerate(texts.items()):
+        record(tmp_path / name, text, rate=(16000, 22050)[number % 2], channels=1 + number % 2)
+    return {str(tmp_path / name): text for name, text in texts.items()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 1}, {"batch_size": 2, "num_workers": 1}])
+def test_the_result_is_in_the_order_given_whatever_the_batches(run, files, settings):
+    found = run(list(files), **settings)
+    assert [(each.source, each.text) for each in found.transcripts] == list(files.items())
+    assert found.faults == {}
+    assert found.seconds == pytest.approx(27 * (LETTER_SECONDS + PAUSE_SECONDS), abs=0.1)
+
+
+def test_words_have_the_times_of_their_sounds(trained, factory, tmp_path):
+    """Without a space among the labels each letter is a word, and the first one is heard when it sounds."""
+    recipe, model = trained
+    record(tmp_path / "a.wav", "cabbac")
+    labels = ["-", *recipe.labels[1:]]
+    (found,) = transcribe(model, labels, 16000, [tmp_path / "a.wav"], factory=factory).transcripts
+    assert found.text == "cabbac"
+    for number, word in enumerate(found.words):
+        begins = number * (LETTER_SECONDS + PAUSE_SECONDS)
+        assert begins - 0.08 < word.start < word.end < begins + LETTER_SECONDS + 0.08
+        assert word.confidence > 0.5
+    assert found.duration == pytest.approx(6 * (LETTER_SECONDS + PAUSE_SECONDS), abs=0.01)
+
+
+def test_arrays_are_transcribed_as_files_are(run, files, tmp_path):
+    samples, rate = soundfile.read(next(iter(files)))
+    (found,) = run([samples], audio_rate=rate).transcripts
+    assert (found.text, found.source) == ("cab", "audio[0]")
+    assert [each.text for each in run([torch.from_numpy(samples)], audio_rate=rate).transcripts] == ["cab"]
+
+
+def long_text():
+    return "".join(np.random.default_rng(0).choice(list("abc"), 1100))
+
+
+@pytest.mark.slow
+def test_minutes_in_windows_give_the_text_times_and_confidences_of_the_whole_recording(run, tmp_path):
+    record(tmp_path / "long.wav", long_text())
+    (whole,) = run([tmp_path / "long.wav"], batch_seconds=3600).transcripts
+    (windows,) = run([tmp_path / "long.wav"], batch_seconds=7).transcripts
+    assert whole.duration > 180
+    assert windows == whole
+    # What the model can hear at all: a letter that comes twice in a row is the hardest.
+    assert abs(len(whole.text) - len(long_text())) < 0.02 * len(long_text())
+
+
+def test_a_search_that_finds_labels_has_their_times_too(run, files):
+    greedy = run(list(files)).transcripts
+    found = run(list(files), {"greedy": PrefixBeamSearch()}.items(), batch_seconds=2).transcripts
+    assert [each.text for each in found] == [each.text for each in greedy]
+    for mine, theirs in zip(found, greedy, strict=True):
+        assert [(word.start, word.end) for word in mine.words] == [(word.start, word.end) for word in theirs.words]
+
+
+def test_an_encoder_that_does_not_say_how_far_it_sees_has_ten_seconds_of_context(run, tmp_path):
+    torch.manual_seed(0)
+    model = {"encoder": GruEncoder(32, hidden=64)}.items()
+    record(tmp_path / "long.wav", long_text()[:400])
+    whole, windows = (run([tmp_path / "long.wav"], model, batch_seconds=each) for each in (3600, 5))
+    assert len(whole.transcripts[0].text) > 10
+    assert windows.transcripts == whole.transcripts  # a GRU of random weights forgets quickly
+
+
+def test_an_encoder_without_a_rule_for_its_shapes_gives_times_by_the_recording(run, files, monkeypatch):
+    monkeypatch.setattr(transcribing, "stride_of", lambda wire: None)
+    found = run(list(files)).transcripts
+    assert [each.text for each in found] == list(files.values())
+    assert all(word.end <= each.duration for each in found for word in each.words)
+
+
+def test_bad_recordings_do_not_end_the_others(run, files, tmp_path):
+    (tmp_path / "bad.wav").write_text("no audio")
+    content = (tmp_path / "two.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(content[: len(content) // 2])  # its header is good
+    names = [*files, str(tmp_path / "bad.wav"), str(tmp_path / "cut.flac"), "none.wav"]
+    found = run(names[::-1], batch_size=2)
+    assert [each.text for each in found.transcripts] == list(files.values())[::-1]
+    assert sorted(found.faults) == [0, 1, 2]
+    with pytest.raises(DataError, match=r"3 of the recordings cannot be read: none\.wav: .*cut\.flac is damaged"):
+        transcripts_or_error(found)
+
+
+def test_a_recording_that_alone_turns_out_damaged_gives_nothing(run, files, tmp_path):
+    content = (tmp_path / "two.flac").read_bytes()
+    found = run([Recording("cut", content[: len(content) // 2])])
+    assert (found.transcripts, list(found.faults)) == ([], [0])
+    assert found.faults[0].startswith("cut: the audio is damaged (")
+
+
+def test_nothing_runs_where_no_recording_can_be_read(run, tmp_path):
+    (tmp_path / "bad.wav").write_text("no audio")
+    found = run([tmp_path / "bad.wav"])
+    assert (found.transcripts, found.seconds, list(found.faults)) == ([], 0.0, [0])
+    assert run([]) == Transcribed([], {}, 0.0)
+
+
+def test_numbers_out_of_range_are_refused(run):
+    with pytest.raises(UsageError, match="batch_seconds must be above 0: got 0"):
+        run([np.zeros(100)], audio_rate=16000, batch_seconds=0)
+    with pytest.raises(UsageError, match="batch_size"):
+        run([np.zeros(100)], audio_rate=16000, batch_size=0)
+
+
+def test_a_default_factory_is_made_where_there_is_none(trained):
+    recipe, model = trained
+    NeuralModuleFactory.reset_default_factory()
+    found = transcribe(model, recipe.labels, 16000, [np.zeros(16000)], audio_rate=16000)
+    assert len(found.transcripts) == 1
+    NeuralModuleFactory.reset_default_factory()
