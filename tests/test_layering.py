@@ -55,7 +55,7 @@ ORDERS = {
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments < text, audio, features, models, argparse < decoding < scoring < data < recipe
+        arguments, shipped < text, audio, features, models, argparse < decoding < scoring < data < recipe
         < known_modules, corpora, transcription < commands
     """,
     "nemo_asr.commands": "scripts < *",
