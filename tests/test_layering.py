@@ -55,7 +55,7 @@ ORDERS = {
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments, shipped < text, audio, features, models, argparse < decoding < scoring < data < recipe
+        arguments < text, audio, features, models, argparse < decoding < scoring < data, report < recipe
         < known_modules, corpora, transcription < commands
     """,
     "nemo_asr.commands": "scripts < *",
@@ -67,7 +67,12 @@ ORDERS = {
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
     "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
-    "nemo_asr.scoring": "error_counts, classification, evaluated < asr_callbacks, classification_callbacks",
+    "nemo_asr.scoring": """
+        error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks
+    """,
+    "nemo_asr.report": """
+        transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page
+    """,
     "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
     "nemo_asr.text": "english < parser",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
@@ -96,6 +101,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core.ports",
     "nemo_lite.core.shapes",
     "nemo_lite.core.show",
+    "nemo_lite.core.tracking",
     "nemo_lite.core.tracking",
     "nemo_lite.errors",
     "nemo_lite.utils",

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config, args.overrides)
+    recipe = nemo_asr.load_recipe(args.model_config)
     manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))

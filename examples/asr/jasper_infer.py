@@ -19,7 +19,7 @@ def main() -> None:
     parser = EvalArgParser(description="Audio files to text")
     parser.add_argument("files", nargs="+", help="WAV, FLAC or OGG files")
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config, args.overrides)
+    recipe = nemo_asr.load_recipe(args.model_config)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     wires = nemo_asr.connect(recipe.model(), data_layer)

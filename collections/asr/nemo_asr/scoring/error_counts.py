@@ -59,14 +59,11 @@ def count_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: 
     Raises:
         UsageError: the lists differ in length.
     """
-    if len(hypotheses) != len(references):
-        got = f"{len(hypotheses)} hypotheses and {len(references)} references"
-        raise UsageError("hypotheses and references must pair up", got=got)
+    check_pairs(hypotheses, references)
     edits: Counter[str] = Counter()
     length = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        said: Sequence[str] = reference if use_cer else reference.split()
-        heard: Sequence[str] = hypothesis if use_cer else hypothesis.split()
+        said, heard = units_of(reference, use_cer), units_of(hypothesis, use_cer)
         edits.update(edit.tag for edit in Levenshtein.editops(said, heard))
         length += len(said)
     deleted, replaced = edits["delete"], edits["replace"]
@@ -79,3 +76,15 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str], use_ce
     Infinite when the references have no words. See :func:`count_errors` for the arguments and errors.
     """
     return count_errors(hypotheses, references, use_cer).rate
+
+
+def check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Raise UsageError where the lists differ in length."""
+    if len(hypotheses) != len(references):
+        got = f"{len(hypotheses)} hypotheses and {len(references)} references"
+        raise UsageError("hypotheses and references must pair up", got=got)
+
+
+def units_of(text: str, use_cer: bool) -> Sequence[str]:
+    """What errors are counted in: words, or characters with the spaces among them."""
+    return text if use_cer else text.split()

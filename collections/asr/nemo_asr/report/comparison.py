@@ -1,0 +1,142 @@
+"""Two models on the same utterances: error rates, their difference and how sure it is. Printed by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nemo_asr.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
+from nemo_asr.scoring.bootstrap import PairedTest, paired_test, utterance_errors
+from nemo_lite.errors import UsageError, did_you_mean
+
+_REMEDY = "evaluate both models on the same manifests"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Model B beside model A.
+
+    Attributes:
+        wer: of word errors.
+        cer: of character errors.
+        num_better: utterances in which B has fewer word errors.
+        num_worse: utterances in which B has more.
+    """
+
+    wer: PairedTest
+    cer: PairedTest
+    num_better: int
+    num_worse: int
+
+
+def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> Comparison:
+    """Compare two models by their transcripts of one set.
+
+    Args:
+        rows_a: transcripts of the first model.
+        rows_b: transcripts of the second model, of the same utterances in any order.
+
+    Raises:
+        UsageError: the utterances are not the same, by place and reference; or there are none.
+    """
+    by_place = _matched(rows_a, rows_b)
+    said = [row.reference for row in rows_a]
+    heard_a = [row.hypothesis for row in rows_a]
+    heard_b = [by_place[row.place].hypothesis for row in rows_a]
+    words_a, words_b = utterance_errors(heard_a, said), utterance_errors(heard_b, said)
+    characters = (utterance_errors(heard, said, use_cer=True) for heard in (heard_a, heard_b))
+    return Comparison(
+        wer=paired_test(words_a, words_b),
+        cer=paired_test(*characters),
+        num_better=int(np.count_nonzero(words_b.errors < words_a.errors)),
+        num_worse=int(np.count_nonzero(words_b.errors > words_a.errors)),
+    )
+
+
+def compare_folders(folder_a: str | Path, folder_b: str | Path) -> dict[str, Comparison]:
+    """Compare the sets of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
+
+    Raises:
+        UsageError: a folder has no transcripts, the sets differ, or their utterances.
+        DataError: a file is damaged.
+    """
+    a, b = (find_transcripts(Path(folder)) for folder in (folder_a, folder_b))
+    for folder, found in ((folder_a, a), (folder_b, b)):
+        if not found:
+            remedy = "give a run's folder, or what --out of an evaluation named"
+            raise UsageError("the folder has no *.transcripts.jsonl", place=str(folder), remedy=remedy)
+    for name, other, folder in [*((n, b, folder_b) for n in a), *((n, a, folder_a) for n in b)]:
+        if name not in other:
+            got = ", ".join(other) + did_you_mean(name, other)
+            raise UsageError(f"the set {name} is not there", place=str(folder), got=got, remedy=_REMEDY)
+    compared = {}
+    for name in a:
+        try:
+            compared[name] = compare(read_transcripts(a[name]), read_transcripts(b[name]))
+        except UsageError as error:
+            raise UsageError(error.problem, place=name, got=error.got, remedy=error.remedy) from None
+    return compared
+
+
+def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b: str = "B") -> str:
+    """The comparisons of sets as a table of text, with a sentence for each set that says what it means."""
+    header = ("set", "", "A", "B", "B - A", "95 % interval", "B better", "p-value")
+    rows = [
+        (name if metric == "WER" else "", metric, *_cells(test))
+        for name, each in compared.items()
+        for metric, test in (("WER", each.wer), ("CER", each.cer))
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows)]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    meanings = [f"{name}: {_meaning(each)}" for name, each in compared.items()]
+    legend = "B better: share of the resampled sets in which B has fewer errors. p-value: matched pairs, two-sided."
+    return "\n".join([f"A: {name_a}", f"B: {name_b}", "", *(line.rstrip() for line in lines), "", *meanings, legend])
+
+
+def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
+    """The rows of B by place, when they are the utterances of A."""
+    a, b = ({row.place: row for row in rows} for rows in (rows_a, rows_b))
+    for name, rows, found in (("A", rows_a, a), ("B", rows_b, b)):
+        if len(found) < len(rows):
+            raise UsageError(f"the transcripts of {name} have a place twice; they cannot be matched", remedy=_REMEDY)
+    only_a, only_b = [place for place in a if place not in b], [place for place in b if place not in a]
+    if only_a or only_b:
+        parts = [
+            f"{len(only)} only of {name}, first {only[0]}" for name, only in (("A", only_a), ("B", only_b)) if only
+        ]
+        raise UsageError(
+            "the two models were not scored on the same utterances", got=" and ".join(parts), remedy=_REMEDY
+        )
+    differing = [place for place in a if a[place].reference != b[place].reference]
+    if differing:
+        first = differing[0]
+        got = f'{len(differing)} differ, first {first}: "{a[first].reference}" of A and "{b[first].reference}" of B'
+        raise UsageError("the references of the two models differ", got=got, remedy=_REMEDY)
+    return b
+
+
+def _cells(test: PairedTest) -> tuple[str, ...]:
+    low, high = test.interval.low * 100, test.interval.high * 100
+    interval = f"{low:+.2f} to {high:+.2f} %"
+    return (
+        f"{test.rate_a:.2%}",
+        f"{test.rate_b:.2%}",
+        f"{test.difference * 100:+.2f} %",
+        interval,
+        f"{test.probability:.1%}",
+        f"{test.p_value:.2g}" if test.p_value >= 0.0001 else "< 0.0001",
+    )
+
+
+def _meaning(compared: Comparison) -> str:
+    test = compared.wer
+    changed = (
+        f"B is better on {compared.num_better} and worse on {compared.num_worse} of {test.num_utterances} utterances"
+    )
+    if test.interval.low <= 0 <= test.interval.high:
+        return f"{changed}; the difference in WER may be chance (its interval holds 0)"
+    return f"{changed}; {'B' if test.difference < 0 else 'A'} has the lower WER"

@@ -1,0 +1,119 @@
+"""What a report shows, as plain data: the page draws nothing else, and reads no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nemo_asr.report.charts import Chart
+from nemo_asr.report.media import Clip
+from nemo_asr.scoring.bootstrap import Interval
+from nemo_asr.scoring.differences import Piece
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An error rate, a fraction, with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One of the worst utterances of a set.
+
+    Attributes:
+        place: the manifest and its line.
+        pieces: its reference and its hypothesis, aligned.
+        num_errors: insertions, deletions and substitutions.
+        num_units: words (or characters) of the reference.
+        clip: the recording, where there is one and it can be read.
+        note: why there is no clip, or what it leaves out.
+    """
+
+    place: str
+    pieces: Sequence[Piece]
+    num_errors: int
+    num_units: int
+    clip: Clip | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ScoredSet:
+    """An evaluated set, as its file of transcripts gives it.
+
+    Attributes:
+        name: of the set.
+        num_utterances: how many.
+        num_words: words of the references.
+        wer: word error rate.
+        cer: character error rate, spaces included.
+        insertions: words that were only heard.
+        deletions: words that were only said.
+        substitutions: words taken for others.
+        unit: "word" or "character": what the worst utterances are aligned and sorted by.
+        num_wrong: utterances with an error.
+        worst: those with the most errors, the worst first.
+    """
+
+    name: str
+    num_utterances: int
+    num_words: int
+    wer: Rate
+    cer: Rate
+    insertions: int
+    deletions: int
+    substitutions: int
+    unit: str
+    num_wrong: int
+    worst: Sequence[Utterance]
+
+
+@dataclass(frozen=True)
+class History:
+    """A set's evaluations in the course of training. Rates are fractions; steps are steps done."""
+
+    name: str
+    num_evaluations: int
+    last_step: int
+    last_wer: float | None
+    last_cer: float | None
+    best_step: int | None
+    best_wer: float | None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a data URL."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of a page, from above.
+
+    Attributes:
+        title: its heading.
+        facts: names and values: how long, how many steps, where the best model is.
+        notes: what is missing or not as it should be, a sentence each.
+        sets: evaluated sets with their transcripts.
+        history: evaluations in training.
+        charts: curves over steps.
+        arguments: options and their values.
+        configuration: names and texts of the configuration files.
+        dags: pictures of the DAGs.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    sets: Sequence[ScoredSet] = ()
+    history: Sequence[History] = ()
+    charts: Sequence[Chart] = ()
+    arguments: Sequence[tuple[str, str]] = ()
+    configuration: Sequence[tuple[str, str]] = ()
+    dags: Sequence[Picture] = ()

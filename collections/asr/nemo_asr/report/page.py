@@ -1,0 +1,67 @@
+"""report.html: one page without outside files. How it looks is in page.html; every text in it is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+
+from nemo_asr.report import charts
+from nemo_asr.report.content import Report
+from nemo_asr.report.run_folder import read_run
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils import logging
+from nemo_lite.utils.files import write_atomically
+
+FILE_NAME = "report.html"
+
+
+def render(report: Report) -> str:
+    """The page as text of an HTML file."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["percent"] = _percent
+    source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    return environment.from_string(source).render(report=report, size=charts)
+
+
+def write_report(
+    run_folder: str | Path,
+    path: str | Path | None = None,
+    *,
+    sets: Collection[str] | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the report of a run, or of an evaluation, as one HTML page; its path.
+
+    Args:
+        run_folder: what :func:`~nemo_asr.report.run_folder.read_run` reads.
+        path: the page; by default ``report.html`` in the folder.
+        sets: only these evaluated sets; None: all.
+        facts: names and values that come first.
+
+    Raises:
+        UsageError: the folder has nothing to report, the page cannot be written, or there is no space for it.
+        DataError: a file of the folder is damaged.
+    """
+    path = Path(path) if path is not None else Path(run_folder) / FILE_NAME
+    # A lone surrogate, which JSON can hold and UTF-8 cannot, becomes a question mark.
+    content = render(read_run(run_folder, sets=sets, facts=facts)).encode("utf-8", errors="replace")
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return path
+
+
+def try_report(
+    run_folder: str | Path, *, sets: Collection[str] | None = None, facts: Mapping[str, str] | None = None
+) -> Path | None:
+    """As :func:`write_report`, for the end of a run: what goes wrong is one warning, and the result None."""
+    try:
+        return write_report(run_folder, sets=sets, facts=facts)
+    except (NemoLiteError, OSError) as error:
+        logging.warning("No report was written: %s", error)
+    return None
+
+
+def _percent(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.2%}".replace("%", "\N{NO-BREAK SPACE}%")

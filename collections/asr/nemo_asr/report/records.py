@@ -1,0 +1,80 @@
+"""metrics.jsonl of a run: its records, as the curves and the summary need them. Read only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nemo_lite.core.tracking import Record, read_metrics
+
+FILE_NAME = "metrics.jsonl"
+
+
+@dataclass
+class RunRecords:
+    """The records of a run, by kind.
+
+    A run that is started again goes on in the same file. Where it goes on from an earlier step than it had reached, its
+    records replace those of the later steps.
+
+    Attributes:
+        start: the last start: arguments, versions, precision, world_size.
+        num_starts: how often the run was started.
+        train: records about training, by step.
+        evaluations: by set, records of its evaluations, by step.
+        model: the last record about the best model.
+        end: how the last start ended; None where it did not.
+    """
+
+    start: Record | None = None
+    num_starts: int = 0
+    train: dict[int, Record] = field(default_factory=dict)
+    evaluations: dict[str, dict[int, Record]] = field(default_factory=dict)
+    model: Record | None = None
+    end: Record | None = None
+    _is_first_step: bool = True
+
+    def add(self, record: Record) -> None:
+        """Take one more record; kinds that are not known, and records without a step, are passed over."""
+        kind, step = record.get("kind"), record.get("step")
+        if kind == "start":
+            self.start, self.end, self.num_starts = record, None, self.num_starts + 1
+            self._is_first_step = True
+        elif kind == "end":
+            self.end = record
+        elif kind == "model":
+            self.model = record
+        elif kind in ("train", "evaluation") and isinstance(step, int):
+            if self._is_first_step:
+                self._forget_from(step)
+            if kind == "train":
+                self.train[step] = record
+            else:
+                self.evaluations.setdefault(str(record.get("set", "")), {})[step] = record
+
+    def _forget_from(self, step: int) -> None:
+        self._is_first_step = False
+        for records in (self.train, *self.evaluations.values()):
+            for later in [each for each in records if each >= step]:
+                del records[later]
+
+
+def number_of(record: Record | None, key: str) -> float | None:
+    """A finite number of a record, or None."""
+    value = (record or {}).get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def read_records(path: Path) -> RunRecords:
+    """The records of a file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    records = RunRecords()
+    for record in read_metrics(path):
+        records.add(record)
+    return records

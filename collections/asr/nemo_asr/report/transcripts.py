@@ -1,0 +1,68 @@
+"""Files of transcripts: one JSON object a line, an utterance with its reference and its hypothesis. Read only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from nemo_lite.errors import DataError
+
+SUFFIX = ".transcripts.jsonl"
+
+
+class ScoredUtterance(msgspec.Struct, frozen=True):
+    """One line.
+
+    Attributes:
+        place: the manifest and its line: ``dev.json:17``.
+        reference: what was said.
+        hypothesis: what was recognised.
+        audio_filepath: the recording; None where the file does not say it.
+        offset: seconds in the recording where the utterance begins; None: it is the whole recording.
+        duration: seconds.
+    """
+
+    place: str
+    reference: str
+    hypothesis: str
+    audio_filepath: str | None = None
+    offset: float | None = None
+    duration: float | None = None
+
+
+_DECODER = msgspec.json.Decoder(ScoredUtterance)
+
+
+def find_transcripts(folder: Path) -> dict[str, Path]:
+    """The files of transcripts by the name of their set: those in ``folder/transcripts``, else those in ``folder``."""
+    for place in (folder / "transcripts", folder):
+        found = {path.name.removesuffix(SUFFIX): path for path in sorted(place.glob(f"*{SUFFIX}"))}
+        if found:
+            return found
+    return {}
+
+
+def read_transcripts(path: Path) -> list[ScoredUtterance]:
+    """All lines of a file.
+
+    Raises:
+        DataError: it cannot be read, or a line is not such an object.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError("the transcripts cannot be read", place=str(path), got=f'"{error.strerror}"') from None
+    return list(_rows(content, path))
+
+
+def _rows(content: bytes, path: Path) -> Iterator[ScoredUtterance]:
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _DECODER.decode(line)
+        except msgspec.MsgspecError as error:
+            problem, wanted = "the line is not a transcript", "an object with place, reference and hypothesis"
+            raise DataError(problem, place=f"{path}:{number}", got=str(error), wanted=wanted) from None

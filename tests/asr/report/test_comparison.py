@@ -1,0 +1,111 @@
+"""Two models on the same utterances."""
+
+import pytest
+from toys.run_folder import row, rows_of, write_lines
+
+from nemo_asr.report.comparison import compare, compare_folders, comparison_table
+from nemo_asr.report.transcripts import ScoredUtterance
+from nemo_asr.scoring.bootstrap import paired_test, utterance_errors
+from nemo_lite.errors import UsageError
+
+
+def utterances(rows):
+    return [ScoredUtterance(**each) for each in rows]
+
+
+A, B = utterances(rows_of(200, 0.3, seed=1)), utterances(rows_of(200, 0.1, seed=2))
+
+
+def test_rates_and_tests_are_those_of_the_utterances():
+    found = compare(A, B)
+    for test, use_cer in ((found.wer, False), (found.cer, True)):
+        counts = [utterance_errors([r.hypothesis for r in x], [r.reference for r in x], use_cer) for x in (A, B)]
+        assert test == paired_test(*counts)
+    assert found.wer.difference < 0
+    assert found.wer.probability > 0.99
+    assert found.wer.interval.high < 0
+
+
+def test_utterances_are_counted_by_who_is_better():
+    a = [row(1, "a b", "a b"), row(2, "a b", "a"), row(3, "a b", "x y"), row(4, "c", "c")]
+    b = [row(1, "a b", "a"), row(2, "a b", "a b"), row(3, "a b", "x b"), row(4, "c", "c")]
+    found = compare(utterances(a), utterances(b))
+    assert (found.num_better, found.num_worse, found.wer.num_utterances) == (2, 1, 4)
+
+
+def test_the_order_of_the_utterances_does_not_matter():
+    assert compare(A, B[::-1]) == compare(A, B)
+
+
+def test_other_utterances_are_refused_with_the_difference():
+    wanted = (
+        r"not scored on the same utterances: got 2 only of A, first dev\.json:1 and 1 only of B, first dev\.json:9; "
+        "evaluate both models on the same manifests"
+    )
+    rows = [row(number, "a", "a") for number in range(1, 10)]
+    with pytest.raises(UsageError, match=wanted):
+        compare(utterances(rows[:8]), utterances(rows[2:]))
+
+
+def test_other_references_are_refused_with_the_first():
+    wanted = r'references .* differ: got 1 differ, first dev\.json:2: "two" of A and "too" of B; evaluate both'
+    with pytest.raises(UsageError, match=wanted):
+        compare(*(utterances([row(1, "one", "x"), row(2, said, "x")]) for said in ("two", "too")))
+
+
+def test_a_place_that_occurs_twice_and_empty_sets_are_refused():
+    with pytest.raises(UsageError, match="the transcripts of B have a place twice"):
+        compare(A[:2], [A[0], A[0]])
+    with pytest.raises(UsageError, match="needs utterances: got none"):
+        compare([], [])
+
+
+def write_sets(folder, *names, rows=None):
+    for name in names:
+        write_lines(folder / f"{name}.transcripts.jsonl", rows or rows_of(20, 0.2))
+    return folder
+
+
+def test_folders_are_compared_set_by_set(tmp_path):
+    a = write_sets(tmp_path / "a" / "transcripts", "dev", "test").parent
+    b = write_sets(tmp_path / "b", "test", "dev", rows=rows_of(20, 0.5, seed=3))
+    found = compare_folders(a, b)
+    assert list(found) == ["dev", "test"]
+    assert found["dev"].wer.num_utterances == 20
+
+
+def test_sets_that_one_folder_lacks_are_named(tmp_path):
+    a, b = write_sets(tmp_path / "a", "dev-clean"), write_sets(tmp_path / "b", "dev_clean")
+    wanted = r"b: the set dev-clean is not there: got dev_clean \(did you mean dev_clean\?\); evaluate both"
+    with pytest.raises(UsageError, match=wanted):
+        compare_folders(a, b)
+    write_sets(b, "dev-clean")
+    with pytest.raises(UsageError, match="a: the set dev_clean is not there"):
+        compare_folders(a, b)
+    with pytest.raises(UsageError, match=r"none: the folder has no \*\.transcripts\.jsonl; give a run's folder"):
+        compare_folders(a, tmp_path / "none")
+
+
+def test_an_error_names_the_set(tmp_path):
+    a = write_sets(tmp_path / "a", "dev", rows=[row(1, "a", "a")])
+    b = write_sets(tmp_path / "b", "dev", rows=[row(1, "b", "a")])
+    with pytest.raises(UsageError, match=r"^dev: the references of the two models differ"):
+        compare_folders(a, b)
+
+
+def test_the_table_says_the_numbers_and_what_they_mean():
+    found = compare(A, B)
+    text = comparison_table({"dev": found}, "runs/A", "runs/B")
+    test = found.wer
+    assert text.startswith("A: runs/A\nB: runs/B\n")
+    line = next(line for line in text.splitlines() if line.startswith("dev  WER"))
+    interval = f"{test.interval.low * 100:+.2f} to {test.interval.high * 100:+.2f} %"
+    for cell in (f"{test.rate_a:.2%}", f"{test.rate_b:.2%}", f"{test.difference * 100:+.2f} %", interval, "< 0.0001"):
+        assert cell in line
+    better, worse = found.num_better, found.num_worse
+    assert f"dev: B is better on {better} and worse on {worse} of 200 utterances; B has the lower WER" in text
+
+
+def test_the_table_says_when_a_difference_may_be_chance():
+    assert "the difference in WER may be chance (its interval holds 0)" in comparison_table({"dev": compare(A, A)})
+    assert "A has the lower WER" in comparison_table({"dev": compare(B, A)})
