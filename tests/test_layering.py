@@ -56,7 +56,7 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments < text, audio, features, models, argparse < decoding < scoring < data, report < recipe
-        < known_modules, corpora, transcription < commands
+        < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -75,6 +75,7 @@ ORDERS = {
     """,
     "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
     "nemo_asr.text": "english < parser",
+    "nemo_asr.trained": "card < folder < model < best",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
 # Packages whose files nothing outside imports: others import the package.
@@ -96,6 +97,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.config",
     "nemo_lite.config.values",
     "nemo_lite.core",
+    "nemo_lite.core.action_state",
     "nemo_lite.core.neural_module",
     "nemo_lite.core.neural_types",
     "nemo_lite.core.ports",

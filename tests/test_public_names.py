@@ -53,12 +53,12 @@ PUBLIC = {
         WeightShareTransform tutorials
     """,
     "nemo_asr": """
-        AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor
+        AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe SpectrogramAugmentation Wires
-        connect leave_out_infeasible load_recipe recipe_from_text register show_plan warn_of_infeasible without_weights
-        word_error_rate
+        TrainedModel about_checkpoint connect describe leave_out_infeasible load_model load_recipe read_model
+        recipe_from_text register show_plan warn_of_infeasible without_weights word_error_rate
     """,
 }
 

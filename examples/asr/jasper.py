@@ -51,11 +51,13 @@ def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
 def make_callbacks(
     args: Namespace,
     factory: nemo.NeuralModuleFactory,
-    labels: list[str],
+    recipe: nemo_asr.Recipe,
+    model: nemo_asr.Model,
     train: nemo_asr.Wires,
     evals: dict[str, nemo_asr.Wires],
 ) -> list[Callback]:
-    """Training's progress, each validation set's error rate, and checkpoints."""
+    """Training's progress, each validation set's error rate, checkpoints and the best model."""
+    labels, card, config = recipe.labels, nemo_asr.describe(recipe), recipe.config.as_yaml()
     callbacks: list[Callback] = [
         nemo.SimpleLossLoggerCallback(
             tensors=train.scored,
@@ -73,6 +75,7 @@ def make_callbacks(
                 load_from_folder=args.load_dir,
                 step_freq=args.checkpoint_save_freq if factory.checkpoint_dir else None,
                 force_load=args.load_dir is not None,
+                about=nemo_asr.about_checkpoint(card, config),
             )
         )
     # After the checkpoints: an evaluation that fails costs no weights.
@@ -85,6 +88,9 @@ def make_callbacks(
         )
         for tag, wires in evals.items()
     ]
+    if args.run_dir:
+        manifests = dict(zip(evals, args.eval_datasets, strict=True))
+        callbacks.append(nemo_asr.BestModelCallback(args.run_dir / "model", model, card, config, manifests))
     return callbacks
 
 
@@ -125,7 +131,7 @@ def main() -> None:
         return
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=make_callbacks(args, factory, recipe.labels, train, evals),
+        callbacks=make_callbacks(args, factory, recipe, model, train, evals),
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={

@@ -1,7 +1,7 @@
 """Word error rate of a trained model on manifests, with every hypothesis written beside its reference.
 
-    python examples/asr/jasper_eval.py --model_config examples/asr/configs/jasper10x5dr.yaml \
-        --load_dir runs/Jasper/checkpoints --eval_datasets test-clean.json test-other.json --out results
+    python examples/asr/jasper_eval.py --load_dir runs/Jasper --eval_datasets test-clean.json test-other.json \
+        --out results
 
 Started by torchrun, the processes share the work; the result is the same.
 """
@@ -35,14 +35,15 @@ def main() -> None:
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config)
-    manifests = zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
-    data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
+    recipe = nemo_asr.load_recipe(args.model_config) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
-    model, out = recipe.model(), factory.on_first(lambda: make_writable_folder(args.out))
+    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+    recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
+    out = factory.on_first(lambda: make_writable_folder(args.out))
     for tag, data_layer in data.items():
-        _, *wires = nemo_asr.connect(model, data_layer).scored  # all but the loss
-        values = factory.infer(wires, checkpoint_dir=args.load_dir)
+        _, *wires = nemo_asr.connect(model.modules, data_layer).scored  # all but the loss
+        values = factory.infer(wires)
         if values is None or out is None:  # rank 0 has the values of all
             continue
         predictions, texts, lengths = values

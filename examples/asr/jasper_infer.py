@@ -1,7 +1,6 @@
 """Audio files to text.
 
-    python examples/asr/jasper_infer.py --model_config examples/asr/configs/jasper10x5dr.yaml \
-        --load_dir runs/Jasper/checkpoints a.wav b.flac
+python examples/asr/jasper_infer.py --load_dir runs/Jasper a.wav b.flac
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ def main() -> None:
     parser = EvalArgParser(description="Audio files to text")
     parser.add_argument("files", nargs="+", help="WAV, FLAC or OGG files")
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config)
-    data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, recipe.sample_rate)
+    recipe = nemo_asr.load_recipe(args.model_config) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
-    wires = nemo_asr.connect(recipe.model(), data_layer)
-    values = factory.infer([wires.predictions], checkpoint_dir=args.load_dir)
+    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+    data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, model.card.sample_rate)
+    wires = nemo_asr.connect(model.modules, data_layer)
+    values = factory.infer([wires.predictions])
     if values is not None:  # rank 0 has the values of all
-        for file, text in zip(args.files, post_process_predictions(values[0], recipe.labels), strict=True):
+        for file, text in zip(args.files, post_process_predictions(values[0], model.card.labels), strict=True):
             print(f"{file}: {text}")
 
 

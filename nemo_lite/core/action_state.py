@@ -178,6 +178,9 @@ class ActionState(Protocol):
         For what is printed, written to files or recorded once. An error in it ends the run on all ranks.
         """
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, on all ranks: a tree of numbers, texts and tensors. All ranks call it."""
+
     def evaluate(self, wires: Sequence[NmTensor]) -> Evaluated:
         """The values of ``wires`` over their own data layer, every item once. All ranks call it, and iterate.
 

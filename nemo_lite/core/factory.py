@@ -81,6 +81,16 @@ class NeuralModuleFactory(RunEnvironment):
         with self._comm.guarded():
             return self._comm.on_first(make)
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, on all ranks: a tree of tensors, numbers and texts. For reading files, say.
+
+        ``make`` is called on rank 0 only; an error in it ends all ranks.
+        """
+        with self._comm.guarded():
+            value: Any = self._comm.on_first(make)
+            shared: T = self._comm.share(value)
+        return shared
+
     def create_optimizer(
         self, optimizer: Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
     ) -> Any:

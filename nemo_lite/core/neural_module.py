@@ -2,3 +2,4 @@
 
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.neural_module import subclasses as subclasses
+from nemo_lite.core.graph.neural_module import unique_names as unique_names

@@ -121,7 +121,10 @@ class LaunchedParser(OneLineParser):
             self.error(str(error))
 
     def check_checkpoints(self, parsed: Any) -> None:
-        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads it; other machines may lack it."""
+        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads it; other machines may lack it.
+
+        A run's folder stands for the folder ``checkpoints`` in it.
+        """
         process = self.process_of(parsed)
         if parsed.load_dir is None or not (process is None or process.is_first):
             return
@@ -129,7 +132,10 @@ class LaunchedParser(OneLineParser):
         if not path.is_dir():
             problem = "is a file" if path.exists() else "does not exist"
             self.error(f"argument --load_dir: {parsed.load_dir!r} {problem}; give a folder of checkpoints")
-        if not any(parse_checkpoint_name(file.name) for file in path.iterdir()):
+        inside = path / "checkpoints"
+        if not _has_checkpoints(path) and _has_checkpoints(inside):
+            parsed.load_dir = str(inside)
+        elif not _has_checkpoints(path):
             self.error(f"argument --load_dir: there is no checkpoint in {parsed.load_dir!r}")
 
     def _run_file(self, path: Path) -> None:
@@ -171,6 +177,10 @@ class NemoArgParser(LaunchedParser):
         add("--create_tb_writer", action="store_true", help="write TensorBoard events")
         add("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
         add("--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints")
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    return folder.is_dir() and any(parse_checkpoint_name(file.name) for file in folder.iterdir())
 
 
 def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in dict.fromkeys(os.path.realpath(path) for path in paths):
-        found[unused_name(os.path.basename(path), found)] = _digest_of_file(path) if os.path.exists(path) else _MISSING
+        found[unused_name(os.path.basename(path), found)] = digest_of_file(path) if os.path.exists(path) else _MISSING
     return found
 
 
@@ -56,7 +56,7 @@ def digest_of_package(folder: str | Path) -> str:
     """The sha256 of the names and contents of the Python files of a package and of its sub-packages."""
     digest = hashlib.sha256()
     for path in _source_files(Path(folder)):
-        digest.update(f"{path.relative_to(folder).as_posix()}\n{_digest_of_file(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()}\n{digest_of_file(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -67,7 +67,12 @@ def _source_files(folder: Path) -> Iterable[Path]:
         yield from _source_files(inner.parent)
 
 
-def _digest_of_file(path: str | Path) -> str:
+def digest_of_file(path: str | Path) -> str:
+    """The sha256 of a file's content.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:

@@ -124,8 +124,14 @@ def test_evaluation_says_in_one_line_what_it_cannot_use(trained, corpus, tmp_pat
     for args, told in (
         ((*options, "--eval_datasets", "none.json"), "none.json: the manifest does not exist"),
         ((*options, "--eval_datasets", dev, "--out", "file/out"), "file/out: the folder is not writable"),
-        ((*options[:2], "--load_dir", "empty", "--eval_datasets", dev), "there is no checkpoint in 'empty'"),
-        (("--model_config", other, *options[2:], "--eval_datasets", dev), "does not fit JasperDecoderForCTC"),
+        (
+            (*options[:2], "--load_dir", "empty", "--eval_datasets", dev),
+            "empty: there is no model in this folder: wanted",
+        ),
+        (
+            ("--model_config", other, *options[2:], "--eval_datasets", dev),
+            "the labels are not the model's: got 5",
+        ),
         (options, "the following arguments are required: --eval_datasets"),
     ):
         finished = run_script("jasper_eval.py", *args)

@@ -153,6 +153,7 @@ class FakeState:
     modules: Mapping[str, Any] = field(default_factory=dict)
     evaluation: EvaluationResult | None = None
     stop_reason: str = ""
+    shared: list[Any] = field(default_factory=list)
     callbacks: CallbackList = field(default_factory=lambda: CallbackList([]))
 
     def __getitem__(self, key: str) -> Any:
@@ -185,6 +186,12 @@ class FakeState:
             return make()
         finally:
             self.is_in_first = False
+
+    def from_first(self, make: Callable[[], Any]) -> Any:
+        """As on rank 0; a test of another rank gives what it shall get in ``shared``."""
+        made = self.on_first(make)
+        self.note("share")
+        return made if self.is_first else self.shared.pop(0)
 
     def evaluate(self, wires: Sequence[NmTensor]) -> FakeEvaluated:
         self.note("evaluate")

@@ -27,5 +27,12 @@ from nemo_asr.recipe.wiring import Model as Model
 from nemo_asr.recipe.wiring import Wires as Wires
 from nemo_asr.recipe.wiring import connect as connect
 from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate
+from nemo_asr.trained.best import BestModelCallback as BestModelCallback
+from nemo_asr.trained.card import ModelCard as ModelCard
+from nemo_asr.trained.card import describe as describe
+from nemo_asr.trained.folder import about_checkpoint as about_checkpoint
+from nemo_asr.trained.folder import read_model as read_model
+from nemo_asr.trained.model import TrainedModel as TrainedModel
+from nemo_asr.trained.model import load_model as load_model
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan

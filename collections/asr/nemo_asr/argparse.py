@@ -208,14 +208,9 @@ class EvalArgParser(LaunchedParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.add_argument("--model_config", required=True, help="YAML file of the model")
+        self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
-        self.add_run_options(DeviceType, load_dir="folder of its checkpoints: the newest is taken")
-
-    def check(self, parsed: Any) -> None:
-        """There must be a checkpoint."""
-        super().check(parsed)
-        self.check_checkpoints(parsed)
+        self.add_run_options(DeviceType, load_dir="the model: a run's folder, a model folder or one of checkpoints")
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:

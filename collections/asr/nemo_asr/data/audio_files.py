@@ -18,6 +18,14 @@ from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import DataError
 
 
+def audio_ports(sample_rate: int) -> Ports:
+    """What every data layer of recordings without texts gives."""
+    return {
+        "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
+        "a_sig_length": NeuralType("B", LengthsType()),
+    }
+
+
 class AudioFilesDataLayer(DataLayerNM):
     """Audio files, to be recognised: audio (B, T) at ``sample_rate`` and its lengths (B,), in the order given.
 
@@ -50,10 +58,7 @@ class AudioFilesDataLayer(DataLayerNM):
     @property
     def output_ports(self) -> Ports:
         """Audio and its lengths."""
-        return {
-            "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
-            "a_sig_length": NeuralType("B", LengthsType()),
-        }
+        return audio_ports(self._sample_rate)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Samples are the only free size."""

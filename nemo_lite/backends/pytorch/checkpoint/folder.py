@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     fill_module,
     load_training_state,
     read_fitting,
-    read_module,
+    read_tensors,
     save_module,
     save_training_state,
 )
@@ -254,7 +254,7 @@ def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
     if trainer is not None and step is None:  # an index of before they were in it
         state = load_training_state(trainer)
         step, epoch = state.get("step"), state.get("epoch")
-    weights = {name: read_module(path) for name, path in paths.items()}
+    weights = {name: read_tensors(path) for name, path in paths.items()}
     return StoredCheckpoint(str(found), found.about, weights, step, epoch, found.evaluations)
 
 

@@ -89,18 +89,20 @@ def read_fitting(module: nn.Module, path: str | Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: as :func:`load_module`.
     """
-    path = Path(path)
-    tensors = _read_pt_tensors(path) if path.suffix == ".pt" else read_module(path)
-    _check_fit(module, tensors, path)
+    tensors = read_tensors(path)
+    check_fit(module, tensors, str(path))
     return tensors
 
 
-def read_module(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file of :func:`save_module`, tied ones under all their names.
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file of :func:`save_module`, or of a ``.pt`` state dict of NeMo 0.x, on the CPU.
 
     Raises:
         CheckpointError: no such file, or a damaged one.
     """
+    path = Path(path)
+    if path.suffix == ".pt":
+        return _read_pt_tensors(path)
     tensors, metadata = _read_safetensors(path)
     try:
         for name, first_name in json.loads(metadata.get("aliases", "{}")).items():
@@ -269,13 +271,23 @@ def _kind_of(metadata: Mapping[str, str]) -> str:
     return f"{metadata.get('format', 'another safetensors file')} {metadata.get('class', '')}".strip()
 
 
-def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> None:
+    """See that the tensors are those of ``module.state_dict()``: names, shapes, and whether they are floating.
+
+    Args:
+        module: stays as it is.
+        tensors: by name.
+        place: where they come from, for the message.
+
+    Raises:
+        CheckpointError: they are not: all differences at once.
+    """
     wanted = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     name_of_module = type(module).__name__
     if wanted and tensors and not wanted.keys() & tensors.keys():
         raise CheckpointError(
             f"none of its {len(tensors)} tensors belongs to {name_of_module}",
-            place=str(path),
+            place=place,
             got=next(iter(tensors)),
             wanted=next(iter(wanted)),
             remedy="this is another module's file",
@@ -290,7 +302,7 @@ def _check_fit(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> 
     if any(problems):
         raise CheckpointError(
             f"does not fit {name_of_module}: " + "; ".join(filter(None, problems)),
-            place=str(path),
+            place=place,
             remedy="make the module with the configuration that the checkpoint was trained with",
         )
 

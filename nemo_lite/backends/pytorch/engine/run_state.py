@@ -114,6 +114,12 @@ class RunState:
         """What ``make`` gives on rank 0. See ``ActionState``."""
         return self.comm.on_first(make)
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, on all ranks. See ``ActionState``."""
+        value: Any = self.comm.on_first(make)
+        shared: T = self.comm.share(value)
+        return shared
+
     def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
         """The evaluation of these wires, checked and lowered once."""
         key = tuple(wires)
@@ -127,8 +133,7 @@ class RunState:
 
     def publish(self, make: Callable[[], EvaluationResult]) -> None:
         """Make the result of an evaluation known. See ``ActionState``."""
-        fields: Any = self.comm.on_first(lambda: vars(make()))
-        self.evaluation = EvaluationResult(**self.comm.share(fields))
+        self.evaluation = EvaluationResult(**self.from_first(lambda: vars(make())))
         self._evaluated[self.evaluation.name] = self.evaluation
         self._callbacks.notify("on_evaluation_end", self)
 

@@ -1,0 +1,1 @@
+"""Trained models: their folder, loading them, keeping the best one of a run."""

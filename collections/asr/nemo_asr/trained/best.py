@@ -1,0 +1,126 @@
+"""BestModelCallback: keeps the best model of a run in a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from nemo_asr.recipe.wiring import Model
+from nemo_asr.trained.card import CARD, ModelCard, Rate, read_card
+from nemo_asr.trained.folder import write_model
+from nemo_asr.trained.model import trained_modules
+from nemo_lite import NeMoCallback
+from nemo_lite.core.action_state import ActionState
+from nemo_lite.utils import logging
+from nemo_lite.utils.digests import digest_of_files
+from nemo_lite.utils.files import make_writable_folder
+
+_METRICS = ("wer", "cer", "loss")
+
+
+class BestModelCallback(NeMoCallback):
+    """Writes the model folder whenever the first set is recognised with a lower error rate than ever before.
+
+    Without evaluation sets it writes the last weights, at the end. Put it behind the evaluators in the list of
+    callbacks, so that the rates of all sets are known when it writes. Ties keep the older model. A run that goes on
+    compares with what the folder holds; one that starts anew replaces it.
+
+    Args:
+        folder: the model folder.
+        model: the modules.
+        card: what the model says about itself, as ``describe`` gives it; step, epoch and rates are filled in.
+        config: the configuration as YAML.
+        manifests: the manifest of each evaluated set by the set's name, several joined by commas; the first decides.
+        metric: ``wer`` or ``cer``.
+
+    Raises:
+        UsageError: when training starts, the folder cannot be written to, or a manifest cannot be read.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: Model,
+        card: ModelCard,
+        config: str,
+        manifests: Mapping[str, str],
+        metric: str = "wer",
+    ) -> None:
+        self._folder, self._modules, self._config = Path(folder), trained_modules(model), config
+        parameters = sum(each.numel() for module in self._modules.values() for each in module.parameters())
+        self._card = msgspec.structs.replace(card, parameters=parameters)
+        self._manifests, self._metric = dict(manifests), metric
+        self._first = next(iter(self._manifests), "")
+        self._digests: dict[str, dict[str, str]] = {}
+        self._best: float | None = None
+        self._rates: dict[str, Rate] = {}
+        self._is_due = False
+
+    def on_action_start(self, state: ActionState) -> None:
+        """See that the folder can be written to, and take the manifests' digests."""
+        self._rates, self._is_due, self._best = {}, False, None
+        state.on_first(lambda: make_writable_folder(self._folder))
+        self._digests = state.on_first(self._digests_of_manifests) or {}
+
+    def on_epoch_start(self, state: ActionState) -> None:
+        """Where the run goes on, recall what the folder holds: a checkpoint has been restored by now."""
+        if state.step and self._best is None:
+            self._best = state.from_first(self._held)
+
+    def on_evaluation_end(self, state: ActionState) -> None:
+        """Note the rates; those of the first set decide."""
+        result = state.evaluation
+        assert result is not None, "an evaluation has ended"
+        numbers = {name: float(value) for name, value in result.values.items() if name in _METRICS}
+        self._rates[result.name] = Rate(
+            set=result.name,
+            utterances=result.num_items,
+            digest=result.digest,
+            manifests=self._digests.get(result.name, {}),
+            **numbers,
+        )
+        rate = numbers.get(self._metric)
+        # At step 0 there is nothing trained yet.
+        decides = result.name == self._first and result.step > 0
+        if decides and rate is not None and (self._best is None or rate < self._best):
+            self._best, self._is_due = rate, True
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Write, if it is due."""
+        self._write_if_due(state)
+
+    def on_epoch_end(self, state: ActionState) -> None:
+        """Write, if it is due."""
+        self._write_if_due(state)
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Write, if it is due or if no set decides."""
+        self._is_due = self._is_due or not self._manifests
+        self._write_if_due(state)
+
+    def _write_if_due(self, state: ActionState) -> None:
+        if not self._is_due:
+            return
+        self._is_due = False
+        staged = {name: self._folder / f".{name}.safetensors" for name in self._modules}
+        for name, module in self._modules.items():
+            state.save_module(module, staged[name])
+        state.on_first(lambda: self._write(state, staged))
+
+    def _write(self, state: ActionState, staged: Mapping[str, Path]) -> None:
+        rates = [self._rates[name] for name in self._manifests if name in self._rates]
+        card = msgspec.structs.replace(self._card, step=state.step + 1, epoch=state.epoch + 1, rates=rates)
+        write_model(self._folder, card, self._config, staged)
+        logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
+
+    def _held(self) -> float | None:
+        """The first set's error rate of the model in the folder."""
+        if not (self._folder / CARD).is_file():
+            return None
+        rates = read_card(self._folder / CARD).rates
+        return next((getattr(rate, self._metric) for rate in rates if rate.set == self._first), None)
+
+    def _digests_of_manifests(self) -> dict[str, dict[str, str]]:
+        return {name: digest_of_files(files.split(",")) for name, files in self._manifests.items()}

@@ -1,0 +1,194 @@
+"""ModelCard: what a trained model says about itself, as JSON. Weights and folders are in other files."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+import nemo_lite
+from nemo_asr.data.audio_files import audio_ports
+from nemo_asr.recipe.recipe import Recipe
+from nemo_asr.recipe.wiring import connect
+from nemo_lite import Dag, DataLayerNM
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, frames_of, symbol
+from nemo_lite.errors import CheckpointError, UsageError
+
+# Any: values of JSON.
+
+FORMAT = "nemo_lite model"
+VERSION = 1
+CARD = "model.json"
+_MAX_BYTES = 8 * 2**20
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """The error rates of a model on one set of utterances.
+
+    Attributes:
+        set: the name of the set.
+        wer, cer: word and character error rate, as fractions.
+        loss: mean over the utterances.
+        utterances: how many.
+        digest: a hash of the utterances' numbers.
+        manifests: the SHA-256 of each manifest file by its name.
+    """
+
+    set: str
+    wer: float | None = None
+    cer: float | None = None
+    loss: float | None = None
+    utterances: int | None = None
+    digest: str = ""
+    manifests: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        rates = [f"{name} {rate:.2%}" for name, rate in (("WER", self.wer), ("CER", self.cer)) if rate is not None]
+        return f"{' '.join(rates) or 'not scored'} on {self.set}"
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """One file of a model folder.
+
+    Attributes:
+        name: its name in the folder.
+        sha256: of its content.
+        bytes: its size.
+    """
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trained model says about itself: ``model.json`` of a model folder.
+
+    Attributes:
+        name: the model's name in its configuration.
+        labels: the vocabulary, without the blank.
+        sample_rate: samples a second.
+        frame_seconds: how much audio one frame of log-probabilities stands for.
+        parameters: how many trained numbers.
+        step, epoch: of the training.
+        rates: one entry for each evaluated set; the first set chose the model.
+        versions: of nemo_lite, torch and Python that wrote it.
+        licence: of the weights, as the user says it.
+        config: the file of the configuration.
+        weights: the file of each module's weights, by the module's name.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    name: str = ""
+    labels: list[str] = []
+    sample_rate: int = 0
+    frame_seconds: float = 0.0
+    parameters: int = 0
+    step: int = 0
+    epoch: int = 0
+    rates: list[Rate] = []
+    versions: dict[str, str] = {}
+    licence: str = ""
+    config: StoredFile | None = None
+    weights: dict[str, StoredFile] = {}
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """All files that belong to the model, beside ``model.json``."""
+        return [*([self.config] if self.config else []), *self.weights.values()]
+
+    def progress(self) -> str:
+        """``step 348 (epoch 12), WER 3.13% on dev``."""
+        return ", ".join([f"step {self.step} (epoch {self.epoch})", *(str(rate) for rate in self.rates[:1])])
+
+
+def describe(recipe: Recipe, licence: str = "") -> ModelCard:
+    """The card of a model of this recipe; step, epoch, rates and files are left to who has them."""
+    return ModelCard(
+        name=recipe.name,
+        labels=recipe.labels,
+        sample_rate=recipe.sample_rate,
+        frame_seconds=frame_seconds(recipe),
+        versions=versions(),
+        licence=licence,
+    )
+
+
+def frame_seconds(recipe: Recipe) -> float:
+    """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell."""
+    log_probs = connect(recipe.model(with_weights=False), _AnyAudio(recipe.sample_rate)).log_probs
+    try:
+        frames = frames_of(Dag([log_probs]), log_probs)
+    except UsageError:
+        return 0.0
+    # The difference of two lengths: what is added at the ends of a recording (padding, windows) does not count.
+    hour = 3600 * recipe.sample_rate
+    return round(3600 / (frames(2 * hour) - frames(hour)), 6)
+
+
+class _AnyAudio(DataLayerNM):
+    """Stands for a data layer of recordings without texts."""
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__("audio")
+        self._sample_rate = sample_rate
+
+    @property
+    def output_ports(self) -> Ports:
+        return audio_ports(self._sample_rate)
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
+
+
+def versions() -> dict[str, str]:
+    """Of what a model is written with."""
+    return {"nemo_lite": nemo_lite.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+def card_to_json(card: ModelCard) -> bytes:
+    """The card as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(card), indent=1)
+
+
+def card_from_json(text: bytes, place: str) -> ModelCard:
+    """Read a card.
+
+    Raises:
+        CheckpointError: it is of another format or of a newer version, or a field is missing or wrong.
+    """
+    try:
+        head: Any = msgspec.json.decode(text)
+        kind, version = head.get("format"), head.get("version")
+        if kind != FORMAT or not isinstance(version, int) or version > VERSION:
+            raise CheckpointError(
+                "this is no model that can be read here",
+                place=place,
+                got=f'format "{kind}", version {version}',
+                wanted=f'format "{FORMAT}", version up to {VERSION}',
+                remedy="install the nemo_lite that wrote it" if kind == FORMAT else "give a model folder",
+            )
+        return msgspec.json.decode(text, type=ModelCard)
+    except (msgspec.MsgspecError, RecursionError, AttributeError) as error:
+        raise CheckpointError("the file is damaged", place=place, got=str(error)) from None
+
+
+def read_card(path: Path) -> ModelCard:
+    """The card in this file.
+
+    Raises:
+        CheckpointError: the file cannot be read or is no card.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            problem = "larger than any card" if path.is_file() else "no such file"
+            raise CheckpointError(problem, place=str(path), remedy="give a model folder")
+        return card_from_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise CheckpointError("the file cannot be read", place=str(path), got=f'"{error.strerror}"') from None

@@ -1,0 +1,158 @@
+"""The folder of a trained model: weights, configuration, and the card that commits them. It builds no modules.
+
+Each file has the start of its SHA-256 in its name, so a file is never overwritten by another content: the folder holds
+the old model until the moment in which ``model.json`` is replaced, and the new one from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from torch import Tensor
+
+from nemo_asr.trained.card import CARD, ModelCard, StoredFile, card_from_json, card_to_json, read_card
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint, read_tensors
+from nemo_lite.errors import CheckpointError
+from nemo_lite.utils.digests import digest_of_file
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml)")
+# Where a run has its model and its checkpoints.
+MODEL, CHECKPOINTS = "model", "checkpoints"
+
+
+class StoredModel(NamedTuple):
+    """What a model folder or a checkpoint holds.
+
+    Attributes:
+        place: the folder, or the checkpoint in it.
+        card: what it says about itself.
+        config: the configuration as YAML; "" in checkpoints of older versions and of NeMo 0.x.
+        weights: the tensors of each module, by name.
+    """
+
+    place: str
+    card: ModelCard
+    config: str
+    weights: Mapping[str, Mapping[str, Tensor]]
+
+
+def find_model(path: str | Path) -> Path:
+    """The model folder or the folder of checkpoints that a path stands for.
+
+    A run's folder stands for its model, and where it has none yet, for its checkpoints.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    path = Path(path).expanduser()
+    for folder in (path, path / MODEL):
+        if (folder / CARD).is_file():
+            return folder
+    for folder in (path, path / CHECKPOINTS):
+        if not CheckpointFolder(folder).is_empty():
+            return folder
+    problem = "there is no model in this folder" if path.is_dir() else "this is no folder"
+    got = "" if path.is_dir() else "a file" if path.exists() else "nothing"
+    wanted = "a run's folder, a model folder or a folder of checkpoints"
+    raise CheckpointError(problem, place=str(path), got=got, wanted=wanted)
+
+
+def read_model(path: str | Path) -> StoredModel:
+    """Read a model folder, or the newest checkpoint of a folder, whatever :func:`find_model` finds.
+
+    Raises:
+        CheckpointError: there is none, or a file of it is missing or not the one that was written.
+    """
+    folder = find_model(path)
+    return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
+
+
+def write_model(folder: str | Path, card: ModelCard, config: str, staged: Mapping[str, Path]) -> ModelCard:
+    """Make a model folder of weights that are there already; the model that it held before goes.
+
+    Args:
+        folder: created where it is missing.
+        card: what the model says about itself; its files are filled in.
+        config: the configuration as YAML.
+        staged: for each module its file of weights, in the folder; it is moved to its name.
+
+    Returns:
+        The card as it was written.
+
+    Raises:
+        UsageError: the folder or the disk cannot be written to.
+    """
+    folder = make_writable_folder(folder)
+    before = read_card(folder / CARD).files if (folder / CARD).is_file() else []
+    config_file = folder / ".config.yaml"
+    write_atomically(config_file, lambda file: file.write_text(config, encoding="utf-8"))
+    weights = {name: _named_by_content(file, name) for name, file in staged.items()}
+    card = msgspec.structs.replace(card, config=_named_by_content(config_file, "config"), weights=weights)
+    write_atomically(folder / CARD, lambda file: file.write_bytes(card_to_json(card)))
+    for old in {each.name for each in before if _NAME.fullmatch(each.name)} - {each.name for each in card.files}:
+        (folder / old).unlink(missing_ok=True)
+    return card
+
+
+def about_checkpoint(card: ModelCard, config: str) -> dict[str, object]:
+    """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
+    return {"model": msgspec.to_builtins(card), "config": config}
+
+
+def _named_by_content(file: Path, name: str) -> StoredFile:
+    """Move a file to the name that its content gives it."""
+    sha256 = digest_of_file(file)
+    stored = StoredFile(f"{name}-{sha256[:8]}{file.suffix}", sha256, file.stat().st_size)
+    os.replace(file, file.with_name(stored.name))
+    return stored
+
+
+def _read_folder(folder: Path) -> StoredModel:
+    card = read_card(folder / CARD)
+    for file in card.files:
+        _verify(folder, file)
+    if card.config is None or not card.weights:
+        raise CheckpointError("the card lists no configuration or no weights", place=str(folder / CARD))
+    config = (folder / card.config.name).read_text(encoding="utf-8")
+    weights = {name: read_tensors(folder / file.name) for name, file in card.weights.items()}
+    return StoredModel(str(folder), card, config, weights)
+
+
+def _verify(folder: Path, file: StoredFile) -> None:
+    """See that a file is the one that was written."""
+    path = folder / file.name
+    if not _NAME.fullmatch(file.name):
+        raise CheckpointError("the card lists a name that no model file has", place=str(folder / CARD), got=file.name)
+    if not path.is_file():
+        raise CheckpointError("a file of the model is missing", place=str(path), remedy="copy the whole folder")
+    if path.stat().st_size != file.bytes or digest_of_file(path) != file.sha256:
+        remedy = "copy the folder again; the file was changed or damaged"
+        raise CheckpointError("the hash does not match that in model.json", place=str(path), remedy=remedy)
+
+
+def _read_checkpoint(folder: Path) -> StoredModel:
+    if not CheckpointFolder(folder).sets() and any(folder.glob("*.pt")):
+        return _read_checkpoint_of_nemo(folder)
+    found = read_checkpoint(folder)
+    card = ModelCard(step=found.step or 0, epoch=found.epoch or 0)
+    if "model" in found.about:
+        fields = msgspec.json.encode({**found.about["model"], "step": card.step, "epoch": card.epoch})
+        card = card_from_json(fields, found.name)
+    return StoredModel(found.name, card, str(found.about.get("config", "")), found.weights)
+
+
+def _read_checkpoint_of_nemo(folder: Path) -> StoredModel:
+    """The newest ``<Module>-STEP-<n>.pt`` files of NeMo 0.x; they say nothing about the model."""
+    names = [name for path in folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))]
+    modules = sorted({name.module for name in names} - {"trainer"})
+    newest, paths = find_checkpoint_files(modules, folder, suffixes=(".pt",))
+    card = ModelCard(step=newest.number) if newest.kind == "STEP" else ModelCard(epoch=newest.number)
+    weights = {name: read_tensors(path) for name, path in zip(modules, paths, strict=True)}
+    return StoredModel(str(folder / newest.tag), card, "", weights)

@@ -1,0 +1,142 @@
+"""load_model: a trained model by its folder. What is in the folder is read in ``folder``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from torch import Tensor, nn
+
+from nemo_asr.recipe.recipe import Recipe, recipe_from_text
+from nemo_asr.recipe.wiring import Model
+from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
+from nemo_asr.trained.folder import StoredModel, read_model, write_model
+from nemo_lite import NeuralModule
+from nemo_lite.backends.pytorch.checkpoint import check_fit, fill_module, save_module
+from nemo_lite.core.neural_module import unique_names
+from nemo_lite.errors import CheckpointError
+from nemo_lite.utils import logging
+from nemo_lite.utils.files import make_writable_folder, temporary_name
+
+if TYPE_CHECKING:
+    from nemo_lite import NeuralModuleFactory
+
+
+class TrainedModel:
+    """A model with trained weights.
+
+    Attributes:
+        place: where it was loaded from.
+        recipe: its configuration, for data layers.
+        modules: its modules, for DAGs: ``nemo_asr.connect(model.modules, data_layer)``.
+        card: labels, sample rate, step, error rates and more.
+    """
+
+    def __init__(self, place: str, recipe: Recipe, modules: Model, card: ModelCard) -> None:
+        self.place, self.recipe, self.modules, self.card = place, recipe, modules, card
+
+    def save(self, folder: str | Path, licence: str | None = None) -> ModelCard:
+        """Write a model folder; a model that is there already is replaced.
+
+        Args:
+            folder: created where it is missing.
+            licence: of the weights; by default as the card has it.
+
+        Returns:
+            The card that was written.
+
+        Raises:
+            UsageError: the folder or the disk cannot be written to.
+        """
+        path = make_writable_folder(Path(folder))
+        staged = {}
+        for name, module in trained_modules(self.modules).items():
+            staged[name] = path / f"{temporary_name(name)}.safetensors"
+            save_module(module, staged[name])
+        if licence is not None:
+            self.card = msgspec.structs.replace(self.card, licence=licence)
+        return write_model(path, self.card, self.recipe.config.as_yaml(), staged)
+
+
+def load_model(
+    path: str | Path,
+    *,
+    recipe: Recipe | None = None,
+    factory: NeuralModuleFactory | None = None,
+) -> TrainedModel:
+    """Load a trained model; the log says from which file and step.
+
+    Args:
+        path: a run's folder (its best model, or its newest checkpoint where it has no model yet), a model folder, or a
+            folder of checkpoints.
+        recipe: a configuration to use instead of the model's own; its labels, sample rate and shapes must be the
+            model's.
+        factory: where several ranks run: rank 0 reads, the others need not have the files.
+
+    Raises:
+        CheckpointError: there is no model, a file of it is missing or damaged, it carries no configuration and none is
+            given, or it does not fit the given one.
+    """
+    stored = factory.from_first(lambda: _packed(read_model(path))) if factory else _packed(read_model(path))
+    place, card_text, config, weights = stored
+    card = card_from_json(card_text, place)
+    if recipe is None:
+        if not config:
+            remedy = "give the model's configuration as well (--model_config)"
+            raise CheckpointError("the checkpoint carries no configuration", place=place, remedy=remedy)
+        recipe = recipe_from_text(config, f"{place} (configuration)")
+    else:
+        _compare(recipe, card, place)
+    modules = recipe.model()
+    for name, module in trained_modules(modules).items():
+        if name not in weights:
+            raise CheckpointError(f"there are no weights of {name}", place=place, got=", ".join(weights))
+        check_fit(module, weights[name], f"{place}, {name}")
+        fill_module(module, weights[name])
+    if not card.labels:  # of an older version or of NeMo 0.x
+        card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
+    logging.info("Loaded %s: %s", place, card.progress())
+    return TrainedModel(place, recipe, modules, card)
+
+
+def trained_modules(model: Model) -> dict[str, nn.Module]:
+    """The modules that have weights, by the name under which they are saved."""
+    parts = [part for part in vars(model).values() if isinstance(part, NeuralModule)]
+    named = unique_names([part for part in parts if isinstance(part, nn.Module) and part.state_dict()])
+    return {name: module for name, module in named.items() if isinstance(module, nn.Module)}
+
+
+def _packed(stored: StoredModel) -> tuple[str, bytes, str, Mapping[str, Mapping[str, Tensor]]]:
+    """As plain values, which travel to other ranks."""
+    return stored.place, card_to_json(stored.card), stored.config, stored.weights
+
+
+def _compare(recipe: Recipe, card: ModelCard, place: str) -> None:
+    """Labels and sample rate of a given configuration must be the model's.
+
+    Raises:
+        CheckpointError: they are not.
+    """
+    if not card.labels:
+        return
+    remedy = "leave --model_config out: the model carries its own; to train on with other labels use --init_from"
+    source = recipe.config.place()
+    if recipe.sample_rate != card.sample_rate:
+        got, wanted = f"{recipe.sample_rate} Hz", f"{card.sample_rate} Hz as in {place}"
+        raise CheckpointError("the sample rate is not the model's", place=source, got=got, wanted=wanted, remedy=remedy)
+    if recipe.labels != card.labels:
+        got, wanted = _first_difference(recipe.labels, card.labels)
+        raise CheckpointError(
+            "the labels are not the model's", place=source, got=got, wanted=f"{wanted} as in {place}", remedy=remedy
+        )
+
+
+def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
+    if len(mine) != len(theirs):
+        extra = sorted({*mine} ^ {*theirs})
+        listed = f", different: {', '.join(map(repr, extra[:8]))}" if extra else ""
+        return f"{len(mine)} labels{listed}", f"{len(theirs)} labels"
+    index = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+    return f"{mine[index]!r} as label {index}", repr(theirs[index])

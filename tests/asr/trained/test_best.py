@@ -1,0 +1,107 @@
+"""BestModelCallback: when it writes, what it writes, and that all ranks take the same decision."""
+
+from __future__ import annotations
+
+import pytest
+from toys.fake_action_state import FakeState
+from toys.tone_corpus import CONFIG
+
+import nemo_asr
+from nemo_asr.trained.card import describe
+from nemo_asr.trained.folder import read_model
+from nemo_lite.core.action_state import EvaluationResult
+from nemo_lite.core.callbacks import CallbackList
+
+
+@pytest.fixture(name="make")
+def _make(tmp_path):
+    """A function that gives the callback; ``manifests`` as names of sets."""
+    (tmp_path / "tones.yaml").write_text(CONFIG)
+    recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
+    model = recipe.model()
+
+    def made(manifests=("dev", "other"), metric="wer"):
+        for name in manifests:
+            (tmp_path / f"{name}.json").write_text(f"{name}\n")
+        paths = {name: str(tmp_path / f"{name}.json") for name in manifests}
+        return nemo_asr.BestModelCallback(
+            tmp_path / "model", model, describe(recipe), recipe.config.as_yaml(), paths, metric
+        )
+
+    return made
+
+
+def evaluate(state, callback, name, step, **values):
+    state.evaluation = EvaluationResult(name, step, values, num_items=4, digest="abc")
+    callback.on_evaluation_end(state)
+
+
+def test_the_model_with_the_lowest_rate_of_the_first_set_is_kept(make, tmp_path):
+    callback, state = make(), FakeState()
+    callback.on_action_start(state)
+    callback.on_epoch_start(state)
+    written = []
+    for step, (dev, other) in enumerate([(1.0, 1.0), (0.5, 0.1), (0.25, 0.9), (0.25, 0.0), (0.3, 0.0)]):
+        state.step = step - 1 if step else 0
+        evaluate(state, callback, "dev", step, wer=dev, cer=dev / 2, loss=3.0)
+        assert state.collective.count(("save_module", state.step)) == 0, "the rates of other sets are to come"
+        evaluate(state, callback, "other", step, wer=other)
+        callback.on_step_end(state)
+        if (tmp_path / "model/model.json").exists():
+            written.append(read_model(tmp_path / "model").card.step)
+    assert written == [1, 2, 2, 2]
+    card = read_model(tmp_path / "model").card
+    assert [(rate.set, rate.wer, rate.cer, rate.loss, rate.utterances) for rate in card.rates] == [
+        ("dev", 0.25, 0.125, 3.0, 4),
+        ("other", 0.9, None, None, 4),
+    ]
+    assert list(card.rates[0].manifests) == ["dev.json"]
+    assert len(card.rates[0].manifests["dev.json"]) == 64
+    assert card.parameters == sum(p.numel() for m in callback._modules.values() for p in m.parameters())
+
+
+def test_a_run_that_goes_on_keeps_the_better_model_of_its_folder(make, tmp_path):
+    first = make()
+    CallbackList([first]).notify("on_action_start", FakeState())
+    evaluate(FakeState(step=4), first, "dev", 5, wer=0.2)
+    first.on_epoch_end(FakeState(step=4))
+    for start, step_kept in ((5, 5), (0, 9)):  # one goes on at step 5, one starts anew
+        callback, state = make(), FakeState()
+        callback.on_action_start(state)
+        state.step = start
+        callback.on_epoch_start(state)
+        state.step = 8
+        evaluate(state, callback, "dev", 9, wer=0.3)
+        callback.on_step_end(state)
+        assert read_model(tmp_path / "model").card.step == step_kept
+
+
+def test_the_character_rate_may_decide(make, tmp_path):
+    callback, state = make(metric="cer"), FakeState()
+    callback.on_action_start(state)
+    for step, cer in ((1, 0.5), (2, 0.4)):
+        state.step = step - 1
+        evaluate(state, callback, "dev", step, wer=1.0, cer=cer)
+        callback.on_step_end(state)
+    assert read_model(tmp_path / "model").card.step == 2
+
+
+def test_without_evaluation_sets_the_last_weights_are_kept(make, tmp_path):
+    callback, state = make(manifests=()), FakeState(step=6)
+    callback.on_action_start(state)
+    callback.on_step_end(state)
+    assert not (tmp_path / "model/model.json").exists()
+    callback.on_action_end(state)
+    assert read_model(tmp_path / "model").card.step == 7
+
+
+def test_another_rank_saves_at_the_same_moments_and_writes_nothing(make, tmp_path):
+    callback, state = make(), FakeState(world_size=2, local_rank=1, global_rank=1, step=5, shared=[0.2])
+    callback.on_action_start(state)
+    callback.on_epoch_start(state)
+    for step, wer in ((6, 0.3), (7, 0.1)):
+        state.step = step - 1
+        evaluate(state, callback, "dev", step, wer=wer)
+        callback.on_step_end(state)
+    assert [step for what, step in state.collective if what == "save_module"] == [6, 6]
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,130 @@
+"""load_model and TrainedModel: a model is the same after a trip through its folder, and does not fit another's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from toys.tone_corpus import CONFIG
+
+import nemo_asr
+from nemo_asr.trained.card import describe
+from nemo_asr.trained.folder import about_checkpoint
+from nemo_asr.trained.model import TrainedModel, trained_modules
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.errors import CheckpointError
+
+STORED = Path(__file__).parent / "stored_model_1"
+
+
+@pytest.fixture(name="recipe_of")
+def _recipe_of(tmp_path):
+    """A function that gives the recipe of the tones' configuration with something replaced in its text."""
+
+    def made(*changes):
+        text = CONFIG
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "tones.yaml").write_text(text)
+        return nemo_asr.load_recipe(tmp_path / "tones.yaml")
+
+    return made
+
+
+@pytest.fixture(name="model")
+def _model(recipe_of):
+    recipe = recipe_of()
+    return TrainedModel("here", recipe, recipe.model(), describe(recipe))
+
+
+def state_of(model):
+    modules = trained_modules(model)
+    return {f"{name}.{key}": value for name in modules for key, value in modules[name].state_dict().items()}
+
+
+def assert_equal(mine, theirs):
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):
+    model.save(tmp_path / "model", licence="CC-BY-4.0")
+    loaded = nemo_asr.load_model(tmp_path / "model")
+    assert_equal(state_of(model.modules), state_of(loaded.modules))
+    assert (loaded.recipe.labels, loaded.card.labels) == ([" ", "a", "b", "c"],) * 2
+    assert (loaded.card.sample_rate, loaded.card.frame_seconds, loaded.card.licence) == (16000, 0.02, "CC-BY-4.0")
+    assert loaded.recipe.config.plain() == model.recipe.config.plain()
+    loaded.save(tmp_path / "again")
+    assert_equal(state_of(model.modules), state_of(nemo_asr.load_model(tmp_path / "again").modules))
+
+
+def test_a_model_says_what_it_was_loaded_from(model, tmp_path, capfd):
+    model.save(tmp_path / "run" / "model")
+    nemo_asr.load_model(tmp_path / "run")
+    assert f"Loaded {tmp_path / 'run' / 'model'}: step 0 (epoch 0)" in capfd.readouterr().out
+
+
+def test_a_given_configuration_may_differ_where_the_weights_do_not_care(model, recipe_of, tmp_path):
+    model.save(tmp_path / "model")
+    loaded = nemo_asr.load_model(tmp_path / "model", recipe=recipe_of(("shuffle: false", "shuffle: true")))
+    assert loaded.recipe.config["AudioToTextDataLayer"]["eval"]["shuffle"] is True
+    assert_equal(state_of(model.modules), state_of(loaded.modules))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([('"b", "c"', '"c", "b"')], "the labels are not the model's: got 'c' as label 2, wanted 'b' as in "),
+        ([('"b", "c"', '"b", "c", "d"')], "got 5 labels, different: 'd', wanted 4 labels as in "),
+        (
+            [("sample_rate: 16000", "sample_rate: 8000")],
+            "the sample rate is not the model's: got 8000 Hz, wanted 16000 Hz",
+        ),
+        ([("filters: 32", "filters: 48")], "does not fit JasperEncoder: different: "),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused_with_the_difference(changes, told, model, recipe_of, tmp_path):
+    model.save(tmp_path / "model")
+    with pytest.raises(CheckpointError) as caught:
+        nemo_asr.load_model(tmp_path / "model", recipe=recipe_of(*changes))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def checkpoint(model, folder, about):
+    CheckpointFolder(folder).save(
+        trained_modules(model.modules), {"step": 3, "epoch": 1}, kind="STEP", number=3, keep=1, about=about
+    )
+
+
+def test_a_checkpoint_alone_is_enough(model, tmp_path):
+    checkpoint(model, tmp_path, about_checkpoint(model.card, model.recipe.config.as_yaml()))
+    loaded = nemo_asr.load_model(tmp_path)
+    assert_equal(state_of(model.modules), state_of(loaded.modules))
+    assert (loaded.card.step, loaded.card.labels) == (3, [" ", "a", "b", "c"])
+
+
+def test_an_older_checkpoint_needs_its_configuration(model, recipe_of, tmp_path):
+    checkpoint(model, tmp_path / "old", None)
+    with pytest.raises(CheckpointError, match="carries no configuration; give the model's configuration as well"):
+        nemo_asr.load_model(tmp_path / "old")
+    loaded = nemo_asr.load_model(tmp_path / "old", recipe=recipe_of())
+    assert_equal(state_of(model.modules), state_of(loaded.modules))
+    assert (loaded.card.step, loaded.card.labels, loaded.card.sample_rate) == (3, [" ", "a", "b", "c"], 16000)
+
+
+def test_weights_that_are_missing_are_named(model, recipe_of, tmp_path):
+    CheckpointFolder(tmp_path).save({"JasperEncoder": model.modules.encoder}, None, kind="STEP", number=3, keep=1)
+    with pytest.raises(CheckpointError, match="there are no weights of JasperDecoderForCTC: got JasperEncoder"):
+        nemo_asr.load_model(tmp_path, recipe=recipe_of())
+
+
+def test_the_model_stored_with_the_first_version_of_the_format_is_read():
+    """Never write this folder again: it stands for the models that users have."""
+    model = nemo_asr.load_model(STORED)
+    assert (model.card.version, model.card.step, model.card.rates[0].wer) == (1, 120, 0.25)
+    assert model.recipe.labels == [" ", "a", "b", "c"]
+    total = sum(float(value.double().sum()) for value in state_of(model.modules).values())
+    assert total == pytest.approx(float((STORED / "sum.txt").read_text()), rel=1e-6)
