@@ -61,7 +61,7 @@ ORDERS = {
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
-        utterances, audio_files < manifest_lines, dataset < manifest, preflight < speech_data_layer < *
+        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer < *
     """,
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from functools import partial
+from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
@@ -26,8 +27,10 @@ from nemo_lite.utils.lr_policies import get_lr_policy
 def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo.DataLayerNM:
     """A data layer with the configuration's arguments, and those that the command line overrides."""
     batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
-    workers = {} if args.num_workers is None else {"num_workers": args.num_workers}
-    return recipe.data_layer(manifest, training=training, batch_size=batch_size, **workers)
+    given: dict[str, Any] = {} if args.num_workers is None else {"num_workers": args.num_workers}
+    if args.strict_data:
+        given["strict_data"] = True
+    return recipe.data_layer(manifest, training=training, batch_size=batch_size, **given)
 
 
 def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:

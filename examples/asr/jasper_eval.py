@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import EvalArgParser, unique_tags
+from nemo_asr.argparse import EvalArgParser, add_data_options, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
 from nemo_lite.errors import reported_to_user
@@ -34,12 +35,14 @@ def main() -> None:
     parser = EvalArgParser(description="Word error rate of a trained model")
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
+    add_data_options(parser)
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
-    data = {tag: recipe.data_layer(path, training=False, batch_size=args.batch_size) for tag, path in manifests}
+    given: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    data = {tag: recipe.data_layer(path, training=False, **given) for tag, path in manifests}
     out = factory.on_first(lambda: make_writable_folder(args.out))
     for tag, data_layer in data.items():
         _, *wires = nemo_asr.connect(model.modules, data_layer).scored  # all but the loss

@@ -55,6 +55,18 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def path_in_list(path: str, folder: str) -> str:
+    """A path as a list in ``folder`` names it, ready to open.
+
+    A relative one starts at the folder; if it leads to something only in the working directory, it starts there.
+    """
+    path = os.path.expanduser(path)
+    beside = os.path.join(folder, path)
+    if not folder or os.path.isabs(path) or os.path.exists(beside) or not os.path.exists(path):
+        return beside
+    return path
+
+
 def temporary_name(name: str, suffix: str = "tmp") -> str:
     """A hidden name that tells which process made it: ``.name.host.process.random.suffix``."""
     return f".{name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.{suffix}"

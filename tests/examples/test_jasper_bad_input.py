@@ -1,6 +1,7 @@
 """jasper.py with what it cannot use: one line that names the place and the remedy, exit code 2, nothing left behind."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,7 +67,10 @@ def broken(index=2, **changes):
         (broken(duration=None), r"bad\.json:3: no duration; write the seconds of audio"),
         (broken(duration=-1), r"bad\.json:3: duration -1 s; write the seconds of audio, above 0"),
         (lambda lines: [{**line, "text": "xyz"} for line in lines], r"no utterance is left: 12 .* cannot write"),
-        (lambda lines: [{**line, "duration": 0.01} for line in lines], r"no utterance is left: 12 shorter than"),
+        (
+            lambda lines: [{**line, "offset": 0.0, "duration": 0.01} for line in lines],
+            r"no utterance is left: 12 shorter than",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_named_by_line_before_a_folder_is_made(change, told, lines, corpus, tmp_path):
@@ -109,10 +113,8 @@ def audio(tmp_path, lines):
     ("changes", "told"),
     [
         ({"audio_filepath": "corrupt.wav"}, r"corrupt\.wav is not a WAV, FLAC, OGG or MP3 file; convert it"),
-        ({"audio_filepath": "cut.wav"}, r"duration 0\.51 s disagrees with \S*cut\.wav, .*; correct the duration"),
         ({"audio_filepath": "silent.wav"}, r"silent\.wav holds no samples"),
         ({"audio_filepath": "nan.wav", "duration": 0.5}, r"nan\.wav has samples that are NaN or infinite"),
-        ({"duration": 2.0}, r"duration 2 s disagrees with .*0\.wav, which holds 0\.510 s; correct the duration"),
         ({"offset": 60.0}, r"offset 60 s \+ duration 0\.51 s is beyond the end of .*0\.wav: got 0\.510 s"),
     ],
 )
@@ -122,6 +124,41 @@ def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told,
     assert re.search(rf"^DataError: bad\.json:1: .*{told}", line)
     assert line.endswith("max_corrupt allows 0: mend the files, delete their lines, or raise max_corrupt\n")
     assert list(audio.rglob("*.safetensors")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"audio_filepath": "cut.wav"}, r"duration 0\.51 s disagrees with \S*cut\.wav, .*; correct the duration"),
+        ({"duration": 2.0}, r"duration 2 s disagrees with .*0\.wav, which holds 0\.510 s; correct the duration"),
+    ],
+)
+def test_a_duration_that_is_not_the_files_ends_a_strict_run_only(changes, told, lines, corpus, audio):
+    write_manifest(audio / "bad.json", [{**line, **changes} for line in lines[:1]])
+    assert re.search(rf"^DataError: bad\.json:1: .*{told}", refusal(corpus, "--strict_data", train_dataset="bad.json"))
+    write_manifest(audio / "bad.json", [{**lines[0], **changes}, *lines[1:]])
+    assert re.search(told, refusal(corpus, "--strict_data", "--eval_datasets", "bad.json"))
+
+
+def test_a_manifest_of_nemos_tests_trains(lines, corpus, tmp_path):
+    """Paths start where the script runs, and each duration is 2.00275 s, of files half as long."""
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "an4").symlink_to(corpus)
+    wavs = [f"an4/{Path(str(line['audio_filepath'])).name}" for line in lines]
+    changed = [{**line, "audio_filepath": wav, "duration": 2.00275} for line, wav in zip(lines, wavs, strict=True)]
+    write_manifest(tmp_path / "lists/train.json", changed)
+    options = ("--model_config", corpus / "tones.yaml", "--train_dataset", "lists/train.json", "--batch_size", 4)
+    finished = run_script(
+        "jasper.py", *options, "--num_epochs", 1, "--log_freq", 1, "--eval_datasets", "lists/train.json"
+    )
+    assert finished.code == 0, finished.err
+    assert len(finished.losses) == 3
+    assert "12 of 12 utterances with a path that starts at the working directory" in finished.out
+    assert finished.err.count("12 of 12 durations differ from their files by more than 0.1 s and 1 %; the files") == 2
+    assert "lists/train.json:3 says 2.003 s, the file has 0.340 s" in finished.err
+    write_manifest(tmp_path / "lists/one.json", changed[:1])
+    told = refusal(corpus, "--strict_data", train_dataset="lists/one.json")
+    assert "lists/one.json:1: the audio file lists/an4/train0.wav cannot be opened" in told
 
 
 def test_audio_of_an_evaluation_set_is_read_before_the_first_step(lines, corpus, audio):
@@ -144,7 +181,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
 
 
 def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_end(lines, corpus, audio):
-    damaged = [{**lines[0], "audio_filepath": "corrupt.wav"}, {**lines[1], "duration": 9.0}]
+    damaged = [{**lines[0], "audio_filepath": "corrupt.wav"}, {**lines[1], "offset": 9.0}]
     write_manifest(audio / "some.json", [*damaged, *lines, *lines])
     finished = run_script(
         *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", "some.json", "--num_epochs", 2),

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import files
-from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.utils.files import make_writable_folder, path_in_list, write_atomically
 
 
 def names_in(folder):
@@ -138,3 +138,18 @@ def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatc
 def test_an_existing_folder_is_refused_when_asked(tmp_path):
     with pytest.raises(UsageError, match="the folder exists already; choose another folder"):
         make_writable_folder(tmp_path, exist_ok=False)
+
+
+def test_a_path_of_a_list_starts_at_its_folder_or_else_at_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("lists/both.wav", "lists/beside.wav", "both.wav", "here.wav"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    assert path_in_list("both.wav", "lists") == "lists/both.wav"
+    assert path_in_list("beside.wav", "lists") == "lists/beside.wav"
+    assert path_in_list("here.wav", "lists") == "here.wav"
+    assert path_in_list("none.wav", "lists") == "lists/none.wav"
+    assert path_in_list("here.wav", "") == "here.wav"
+    assert path_in_list("/here.wav", "lists") == "/here.wav"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_in_list("~/none.wav", "lists") == f"{tmp_path}/none.wav"

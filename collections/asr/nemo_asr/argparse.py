@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, BooleanOptionalAction
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -67,6 +67,7 @@ class AsrArgParser(NemoArgParser):
             action.help = _HELP.get(action.dest, action.help)
         self.add_run_options(DeviceType)
         self._add_run_folders()
+        add_data_options(self)
         self._add_training_options()
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
@@ -211,6 +212,14 @@ class EvalArgParser(LaunchedParser):
         self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         self.add_run_options(DeviceType, load_dir="the model: a run's folder, a model folder or one of checkpoints")
+
+
+def add_data_options(parser: ArgumentParser) -> None:
+    """How manifests are read."""
+    strict_help = (
+        "a duration that is not its file's, or a path that does not start at the manifest's folder, is an error"
+    )
+    parser.add_argument("--strict_data", action="store_true", help=strict_help)
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:

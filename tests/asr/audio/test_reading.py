@@ -312,6 +312,24 @@ def test_an_offset_takes_a_part_of_a_longer_file(save):
     assert "leaves nothing of" in refusal(path, offset=0.5)
 
 
+def test_where_data_are_not_strict_the_file_decides_and_the_difference_is_told(save):
+    path = save(tone(0.5))
+    for duration, excess in ((0.45, 0.0), (0.2, 0.3), (2.00275, -1.50275)):
+        audio = read_audio(path, sample_rate=RATE, duration=duration, strict=False)
+        assert len(audio.samples) == 8000
+        assert audio.excess == pytest.approx(excess)
+    assert read_audio(path, sample_rate=RATE, offset=0.1, duration=0.2, strict=False).excess == 0
+    assert "offset 0.3 s + duration 0.4 s is beyond" in refusal(path, offset=0.3, duration=0.4, strict=False)
+    told = refusal(path, duration=0.2, strict=False, max_seconds=0.4)
+    assert "holds 0.500 s, and its line says 0.2 s: wanted at most 0.4 s" in told
+    assert len(read_audio(path, sample_rate=RATE, duration=0.45, strict=False, max_seconds=0.4).samples) == 8000
+
+
+def test_without_a_wanted_rate_the_files_own_stays(save):
+    audio = read_audio(save(tone(0.5, 8000), rate=8000), sample_rate=None)
+    assert (len(audio.samples), audio.source_rate) == (4000, 8000)
+
+
 def test_flac_silence_is_judged_by_its_header_before_it_expands(save, monkeypatch):
     path = save(np.zeros(60 * RATE, np.int16), "a.flac")
     monkeypatch.setattr(soundfile.SoundFile, "read", None)

@@ -318,7 +318,38 @@ def test_a_training_batch_of_which_nothing_is_left_takes_another_utterance(folde
 def test_a_file_that_disagrees_with_its_duration_is_named(folder):
     make_set(folder, 4, duration=0.7)
     with pytest.raises(DataError, match=r"train\.json:1: duration 0\.7 s disagrees with 1\.wav, which holds 0\.210 s"):
-        batches_of(layer_of(), training=True)
+        batches_of(layer_of(strict_data=True), training=True)
+
+
+def test_a_wrong_duration_that_was_not_looked_at_before_is_counted_while_it_is_read(folder, monkeypatch, capsys):
+    make_set(folder, 4, duration=0.5)
+    monkeypatch.setattr("nemo_asr.data.audio_to_text.with_file_durations", lambda manifest: manifest)
+    loader = layer_of().loader(training=True, shard=Shard())
+    whole_epoch(loader)
+    told = capsys.readouterr().err
+    assert "train.json: 4 utterances whose file is not as long as the manifest says; the files decided." in told
+    assert "The largest difference: -0.3 s" in told
+    whole_epoch(loader, 1)
+    assert "not as long" not in capsys.readouterr().err
+
+
+def test_a_wrong_duration_is_told_once(folder, capsys):
+    make_set(folder, 4, duration=0.5)
+    whole_epoch(layer_of().loader(training=True, shard=Shard()))
+    told = capsys.readouterr().err
+    assert ("4 of 4 durations differ" in told, "not as long" in told) == (True, False)
+
+
+def test_a_file_that_is_longer_than_its_line_says_and_than_max_duration_is_not_used(folder, monkeypatch):
+    make_set(folder, 4, duration=0.05)
+    monkeypatch.setattr("nemo_asr.data.audio_to_text.with_file_durations", lambda manifest: manifest)
+    layer = layer_of(min_duration=None, max_duration=0.22, max_corrupt=4)
+    batches_of(layer, training=True)
+    assert list(layer.unusable) == [2, 3]
+    assert (
+        "3.wav holds 0.230 s, and its line says 0.05 s: wanted at most 0.22 s; correct the duration"
+        in layer.unusable[2]
+    )
 
 
 def test_a_manifest_changed_between_batches_ends_the_run_without_a_workers_traceback(folder):

@@ -77,3 +77,14 @@ def test_sixteen_bytes_a_line_are_kept(folder):
     write(folder / "train.json", *[entry()] * 5000)
     manifest = Manifest.open("train.json")
     assert manifest.offsets.nbytes + manifest.lines.nbytes + manifest.durations.nbytes == 16 * 5000
+
+
+def test_a_path_that_starts_at_the_working_directory_is_found_there_and_noted_unless_strict(folder):
+    (folder / "sets").mkdir()
+    (folder / "wav").mkdir()
+    (folder / "wav/a.wav").touch()
+    write(folder / "sets/train.json", entry(), entry(audio_filepath="none.wav"))
+    utterances = [Manifest.open("sets/train.json", strict=strict).utterance(0) for strict in (False, True)]
+    assert [utterance.audio_path for utterance in utterances] == ["wav/a.wav", "sets/wav/a.wav"]
+    assert [bool(utterance.note) for utterance in utterances] == [True, False]
+    assert Manifest.open("sets/train.json").utterance(1).audio_path == "sets/none.wav"

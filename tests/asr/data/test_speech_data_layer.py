@@ -92,7 +92,7 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
 def test_manifests_count_by_content_and_the_vocabulary_by_itself(machines: list[Path]) -> None:
     here, there = machines
     one = prints_in(here)
-    assert list(one) == ["train.json", "labels of data", "data"]
+    assert list(one) == ["train.json", "labels of data", "data", "durations of data"]
     assert one["train.json"] == hashlib.sha256((here / "train.json").read_bytes()).hexdigest()
     assert prints_in(there) == one
     assert differing(one, prints_in(here, labels=[*LABELS, "d"])) == {"labels of data"}
@@ -116,7 +116,7 @@ def test_a_manifest_of_noises_counts_by_content_too(machines: list[Path]) -> Non
         return prints_in(folder, augmentor={"noise": {"prob": 0.5, "manifest_path": str(folder / "noise.json")}})
 
     here, there = machines
-    assert list(prints(here)) == ["train.json", "noise.json", "labels of data", "data"]
+    assert list(prints(here)) == ["train.json", "noise.json", "labels of data", "data", "durations of data"]
     assert prints(here) == prints(there)
     with (there / "noise.json").open("a") as file:
         file.write("\n")

@@ -18,6 +18,7 @@ from nemo_asr.arguments import look_up
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.audio.time_stretch import time_stretched
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.utils.files import path_in_list
 
 # NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
@@ -255,7 +256,7 @@ def _recording(place: str, folder: str, line: str) -> _Recording:
         raise DataError(problem, place=place, got=line.strip()[:80], wanted=wanted) from None
     if not (0.0 < duration < math.inf and 0.0 <= offset < math.inf):
         raise DataError("duration or offset is not usable", place=place, got=f"{duration} s and {offset} s")
-    return _Recording(place, os.path.join(folder, os.path.expanduser(path)), offset, duration)
+    return _Recording(place, path_in_list(path, folder), offset, duration)
 
 
 def _amplitude(decibels: float) -> float:

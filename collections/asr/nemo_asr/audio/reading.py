@@ -57,11 +57,14 @@ class Audio:
         samples: (T,) mono, full scale is 1.
         source_rate: samples a second in the file, before resampling.
         num_channels: channels in the file, before averaging.
+        excess: seconds by which the whole file is longer (below 0: shorter) than its stated duration; 0 within the
+            tolerance, and where a part of the file was asked for.
     """
 
     samples: Samples
     source_rate: int
     num_channels: int
+    excess: float = 0.0
 
 
 def tolerance(seconds: float) -> float:
@@ -69,40 +72,56 @@ def tolerance(seconds: float) -> float:
     return max(TOLERANCE_SECONDS, TOLERANCE_SHARE * seconds)
 
 
+def excess_of(held: float, said: float) -> float:
+    """Seconds by which a file of ``held`` seconds is longer than it is said to be; 0 within the tolerance."""
+    return held - said if abs(held - said) > tolerance(said) else 0.0
+
+
 def read_audio(
     source: str | bytes,
     *,
-    sample_rate: int,
+    sample_rate: int | None,
     offset: float | None = None,
     duration: float | None = None,
     int_values: bool = False,
     trim_silence: bool = False,
+    strict: bool = True,
+    max_seconds: float = MAX_SECONDS,
     place: str = "",
 ) -> Audio:
     """Read a recording, or a part of it, as mono at ``sample_rate``.
 
     Args:
         source: path or content of a WAV, FLAC, OGG or MP3 file. Any rate; channels are averaged.
-        sample_rate: samples a second wanted; another rate in the file is resampled.
-        offset: seconds where to start. None: the utterance is the whole file, which then must be ``duration`` long.
+        sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
+        offset: seconds where to start. None: the utterance is the whole file, and ``duration`` only says how long that
+            should be.
         duration: seconds to read. None: to the end, at most an hour.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        strict: a whole file that is not ``duration`` long is an error. Otherwise the file decides, and ``Audio.excess``
+            has the difference. A part beyond the end of the file is an error in both cases.
+        max_seconds: not strict: a file that is longer than its ``duration`` may be no longer than this.
         place: where the source is named (``manifest:line``), for messages.
 
     Raises:
-        DataError: the file is missing, empty, damaged, of another kind, shorter or longer than promised, or has samples
+        DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, or has samples
             that are not finite.
     """
     path = "the audio" if isinstance(source, bytes) else source
     with _sound_file(source, path, place) as file:
-        first, count = _wanted_frames(file, path, offset, duration, place)
+        if offset is None and duration is not None:
+            excess = _excess(file, path, duration, None if strict else max_seconds, place)
+            first, count = 0, file.frames
+        else:
+            excess = 0.0
+            first, count = _part(file, path, offset, duration, place)
         samples = _decode(file, first, count, int_values)
         rate, channels, subtype = file.samplerate, file.channels, file.subtype
     _check_decoded(samples, count, subtype, path, place)
-    if rate != sample_rate:
+    if sample_rate not in (None, rate):
         samples = soxr.resample(samples, rate, sample_rate)
-    return Audio(trimmed(samples) if trim_silence else samples, rate, channels)
+    return Audio(trimmed(samples) if trim_silence else samples, rate, channels, excess)
 
 
 def audio_seconds(source: str | bytes, *, place: str = "") -> float:
@@ -117,17 +136,17 @@ def audio_seconds(source: str | bytes, *, place: str = "") -> float:
     """
     path = "the audio" if isinstance(source, bytes) else source
     with _sound_file(source, path, place) as file:
-        _check_format(file, path, place)
         return float(file.frames / file.samplerate)
 
 
 @contextmanager
 def _sound_file(source: str | bytes, path: str, place: str) -> Iterator[soundfile.SoundFile]:
-    """The source, opened by libsndfile after a look at what it is."""
+    """The source, opened by libsndfile after a look at what it is; its format is checked."""
     try:
         with _opened(source, place) as (handle, read_at):
             _check_header(read_at, path, place)
             with soundfile.SoundFile(handle, closefd=False) as file:
+                _check_format(file, path, place)
                 yield file
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
@@ -195,18 +214,26 @@ def _wav_tags(read_at: ReadAt, order: str) -> list[int]:
     return []
 
 
-def _wanted_frames(
+def _excess(file: soundfile.SoundFile, path: str, duration: float, max_seconds: float | None, place: str) -> float:
+    """See `Audio.excess`. DataError where no difference is allowed (``max_seconds`` None), or not so long a file."""
+    held = file.frames / file.samplerate
+    excess = excess_of(held, duration)
+    if excess and max_seconds is None:
+        problem = f"duration {duration:g} s disagrees with {path}, which holds {held:.3f} s"
+        remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
+        raise DataError(problem, place=place, remedy=remedy)
+    if excess and max_seconds is not None and held > max_seconds:
+        problem = f"{path} holds {held:.3f} s, and its line says {duration:g} s"
+        remedy = "correct the duration, or add an offset to take a part"
+        raise DataError(problem, place=place, wanted=f"at most {max_seconds:g} s", remedy=remedy)
+    return excess
+
+
+def _part(
     file: soundfile.SoundFile, path: str, offset: float | None, duration: float | None, place: str
 ) -> tuple[int, int]:
     """First frame and number of frames to decode, from the header alone."""
     rate, frames = file.samplerate, file.frames
-    _check_format(file, path, place)
-    if offset is None and duration is not None:
-        if abs(frames / rate - duration) > tolerance(duration):
-            problem = f"duration {duration:g} s disagrees with {path}, which holds {frames / rate:.3f} s"
-            remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
-            raise DataError(problem, place=place, remedy=remedy)
-        return 0, frames
     first = round((offset or 0.0) * rate)
     if duration is None:
         count = frames - first

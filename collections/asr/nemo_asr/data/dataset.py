@@ -11,20 +11,26 @@ from torch import Tensor
 
 from nemo_asr.arguments import check_least
 from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.audio.reading import Samples, read_audio
+from nemo_asr.audio.reading import MAX_SECONDS, Samples, read_audio
 from nemo_asr.data.utterances import R, Utterance, UtteranceReader
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Request
 from nemo_lite.errors import DataError
 
 Item = tuple[Samples, list[int]]
-# Kinds of findings that are no faults: files by their other rate, by their several channels; characters.
-RESAMPLED, MIXED_DOWN, UNKNOWN = "resampled", "mixed_down", "unknown"
+# Kinds of findings that are no faults: files by their other rate, by their several channels, by the seconds (rounded to
+# a tenth) that they hold beyond their stated duration; characters.
+RESAMPLED, MIXED_DOWN, OTHER_DURATION, UNKNOWN = "resampled", "mixed_down", "other_duration", "unknown"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How an utterance becomes numbers; see `AudioToTextDataLayer`."""
+    """How an utterance becomes numbers; see `AudioToTextDataLayer`.
+
+    Args:
+        max_seconds: a file that is longer than its utterance's stated duration may be no longer than this.
+        durations_told: do not count files that are longer or shorter than stated: they have been told of.
+    """
 
     sample_rate: int = 16000
     int_values: bool = False
@@ -33,6 +39,9 @@ class Reading:
     bos_id: int | None = None
     eos_id: int | None = None
     pad_id: int | None = None
+    strict_data: bool = False
+    max_seconds: float = MAX_SECONDS
+    durations_told: bool = False
 
     def __post_init__(self) -> None:
         check_least(sample_rate=(self.sample_rate, 1))
@@ -107,8 +116,12 @@ class SpeechDataset(ItemDataset[R, Item]):
             duration=utterance.duration,
             int_values=self.reading.int_values,
             trim_silence=self.reading.trim_silence,
+            strict=self.reading.strict_data,
+            max_seconds=self.reading.max_seconds,
             place=utterance.place,
         )
+        if audio.excess and not self.reading.durations_told:
+            counts[OTHER_DURATION][round(audio.excess, 1)] += 1
         if audio.source_rate != self.reading.sample_rate:
             counts[RESAMPLED][audio.source_rate] += 1
         if audio.num_channels > 1:

@@ -35,7 +35,12 @@ class Manifest(Utterances[LineRef]):
 
     @classmethod
     def open(
-        cls, paths: str | Sequence[str], *, min_duration: float | None = None, max_duration: float | None = None
+        cls,
+        paths: str | Sequence[str],
+        *,
+        min_duration: float | None = None,
+        max_duration: float | None = None,
+        strict: bool = False,
     ) -> Manifest:
         """Read and check every line of the manifests, then keep those whose duration is within the limits.
 
@@ -43,6 +48,8 @@ class Manifest(Utterances[LineRef]):
             paths: one path, several separated by commas, or a sequence of paths.
             min_duration: seconds, inclusive; None for no limit.
             max_duration: seconds, inclusive; None for no limit.
+            strict: relative audio paths start at the manifest's folder only. Otherwise one that leads nowhere there
+                starts at the working directory.
 
         Raises:
             UsageError: contradictory limits.
@@ -50,7 +57,7 @@ class Manifest(Utterances[LineRef]):
                 valid; or nothing is left.
         """
         check_limits(min_duration, max_duration)
-        sources = [Source(path) for path in _checked_paths(paths)]
+        sources = [Source(path, strict) for path in _checked_paths(paths)]
         scans = [scan(source) for source in sources]
         manifest = cls(
             paths=tuple(source.path for source in sources),

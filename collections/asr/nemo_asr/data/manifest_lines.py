@@ -1,8 +1,8 @@
 """One manifest file: checking all of its lines in one pass, and reading one line again later.
 
 A line: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or ``text_filepath``, or
-``normalized_text``), optionally ``offset`` in seconds and ``speaker``. Relative paths are relative to the manifest's
-folder. No filter and no set of several manifests in this file: they are in `manifest`.
+``normalized_text``), optionally ``offset`` in seconds and ``speaker``. Relative paths start at the manifest's folder,
+or else at the working directory. No filter and no set of several manifests in this file: they are in `manifest`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import numpy.typing as npt
 from nemo_asr.data.utterances import Integers, Seconds, Utterance
 from nemo_lite.backends.pytorch.data import MAX_LISTED, DataChangedError, listed
 from nemo_lite.errors import DataError
+from nemo_lite.utils.files import path_in_list
 
 MAX_LINE_BYTES = 1 << 20
+FROM_WORKING_DIRECTORY = "with a path that starts at the working directory, not at the manifest's folder"
 _BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
 _GUESSED_LINE_BYTES = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -56,10 +58,15 @@ class LineRef(NamedTuple):
 
 
 class Source:
-    """One manifest file, and what it was when it was opened. Can be sent to another process, which opens it anew."""
+    """One manifest file, and what it was when it was opened. Can be sent to another process, which opens it anew.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    Args:
+        path: the file.
+        strict: relative paths in it start at its folder only.
+    """
+
+    def __init__(self, path: str, strict: bool = False) -> None:
+        self.path, self._strict = path, strict
         self.folder = os.path.dirname(path)
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None
@@ -104,7 +111,7 @@ class Source:
 
     def resolve(self, path: str) -> str:
         """A path written in this manifest, ready to open."""
-        return os.path.join(self.folder, os.path.expanduser(path))
+        return os.path.join(self.folder, os.path.expanduser(path)) if self._strict else path_in_list(path, self.folder)
 
 
 class LineReader:
@@ -126,13 +133,17 @@ class LineReader:
         """
         source, place = self.sources[ref.source], self.place(ref)
         line = _decoder.decode(source.line_at(ref.offset))
+        written = os.path.expanduser(line.audio_filepath or line.audio_filename or "")
+        audio_path = source.resolve(written)
+        elsewhere = bool(source.folder) and audio_path == written and not os.path.isabs(written)
         return Utterance(
             place=place,
-            audio_path=source.resolve(line.audio_filepath or line.audio_filename or ""),
+            audio_path=audio_path,
             duration=line.duration,
             offset=line.offset,
             text=_text_of(line, source, place),
             speaker=line.speaker,
+            note=FROM_WORKING_DIRECTORY if elsewhere else "",
         )
 
     def check_audio(self, utterance: Utterance) -> None:

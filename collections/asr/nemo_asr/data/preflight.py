@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from nemo_asr.data.utterances import R, U, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data import DataChangedError, listed
 from nemo_lite.errors import DataError
+from nemo_lite.utils import logging
 
 CHECKED_LINES = 20_000
 _BLOCK_LINES = 1 << 16
@@ -61,9 +63,11 @@ def checked(utterances: U, parser: CharParser, *, files_too: bool = True, limit:
     rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64))
     refused = np.zeros(total, bool)
     problems: list[str] = []
+    notes = Counter[str]()
     for row, ref in zip(rows, utterances.refs(rows), strict=True):
         try:
             utterance = reader.utterance(ref)
+            notes.update(filter(None, [utterance.note]))
             if files_too:
                 reader.check_audio(utterance)
         except DataChangedError:
@@ -74,6 +78,8 @@ def checked(utterances: U, parser: CharParser, *, files_too: bool = True, limit:
         refused[row] = parser(utterance.text) is None
     if problems:
         raise DataError(listed(problems, len(problems)))
+    for note, count in notes.items():
+        logging.info(f"{utterances.name}: {count} of {len(rows)} utterances {note}")
     return utterances.without(refused, "with a text that the vocabulary cannot write"), len(rows) == total
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from nemo_asr.arguments import check_least, source_argument
 from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data import preflight
-from nemo_asr.data.dataset import MIXED_DOWN, RESAMPLED, UNKNOWN, Reading, SpeechDataset
+from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.utterances import Utterances
 from nemo_asr.text.parser import CharParser
@@ -243,6 +243,12 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
         logging.info(f"{name}: {some(count)} resampled from {rate} Hz to {sample_rate} Hz")
     if mixed_down := counts[MIXED_DOWN].total():
         logging.info(f"{name}: {some(mixed_down)} of several channels averaged to one")
+    if differences := counts[OTHER_DURATION]:
+        largest = max(differences, key=abs)
+        logging.warning(
+            f"{name}: {some(differences.total())} whose file is not as long as the manifest says; the files decided. "
+            f"The largest difference: {largest:+.1f} s (nemo-lite data check lists them)"
+        )
     if with_unknown and (unknown := counts[UNKNOWN]):
         shown = " ".join(f'"{symbol}" x{count}' for symbol, count in unknown.most_common(10))
         logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown}")

@@ -33,6 +33,7 @@ class Utterance:
         duration: seconds; None: the audio is read to its end.
         offset: seconds into the audio; None: the utterance is the whole audio.
         speaker: as written, or None.
+        note: what is unusual about it and no fault, to complete "12 utterances ...".
     """
 
     place: str
@@ -41,6 +42,7 @@ class Utterance:
     duration: float | None = None
     offset: float | None = None
     speaker: str | int | None = None
+    note: str = ""
 
 
 class UtteranceReader(Protocol[R_contra]):
