@@ -104,7 +104,7 @@ def main() -> None:
     args = parser.parse_args()
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
-    recipe = nemo_asr.load_recipe(args.model_config)
+    recipe = nemo_asr.load_recipe(args.model_config, args.overrides)
     train_data = make_data(args, recipe, args.train_dataset, training=True)
     eval_data = {
         tag: make_data(args, recipe, manifest, training=False)

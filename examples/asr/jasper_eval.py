@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
     add_data_options(parser)
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config) if args.model_config else None
+    recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)

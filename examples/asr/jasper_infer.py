@@ -18,7 +18,7 @@ def main() -> None:
     parser = EvalArgParser(description="Audio files to text")
     parser.add_argument("files", nargs="+", help="WAV, FLAC or OGG files")
     args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config) if args.model_config else None
+    recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, model.card.sample_rate)

@@ -93,6 +93,10 @@ class LaunchedParser(OneLineParser):
         add = self.add_argument
         import_help = "Python file with modules of your own, run first; may be given several times"
         add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+        set_help = (
+            "set a value of the configuration, such as JasperEncoder.jasper.0.dropout=0.1; may be given several times"
+        )
+        add("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help=set_help)
         own_help = "folder of checkpoints to start from (default: the run's own)"
         add("--load_dir", type=_folder, required=load_dir is not None, help=load_dir or own_help)
         add("--amp_opt_level", choices=("O0", "O1"), help="float32 (O0) or mixed precision (O1, default on a GPU)")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
@@ -41,6 +42,7 @@ _DEFAULT_BATCH_SIZE = 64
 _HELP = {
     "train_dataset": "manifest to train on; several are separated by commas",
     "eval_datasets": "manifests to evaluate, each a set of its own",
+    "model_config": "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5",
     "batch_size": f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
     "checkpoint_dir": "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)",
     "tensorboard_dir": "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)",
@@ -112,6 +114,7 @@ class AsrArgParser(NemoArgParser):
         process = self.process_of(parsed)
         self._fold_older_options(parsed)
         self._check_needed(parsed)
+        parsed.model_config = str(config_path(parsed.model_config))
         self._check_num_gpus(parsed, process)
         self._fold_batch_size(parsed, process.world_size if process else 1)
         self._fold_precision(parsed)

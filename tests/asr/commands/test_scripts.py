@@ -5,11 +5,10 @@ import re
 import sys
 
 import pytest
-from toys.tone_corpus import ASR, ROOT, make_corpus
+from toys.tone_corpus import ROOT, make_corpus
 
 from nemo_asr.commands import eval as eval_command
 from nemo_asr.commands import plan, train
-from nemo_asr.commands.scripts import examples_folder
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +34,6 @@ def test_every_subcommand_is_declared_and_there():
     assert subcommands.keys() == {file.stem for file in commands.glob("[!_]*.py")} - {"scripts"}
 
 
-def test_in_a_checkout_the_scripts_are_those_of_the_examples():
-    assert examples_folder() == ASR
-
-
 def test_plan_runs_the_script_of_training_with_its_own_name(corpus, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before = list(sys.argv)
@@ -54,3 +49,10 @@ def test_errors_and_help_name_the_subcommand(command, name, capsys):
         command.main(["--no_such_option"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith(f"nemo-lite {name}: error: ")
+
+
+def test_a_configuration_is_found_by_name_and_its_values_can_be_set(corpus, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    data = ["--train_dataset", str(corpus / "train.json"), "--num_epochs", "2"]
+    plan.main(["--model_config", "quartznet5x5", *data, "--set", "AudioToMelSpectrogramPreprocessor.features=32"])
+    assert "B 32 T" in capsys.readouterr().out

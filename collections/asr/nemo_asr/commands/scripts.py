@@ -1,22 +1,12 @@
-"""The scripts and configurations of ``examples/asr``: where they are, and how a subcommand runs one.
-
-A wheel carries them inside the package (``setup.py``); in a checkout they are in ``examples/asr``.
-"""
+"""How a subcommand runs one of the scripts of ``examples/asr``."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_PLACES = (_PACKAGE / "examples", _PACKAGE.parents[2] / "examples" / "asr")
-
-
-def examples_folder() -> Path:
-    """The folder of the scripts; their configurations are in ``configs`` below it."""
-    return next(place for place in _PLACES if (place / "configs").is_dir())
+from nemo_asr.shipped import examples_folder
 
 
 def run_script(script: str, subcommand: str, arguments: Sequence[str]) -> None:

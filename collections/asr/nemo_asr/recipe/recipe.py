@@ -12,6 +12,7 @@ from nemo_asr.arguments import source_argument
 from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
 from nemo_asr.recipe.wiring import Model
+from nemo_asr.shipped import config_path
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
@@ -99,7 +100,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     sections against each other, by connecting them.
 
     Args:
-        path: the file.
+        path: the file, or the name of a configuration that comes with the package: ``quartznet15x5``.
         overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.config.override``. What was set
             is logged.
 
@@ -108,7 +109,8 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
             wrong types and values, labels given twice, sections that disagree about the sample rate or the labels, and
             modules that do not fit each other. What is wrong with an override has ``--set KEY=VALUE`` as its place.
     """
-    return _recipe(load_config(path), Path(path).stem, overrides)
+    path = config_path(path)
+    return _recipe(load_config(path), path.stem, overrides)
 
 
 def recipe_from_text(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -1,0 +1,39 @@
+"""The scripts and configurations that come with the package: where they are, and configurations by name.
+
+A wheel carries them inside the package (``setup.py``); in a checkout they are in ``examples/asr``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nemo_lite.errors import ConfigError, did_you_mean
+
+_PACKAGE = Path(__file__).resolve().parent
+_PLACES = (_PACKAGE / "examples", _PACKAGE.parents[2] / "examples" / "asr")
+
+
+def examples_folder() -> Path:
+    """The folder of the scripts; their configurations are in ``configs`` below it."""
+    return next(place for place in _PLACES if (place / "configs").is_dir())
+
+
+def config_path(given: str | os.PathLike[str]) -> Path:
+    """The file that is meant by a path, or by the name of a configuration that comes with the package.
+
+    A file wins over a name: ``quartznet15x5`` is the one of that name in the current folder, else ours.
+
+    Raises:
+        ConfigError: a name, not a path, that is neither; with the nearest name and all known ones.
+    """
+    path = Path(given)
+    if path.is_file() or path.parent != Path() or not path.name:
+        return path
+    shipped = {file.stem: file for file in sorted((examples_folder() / "configs").glob("*.yaml"))}
+    if path.suffix in ("", ".yaml") and path.stem in shipped:
+        return shipped[path.stem]
+    if path.suffix:
+        return path
+    names = f"{', '.join(shipped)}{did_you_mean(path.name, shipped)}"
+    raise ConfigError(f"{given}: is neither a file nor the name of a configuration; known names: {names}")

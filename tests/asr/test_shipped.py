@@ -1,0 +1,47 @@
+"""Configurations by path and by name."""
+
+from pathlib import Path
+
+import pytest
+from toys.tone_corpus import ASR
+
+from nemo_asr import load_recipe
+from nemo_asr.shipped import config_path, examples_folder
+from nemo_lite.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_in_a_checkout_scripts_and_configurations_are_those_of_the_examples():
+    assert examples_folder() == ASR
+
+
+@pytest.mark.parametrize("name", ["quartznet5x5", "quartznet5x5.yaml"])
+def test_a_name_is_a_configuration_that_comes_with_the_package(name):
+    assert config_path(name) == ASR / "configs/quartznet5x5.yaml"
+
+
+def test_a_file_wins_over_a_name(tmp_path):
+    Path("quartznet5x5").write_text("model: Own\n")
+    assert config_path("quartznet5x5") == Path("quartznet5x5")
+
+
+def test_a_recipe_is_loaded_by_name():
+    assert load_recipe("quartznet5x5").config == load_recipe(ASR / "configs/quartznet5x5.yaml").config
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all_names():
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("quartznet55")
+    assert str(caught.value) == (
+        "quartznet55: is neither a file nor the name of a configuration; known names: demo, digits, jasper10x5dr, "
+        "jasper15x5SEP, jasper_an4, quartznet15x5, quartznet5x5, quartznet_an4 (did you mean quartznet5x5?)"
+    )
+
+
+@pytest.mark.parametrize("path", ["configs/quartznet5x5", "./no.yaml", "quartz.yml"])
+def test_a_path_is_not_taken_for_a_name(path):
+    assert config_path(path) == Path(path)

@@ -1,0 +1,70 @@
+"""A wheel built from the repository, in an environment with nothing else but its dependencies: the command trains."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from toys.tone_corpus import ROOT, make_corpus
+
+pytestmark = pytest.mark.slow
+
+IN_THE_SOURCE = ("nemo_lite", "collections", "examples", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+
+
+def run(command, cwd):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    finished = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy: a build folder of the repository could hold files that are gone."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in IN_THE_SOURCE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "dist", "."], folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def command(wheel, tmp_path_factory):
+    """``nemo-lite`` of an environment with the wheel; the dependencies are those of this process."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], folder)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    # A path in a .pth file: the .pth files in there, with this checkout's editable installation, are not read.
+    (site_packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    where = run([python, "-c", "import nemo_asr, nemo_lite; print(nemo_lite.__file__, nemo_asr.__file__)"], folder)
+    assert all(Path(file).is_relative_to(site_packages) for file in where.split())
+    return folder / "bin/nemo-lite"
+
+
+def test_the_installed_command_shows_plans_and_trains(command, tmp_path):
+    corpus = make_corpus(tmp_path)
+    assert "  train  " in run([command, "--help"], tmp_path)
+    data = ["--train_dataset", corpus / "train.json", "--eval_datasets", corpus / "dev.json", "--batch_size", 4]
+    planned = run([command, "plan", "--model_config", "quartznet5x5", *data, "--num_epochs", 1], tmp_path)
+    assert "3 steps an epoch, 3 steps in all" in planned
+    run(
+        [command, "train", "--model_config", "tones.yaml", *data, "--max_steps", 2, "--work_dir", "runs"],
+        tmp_path,
+    )
+    assert list((tmp_path / "runs/Jasper/checkpoints").iterdir())
