@@ -74,7 +74,7 @@ ORDERS = {
         transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
-    "nemo_asr.text": "english < parser",
+    "nemo_asr.text": "english, labels < parser",
     "nemo_asr.trained": "card < folder < model < best",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }

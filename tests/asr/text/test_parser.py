@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import unicodedata
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -40,7 +42,9 @@ def test_no_labels_at_all_is_an_error():
 
 
 def test_an_unknown_parser_name_gets_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r'parser "eng" is not known; known: base, en \(did you mean en\?\)'):
+    with pytest.raises(
+        UnknownNameError, match=r'parser "eng" is not known; known: auto, base, en, none \(did you mean en\?\)'
+    ):
         make_parser(ENGLISH, "eng")
 
 
@@ -196,3 +200,157 @@ def test_importing_the_parsers_does_not_import_inflect():
         "sys.exit('inflect' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Other languages than English
+
+GERMAN = [*" abcdefghijklmnopqrstuvwxyzäöüß"]
+RUSSIAN = [*" абвгдеёжзийклмнопрстуфхцчшщъыьэюя"]
+CHINESE = [*"今天点气温很好"]
+YORUBA = [*" abdefghijklmnoprstuwyàáèéẹìíòóọṣùú", "ẹ\u0301", "ọ\u0300"]
+
+
+def by_labels(labels, name="auto"):
+    return make_parser(labels, name, do_lowercase=None)
+
+
+def test_chinese_labels_keep_chinese_text_and_nothing_is_written_in_english():
+    parser = by_labels(CHINESE)
+    assert parser.normalize("今天3点，气温20%") == "今天3点，气温20%"
+    assert spell(parser, parser("今天3点，气温20%")) == "今天点气温"
+    assert parser.unknown == {"3": 1, "，": 1, "2": 1, "0": 1, "%": 1}
+
+
+@pytest.mark.parametrize(
+    ("labels", "text", "read"),
+    [
+        (GERMAN, "Straße, Äpfel & 20 Dr. Öl", "straße äpfel dr öl"),
+        (GERMAN, "A\u0308pfel", "äpfel"),
+        ([c.upper() for c in GERMAN if c != "ß"], "Straße über", "STRASSE ÜBER"),
+        ([*(c.upper() for c in GERMAN if c != "ß"), "ẞ"], "Straße", "STRAẞE"),
+        (RUSSIAN, "Ёлка и Йод", "ёлка и йод"),
+        (RUSSIAN, "И\u0306од", "йод"),
+        (RUSSIAN, "Cyrillic: С -", "с"),  # the first C is Latin
+        ([*"Aab "], "Aa B", "Aa "),
+        ([*" abcçdefgğhıijklmnoöprsştuüvyz"], "IĞDIR İzmir", "ığdır izmir"),
+        ([*" ABCÇDEFGĞHIİJKLMNOÖPRSŞTUÜVYZ"], "ığdır izmir", "IĞDIR İZMİR"),
+        ([*"กาน้ำ"], "กาน้ำ", "กาน้ำ"),
+    ],
+)
+def test_text_keeps_its_letters_and_takes_the_case_of_the_labels(labels, text, read):
+    parser = by_labels(labels)
+    assert spell(parser, parser(text)) == read
+
+
+def test_a_letter_that_unicode_cannot_compose_with_its_accent_is_one_label():
+    parser = by_labels(YORUBA)
+    assert parser("Ẹ\u0301kọ\u0300") == [YORUBA.index("ẹ\u0301"), YORUBA.index("k"), YORUBA.index("ọ\u0300")]
+    assert parser("e\u0323\u0301ẹ") == [YORUBA.index("ẹ\u0301"), YORUBA.index("ẹ")]  # marks in another order
+    assert not parser.unknown
+
+
+@pytest.mark.parametrize("label", ["e\u0301", "\u0958", "\uf900"])
+def test_a_label_matches_its_letter_in_any_unicode_form(label):
+    parser = by_labels(["x", label])
+    for form in ("NFC", "NFD"):
+        assert parser(unicodedata.normalize(form, label) + "x") == [1, 0]
+    assert not parser.unknown
+
+
+def test_of_two_forms_of_one_letter_in_the_labels_the_composed_one_is_used():
+    assert by_labels(["e\u0301", "\u00e9"])("e\u0301\u00e9") == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["base", "none"])
+def test_english_labels_are_not_rewritten_when_the_parser_is_named(name):
+    assert by_labels(ENGLISH, name).normalize("20 %") == "20 %"
+
+
+def test_the_parser_named_none_takes_texts_as_they_are():
+    parser = by_labels(["A", "a", " ", "e\u0301"], "none")
+    assert parser(" A  a") == [2, 0, 2, 2, 1]
+    assert parser.normalize("\u00e9") == "\u00e9"
+    assert parser("e\u0301") == [3]
+
+
+def test_english_capitals_get_english_rewriting_in_capitals():
+    parser = by_labels([c.upper() for c in ENGLISH])
+    assert parser.normalize("Dr. Smith paid $2") == "DOCTOR SMITH PAID TWO DOLLARS"
+    assert parser.normalize("IT'S FINE") == "IT'S FINE"
+
+
+def test_characters_that_cannot_be_seen_are_reported_by_their_code_point():
+    parser = by_labels(RUSSIAN)
+    parser("да\u200bнет\u0301")
+    assert parser.report() == "2 characters outside the vocabulary: U+200B x1 U+0301 x1"
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "about"),
+    [
+        (GERMAN, "auto", "Unicode NFC, lower case"),
+        (CHINESE, "auto", "Unicode NFC, case as written"),
+        (ENGLISH, "auto", "English: numbers, abbreviations and symbols as words, lower case"),
+        (ENGLISH, "none", "as written"),
+    ],
+)
+def test_a_parser_says_how_it_reads(labels, name, about):
+    assert by_labels(labels, name).describe() == about
+
+
+LANGUAGES = {
+    "german": GERMAN,
+    "german capitals": [c.upper() for c in GERMAN if c != "ß"],
+    "russian": RUSSIAN,
+    "chinese": CHINESE,
+    "yoruba": YORUBA,
+    "turkish": [*" abcçdefgğhıijklmnoöprsştuüvyz"],
+    "english": ENGLISH,
+    "mixed": [*"aAbBäÄ今"],
+}
+
+
+def texts_of(labels):
+    """Texts of the labels' letters in both cases and forms, with signs and letters of anywhere between them."""
+    own = st.sampled_from(labels).flatmap(
+        lambda label: st.sampled_from([label, label.upper(), unicodedata.normalize("NFD", label)])
+    )
+    return st.lists(own | st.characters(exclude_categories=["Cs"]), max_size=20).map("".join)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_any_text_is_normalised_once_and_for_all_and_written_in_labels_only(language):
+    labels = LANGUAGES[language]
+
+    @settings(deadline=None, max_examples=60)
+    @given(texts_of(labels))
+    def holds(text):
+        parser = by_labels(labels)
+        normal = parser.normalize(text)
+        assert parser.normalize(normal) == normal
+        assert unicodedata.is_normalized("NFC", normal)
+        ids = parser(text)
+        if ids is None:
+            assert parser.refused
+            return
+        # What the labels write, and what was counted as lost, are together the text: nothing appears or vanishes.
+        written = Counter(unicodedata.normalize("NFC", spell(parser, ids)))
+        assert {**(written + parser.unknown), " ": 0} == {**Counter(normal), " ": 0}
+        assert not set(parser.unknown) & set(labels)
+
+    holds()
+
+
+@pytest.mark.parametrize("language", ["german", "russian", "chinese", "yoruba", "turkish"])
+def test_what_the_labels_can_write_comes_back_as_it_was(language):
+    labels = LANGUAGES[language]
+
+    @settings(deadline=None, max_examples=60)
+    @given(st.lists(st.sampled_from([label for label in labels if label != " "]), min_size=1, max_size=20))
+    def holds(written):
+        parser = by_labels(labels)
+        text = unicodedata.normalize("NFC", "".join(written))
+        assert spell(parser, parser(unicodedata.normalize("NFD", text))) == text
+        assert not parser.unknown
+
+    holds()

@@ -14,7 +14,7 @@ from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import check_limits
-from nemo_asr.text.parser import make_parser, vocabulary
+from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data import Batching, CostWords
 from nemo_lite.utils.digests import digest_of
 
@@ -56,7 +56,10 @@ class AudioToTextDataLayer(SpeechDataLayer):
         max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
             ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
             none.
-        parser: ``en`` (English: numbers, abbreviations) or ``base`` (any language).
+        parser: how texts are rewritten. ``auto``: as ``en`` where the labels' letters are a to z, else as ``base``.
+            ``en``: English; numbers, abbreviations and symbols become words, other letters ASCII. ``base``: any
+            language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they are. Except with
+            ``none`` texts take the case of the labels, where these have one case only.
         pin_memory: page-locked tensors, which go to a GPU faster.
         strict_data: a duration that is not its file's, and a path that does not start at the manifest's folder, are
             errors.
@@ -90,13 +93,14 @@ class AudioToTextDataLayer(SpeechDataLayer):
         bucketing: bool = False,
         max_batch_seconds: float | None = None,
         max_corrupt: float | None = None,
-        parser: str = "en",
+        parser: str = "auto",
         pin_memory: bool = False,
         strict_data: bool = False,
         name: str | None = None,
     ) -> None:
         # What costs nothing to check comes before a large manifest is read.
-        vocabulary(labels)
+        new_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None)
+        new_parser()
         check_limits(min_duration, max_duration)
         reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id, strict_data)
         batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)
@@ -106,7 +110,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
         reading = replace(reading, max_seconds=longest, durations_told=manifest is not written)
         super().__init__(
             manifest.between(min_duration, max_duration),
-            partial(make_parser, labels, parser, do_normalize=normalize_transcripts),
+            new_parser,
             reading=reading,
             batching=batching,
             augmentor=augmentor,

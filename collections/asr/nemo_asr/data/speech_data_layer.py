@@ -17,7 +17,7 @@ from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.utterances import Utterances
-from nemo_asr.text.parser import CharParser
+from nemo_asr.text.parser import CharParser, shown_symbols
 from nemo_lite.backends.pytorch.data import Batching, Counts, PlannedLoader, Shard, UnusableItems, budget_of, plans
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
@@ -91,7 +91,8 @@ class SpeechDataLayer(DataLayerNM):
         logging.info(self.utterances.summary())
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
-            logging.warning(f"{self.utterances.name}: {text_report}{seen}")
+            left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
+            logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}")
 
     @property
     def output_ports(self) -> Ports:
@@ -250,8 +251,7 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
             f"The largest difference: {largest:+.1f} s (nemo-lite data check lists them)"
         )
     if with_unknown and (unknown := counts[UNKNOWN]):
-        shown = " ".join(f'"{symbol}" x{count}' for symbol, count in unknown.most_common(10))
-        logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown}")
+        logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown_symbols(unknown)}")
 
 
 def _with_paths(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """From texts to labels. Re-exports, nothing else."""
 
+from nemo_asr.text.labels import main_metric as main_metric
 from nemo_asr.text.parser import CharParser as CharParser
 from nemo_asr.text.parser import ENCharParser as ENCharParser
 from nemo_asr.text.parser import make_parser as make_parser

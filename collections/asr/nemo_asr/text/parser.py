@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 import unicodedata
@@ -11,17 +12,30 @@ from typing import Any
 
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
+from nemo_asr.text.labels import case_of, is_mark, is_one_letter, parser_of
 from nemo_lite.errors import ConfigError, DataError
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
+_SHOWN_SYMBOLS = 10
+
+# Letters whose other case depends on the language: one of the labels tells, and what is changed before the usual rule.
+_CASES = {
+    "lower": {"\u0131": {"I": "\u0131", "\u0130": "i"}},  # Turkish: the dotless i is the small I
+    "upper": {
+        "\u0130": {"i": "\u0130", "\u0131": "I"},
+        "\u1e9e": {"\u00df": "\u1e9e"},
+    },  # the capital sharp s of German
+    "kept": {},
+}
 
 
 def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "labels[{}]".format) -> tuple[str, ...]:
     """The labels of a model, checked. Their positions are the ids; the CTC blank is not among them.
 
     Args:
-        labels: the symbols, usually single characters; longer ones stand for whole words such as ``<noise>``.
+        labels: the symbols, usually single characters, perhaps with accents; longer ones stand for whole words such as
+            ``<noise>``.
         place_of: where label number ``i`` is written, for the messages: ``lambda i: config.place("labels", i)``.
 
     Raises:
@@ -50,8 +64,10 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
 class CharParser:
     """Turns a transcript into label ids, counting what the vocabulary cannot write.
 
-    Normalising strips the text, makes one space of any white space, composes accents (NFC) and lowers the case. Labels
-    of several characters match whole words, before any normalising, so ``<noise>`` survives in running text.
+    Normalising strips the text, makes one space of any white space, composes accents (NFC) and changes the case; no
+    letter becomes another one. Labels of several characters match whole words, before any normalising, so ``<noise>``
+    survives in running text; a letter with its accents is a label like any other, also where Unicode has no single
+    code point for it.
 
     Args:
         labels: see :func:`vocabulary`.
@@ -59,12 +75,14 @@ class CharParser:
         blank_id: ids equal to this one are left out. As ``unk_id`` is the same number by default, characters outside
             the vocabulary are left out of the ids, and counted in ``unknown``.
         do_normalize: False takes texts as they are.
-        do_lowercase: False keeps the case.
+        do_lowercase: True lowers the case, False keeps it. None: the case of the labels, where they have one.
 
     Attributes:
         unknown: how often each character (or word-like label) outside the vocabulary was met.
         refused: how many texts were refused, by reason.
     """
+
+    about = "Unicode NFC"
 
     def __init__(
         self,
@@ -73,17 +91,24 @@ class CharParser:
         unk_id: int = -1,
         blank_id: int = -1,
         do_normalize: bool = True,
-        do_lowercase: bool = True,
+        do_lowercase: bool | None = True,
     ) -> None:
         self.labels = vocabulary(labels)
         self.unknown: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self._unk_id, self._blank_id = unk_id, blank_id
-        self._do_normalize, self._do_lowercase = do_normalize, do_lowercase
-        self._ids = {label: i for i, label in enumerate(self.labels)}
-        words = "|".join(re.escape(label) for label in self.labels if len(label) > 1)
+        self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize
+        self._case = case_of(self.labels) if do_lowercase is None else "lower" if do_lowercase else "kept"
+        told = [changes for label, changes in _CASES[self._case].items() if label in self.labels]
+        self._other_cases = str.maketrans({old: new for changes in told for old, new in changes.items()})
+        ids = {label: i for i, label in enumerate(self.labels)}
+        # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
+        self._ids = {_nfc(label): i for label, i in ids.items()} | ids if do_normalize else ids
+        words = "|".join(re.escape(label) for label in self.labels if not is_one_letter(label))
         self._word_labels = re.compile(rf"(?<!\S)({words})(?!\S)") if words else None
-        self._symbols = re.compile(rf"(?<!\S)(?:{words})(?!\S)|.", re.DOTALL) if words else None
+        with_marks = sorted((re.escape(label) for label in self._ids if label[1:] and is_one_letter(label)), key=len)
+        whole_words = [rf"(?<!\S)(?:{words})(?!\S)"] if words else []
+        several = "|".join([*whole_words, *reversed(with_marks)])
+        self._symbols = re.compile(rf"{several}|.", re.DOTALL) if several else None
         self._table = None if words else self._byte_table()
 
     def __call__(self, text: str) -> list[int] | None:
@@ -123,19 +148,24 @@ class CharParser:
         """What was lost, in one line; an empty string when nothing was."""
         parts = []
         if self.unknown:
-            kinds = [f'"{symbol}" x{count}' for symbol, count in self.unknown.most_common(10)]
-            more = f" and {len(self.unknown) - 10} more" if len(self.unknown) > 10 else ""
             noun = "character" if len(self.unknown) == 1 else "characters"
-            parts.append(f"{len(self.unknown)} {noun} outside the vocabulary: {' '.join(kinds)}{more}")
+            parts.append(f"{len(self.unknown)} {noun} outside the vocabulary: {shown_symbols(self.unknown)}")
         if self.refused:
             reasons = ", ".join(f"{reason} x{count}" for reason, count in self.refused.most_common())
             parts.append(f"{self.refused.total()} texts refused: {reasons}")
         return "; ".join(parts)
 
+    def describe(self) -> str:
+        """How texts are read, in a few words: ``Unicode NFC, lower case``."""
+        case = "case as written" if self._case == "kept" else f"{self._case} case"
+        return f"{self.about}, {case}" if self._do_normalize else "as written"
+
     def _normalize(self, text: str) -> str:
-        if not text.isascii():
-            text = unicodedata.normalize("NFC", text)
-        return " ".join((text.lower() if self._do_lowercase else text).split())
+        return " ".join(_nfc(self._in_case(_nfc(text))).split())
+
+    def _in_case(self, text: str) -> str:
+        text = text.translate(self._other_cases) if self._other_cases else text
+        return text if self._case == "kept" else text.lower() if self._case == "lower" else text.upper()
 
     def _byte_table(self) -> bytes | None:
         """From an ASCII byte to its id, if every id that can occur fits in a byte and none is to be left out."""
@@ -149,32 +179,47 @@ class CharParser:
             if _OUTSIDE not in ids:
                 return list(ids)
         symbols = self._symbols.findall(text) if self._symbols else text
-        self.unknown.update(symbol for symbol in symbols if symbol not in self._ids)
+        lost = [symbol for symbol in symbols if symbol not in self._ids]
+        self.unknown.update(lost)
         found = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
-        return [i for i in found if i != self._blank_id]
+        ids = [i for i in found if i != self._blank_id]
+        return self._without_gaps(ids) if self._do_normalize and any(map(_is_sign, lost)) else ids
+
+    def _without_gaps(self, ids: list[int]) -> list[int]:
+        """Single spaces between words: a dash or a number that was left out stood between two."""
+        space = self._ids.get(" ")
+        ids = [i for before, i in itertools.pairwise([space, *ids]) if i is not None and not i == before == space]
+        return ids[:-1] if ids and ids[-1] == space else ids
 
 
 class ENCharParser(CharParser):
     """A :class:`CharParser` (with its arguments) for English: numbers, dates, abbreviations, symbols become words."""
 
-    def __init__(self, labels: Sequence[str], *, do_lowercase: bool = True, **settings: Any) -> None:
-        super().__init__(labels, do_lowercase=do_lowercase, **settings)
+    about = "English: numbers, abbreviations and symbols as words"
+
+    def __init__(self, labels: Sequence[str], **settings: Any) -> None:
+        super().__init__(labels, **settings)
         # Only labels of one character exempt punctuation; those of several were taken out of the text before.
-        self._keep = "".join(
+        keep = "".join(
             label for label in self.labels if len(label) == 1 and (label in string.punctuation or not label.isascii())
         )
-        letters = "a-z" if do_lowercase else "A-Za-z"
-        word = f"[{letters}{re.escape(self._keep)}]+"
+        self._keep = keep + keep.lower() if self._case == "upper" else keep
+        letters = {"lower": "a-z", "upper": "A-Z", "kept": "A-Za-z"}[self._case]
+        word = f"[{letters}{re.escape(keep)}]+"
         # Text that is already words needs nothing; months, abbreviations and "no." act only beside a digit or a point.
-        self._already_words = re.compile(f"{word}(?: {word})*") if "." not in self._keep else re.compile(r"(?!)")
+        self._already_words = re.compile(f"{word}(?: {word})*") if "." not in keep else re.compile(r"(?!)")
 
     def _normalize(self, text: str) -> str:
         if self._already_words.fullmatch(text):
             return text
-        return normalize_english(text, self._keep, self._do_lowercase)
+        text = normalize_english(text, self._keep, lowercase=self._case != "kept")
+        return self._in_case(text) if self._case == "upper" else text
 
 
+# A language that reads numbers out has a parser of its own here, as English has. By name only: labels show a script,
+# not a language.
 _PARSERS = {"base": CharParser, "en": ENCharParser}
+_NAMES = {"auto": "by the labels", "none": "texts as they are", **_PARSERS}
 
 
 def make_parser(
@@ -183,13 +228,41 @@ def make_parser(
     unk_id: int = -1,
     blank_id: int = -1,
     do_normalize: bool = True,
-    do_lowercase: bool = True,
+    do_lowercase: bool | None = True,
 ) -> CharParser:
-    """The parser called ``name``: ``base`` (any language) or ``en`` (English). ``labels`` default to printable ASCII.
+    """The parser called ``name``.
+
+    ``base`` is for any language and ``en`` for English; ``auto`` takes ``en`` where the labels' letters are a to z,
+    else ``base`` (see :func:`nemo_asr.text.labels.parser_of`); ``none`` takes texts as they are. ``labels`` default to
+    printable ASCII. The other arguments: see :class:`CharParser`.
 
     Raises:
         UnknownNameError: no parser has that name.
         ConfigError: the labels cannot be a vocabulary.
     """
-    parser, labels = look_up("parser", name, _PARSERS), string.printable if labels is None else labels
+    look_up("parser", name, _NAMES)
+    labels = string.printable if labels is None else vocabulary(labels)
+    parser = _PARSERS.get(parser_of(labels) if name == "auto" else name, CharParser)
+    do_normalize = do_normalize and name != "none"
     return parser(labels, unk_id=unk_id, blank_id=blank_id, do_normalize=do_normalize, do_lowercase=do_lowercase)
+
+
+def shown_symbols(counts: Counter[str]) -> str:
+    """The most frequent symbols, each with its number; one that cannot be seen by its code point."""
+    kinds = [f"{_shown(symbol)} x{count}" for symbol, count in counts.most_common(_SHOWN_SYMBOLS)]
+    more = f" and {len(counts) - _SHOWN_SYMBOLS} more" if len(counts) > _SHOWN_SYMBOLS else ""
+    return f"{' '.join(kinds)}{more}"
+
+
+def _is_sign(symbol: str) -> bool:
+    """Punctuation, a sign or a digit."""
+    return unicodedata.category(symbol[0])[0] in "PSN"
+
+
+def _shown(symbol: str) -> str:
+    is_seen = symbol.isprintable() and not is_mark(symbol[0])
+    return f'"{symbol}"' if is_seen else "".join(f"U+{ord(character):04X}" for character in symbol)
+
+
+def _nfc(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFC", text)

@@ -1,0 +1,60 @@
+"""What the labels of a model say about its texts: which parser, which case, which error rate. No text is read here."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+METRICS = ("wer", "cer")
+
+# The first words of the Unicode names of letters that are written without spaces between words.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "THAI", "LAO", "KHMER", "MYANMAR")
+
+
+def is_mark(character: str) -> bool:
+    """Whether it belongs to the character before it: an accent, a vowel sign."""
+    return unicodedata.category(character).startswith("M")
+
+
+def is_one_letter(label: str) -> bool:
+    """Whether a label stands for one character, perhaps with marks that Unicode cannot compose with it."""
+    return all(is_mark(character) for character in label[1:])
+
+
+def parser_of(labels: Iterable[str]) -> str:
+    """The name of the parser for texts in these labels: ``en`` where all letters are a to z, else ``base``.
+
+    Where a digit is a label, the model can write numbers as they are, so English rewriting would take them away: base.
+    """
+    characters = list(_characters(labels))
+    letters = [c for c in characters if c.isalpha() or is_mark(c)]
+    is_english = bool(letters) and all(c.isascii() for c in letters)
+    return "en" if is_english and not any(c.isdigit() for c in characters) else "base"
+
+
+def case_of(labels: Iterable[str]) -> Literal["lower", "upper", "kept"]:
+    """The case of the labels' letters; ``kept`` where they have both cases, or letters without case."""
+    letters = list(_characters(labels))
+    has_lower, has_upper = any(c != c.upper() for c in letters), any(c != c.lower() for c in letters)
+    if has_lower == has_upper:
+        return "kept"
+    return "lower" if has_lower else "upper"
+
+
+def main_metric(labels: Iterable[str]) -> Literal["wer", "cer"]:
+    """The error rate that counts for these labels: by characters (``cer``) where texts have no words to count.
+
+    That is where the space is no label, and where some letters are of a script that is written without spaces: Han,
+    Kana, Thai, Lao, Khmer, Burmese. Word error rates of such texts count whole sentences.
+    """
+    labels = list(labels)
+    has_words = " " in labels and not any(
+        unicodedata.name(c, "").startswith(_WITHOUT_SPACES) for c in _characters(labels)
+    )
+    return "wer" if has_words else "cer"
+
+
+def _characters(labels: Iterable[str]) -> Iterator[str]:
+    """The characters of all labels but those of whole words, such as ``<noise>``."""
+    return (character for label in labels if is_one_letter(label) for character in label)

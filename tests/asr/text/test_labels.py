@@ -1,0 +1,67 @@
+"""What labels say: the parser, the case, the error rate that counts."""
+
+import pytest
+
+from nemo_asr.text.labels import case_of, main_metric, parser_of
+
+ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]
+GERMAN = [*" abcdefghijklmnopqrstuvwxyzäöüß"]
+RUSSIAN = [*" абвгдеёжзийклмнопрстуфхцчшщъыьэюя"]
+CHINESE = [*"今天点气温很好"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "parser"),
+    [
+        (ENGLISH, "en"),
+        ([c.upper() for c in ENGLISH], "en"),
+        ([*ENGLISH, "<noise>", "[SPN]", "."], "en"),
+        (["a", "b", " "], "en"),
+        (GERMAN, "base"),
+        ([*ENGLISH, "é"], "base"),
+        (RUSSIAN, "base"),
+        (CHINESE, "base"),
+        ([*CHINESE, *ENGLISH], "base"),
+        ([*ENGLISH, *"0123456789"], "base"),  # the model can write numbers as they are
+        ([*ENGLISH, "a\u0328"], "base"),
+        ([*" 0123456789"], "base"),
+        (["<a>", "<b>"], "base"),
+    ],
+)
+def test_english_rewriting_is_for_labels_whose_letters_are_a_to_z(labels, parser):
+    assert parser_of(labels) == parser
+
+
+@pytest.mark.parametrize(
+    ("labels", "case"),
+    [
+        (ENGLISH, "lower"),
+        (GERMAN, "lower"),
+        ([*ENGLISH, "[SPN]"], "lower"),
+        ([c.upper() for c in RUSSIAN], "upper"),
+        ([*"abAB"], "kept"),
+        (CHINESE, "kept"),
+        ([*"กขค"], "kept"),
+    ],
+)
+def test_the_case_is_that_of_the_labels_letters(labels, case):
+    assert case_of(labels) == case
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric"),
+    [
+        (ENGLISH, "wer"),
+        (GERMAN, "wer"),
+        (RUSSIAN, "wer"),
+        ([*"가나다 "], "wer"),
+        (CHINESE, "cer"),
+        ([*CHINESE, *ENGLISH], "cer"),
+        ([*"กขค "], "cer"),
+        ([*"かな "], "cer"),
+        ([*"カナ "], "cer"),
+        ([*"abc"], "cer"),  # without a space there are no words
+    ],
+)
+def test_characters_count_where_texts_have_no_words(labels, metric):
+    assert main_metric(labels) == metric
