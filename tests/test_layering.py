@@ -55,7 +55,7 @@ ORDERS = {
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments, shipped < text, audio, features, models, argparse < decoding < scoring < data, report < recipe
+        arguments, shipped < text, audio, features, models < argparse < decoding < scoring < data, report < recipe
         < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",

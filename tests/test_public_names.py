@@ -148,7 +148,7 @@ IMPORT_PATHS = {
     """,
     "nemo_lite.utils.misc": "pad_to",
     "nemo_lite.utils.nemo_logging": "LogMode Logger logging",
-    "nemo_asr.argparse": "AsrArgParser EvalArgParser unique_tags",
+    "nemo_asr.argparse": "AsrArgParser EvalArgParser add_metric_option unique_tags",
     "nemo_asr.audio": "Audio read_audio trimmed",
     "nemo_asr.audio_preprocessing": """
         AudioPreprocessor AudioToMFCCPreprocessor AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor
@@ -170,7 +170,7 @@ IMPORT_PATHS = {
         ErrorCounts classification_accuracy classification_confusion_matrix count_errors word_error_rate
     """,
     "nemo_asr.recipe": "Recipe load_recipe",
-    "nemo_asr.text": "CharParser ENCharParser make_parser vocabulary",
+    "nemo_asr.text": "CharParser ENCharParser main_metric make_parser vocabulary",
 }
 
 

@@ -18,6 +18,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
+from nemo_asr.text import main_metric
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments, positive_int
@@ -64,7 +65,7 @@ def make_callbacks(
     callbacks: list[Callback] = [
         nemo.SimpleLossLoggerCallback(
             tensors=train.scored,
-            print_func=partial(monitor_asr_train_progress, labels=labels),
+            print_func=partial(monitor_asr_train_progress, labels=labels, eval_metric=args.eval_metric),
             get_tb_values=lambda values: [("loss", values[0])],
             step_freq=args.log_freq,
         )
@@ -86,7 +87,7 @@ def make_callbacks(
         nemo.EvaluatorCallback(
             eval_tensors=wires.scored,
             user_iter_callback=partial(process_evaluation_batch, labels=labels, scored=wires.scored),
-            user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag),
+            user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag, eval_metric=args.eval_metric),
             eval_step=args.eval_freq,
         )
         for tag, wires in evals.items()
@@ -105,6 +106,7 @@ def main() -> None:
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides)
+    args.eval_metric = args.eval_metric or main_metric(recipe.labels)
     train_data = make_data(args, recipe, args.train_dataset, training=True)
     eval_data = {
         tag: make_data(args, recipe, manifest, training=False)

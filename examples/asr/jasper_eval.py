@@ -14,9 +14,10 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import EvalArgParser, add_data_options, unique_tags
+from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
+from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.files import make_writable_folder, write_atomically
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
     add_data_options(parser)
+    add_metric_option(parser)
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
@@ -58,9 +60,12 @@ def main() -> None:
         assert scored.items is not None, "data layers of speech number their items"
         path = out / f"{tag}.transcripts.jsonl"
         write_transcripts(path, [data_layer.place_of(item) for item in scored.items], said, heard)
-        words, characters = count_errors(heard, said), count_errors(heard, said, use_cer=True)
-        errors = f"{words.insertions} insertions, {words.deletions} deletions, {words.substitutions} substitutions"
-        print(f"{tag}: WER {words.rate:.2%} ({errors} in {words.reference_length} words), CER {characters.rate:.2%}")
+        by_words = (args.eval_metric or main_metric(recipe.labels)) == "wer"
+        first, other = (count_errors(heard, said, use_cer=use_cer) for use_cer in (not by_words, by_words))
+        names, unit = ("WER", "CER") if by_words else ("CER", "WER"), "words" if by_words else "characters"
+        errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
+        rates = f"{names[0]} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {names[1]} {other.rate:.2%}"
+        print(f"{tag}: {rates}")
         print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
 
 

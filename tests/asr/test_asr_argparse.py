@@ -251,6 +251,13 @@ def test_both_spellings_of_the_local_rank_are_one_option(option, tmp_path, monke
     assert EvalArgParser().parse_args(args).local_rank == 1
 
 
+def test_the_error_rate_that_comes_first_can_be_chosen(capsys):
+    assert AsrArgParser().parse_args(NEEDED).eval_metric is None
+    assert AsrArgParser().parse_args([*NEEDED, "--eval_metric", "cer"]).eval_metric == "cer"
+    told = refusal(capsys, *NEEDED, "--eval_metric", "ser")
+    assert "argument --eval_metric: invalid choice: 'ser' (choose from" in told
+
+
 def test_the_help_shows_every_option_and_the_defaults(capsys):
     with pytest.raises(SystemExit) as stopped:
         AsrArgParser().parse_args(["--help"])

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from nemo_asr.shipped import config_path
+from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
@@ -36,7 +37,6 @@ _NEEDS = {
     "synced_bn_groupsize": ("synced_bn",),
 }
 _DEFAULT_BATCH_SIZE = 64
-
 
 # What some of the common options are in these scripts.
 _HELP = {
@@ -80,6 +80,7 @@ class AsrArgParser(NemoArgParser):
         add("--exp_name", default="Jasper", help="name of the run: its results go to WORK_DIR/EXP_NAME")
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
+        add_metric_option(self)
 
     def _add_training_options(self) -> None:
         add = self.add_argument
@@ -223,6 +224,12 @@ def add_data_options(parser: ArgumentParser) -> None:
         "a duration that is not its file's, or a path that does not start at the manifest's folder, is an error"
     )
     parser.add_argument("--strict_data", action="store_true", help=strict_help)
+
+
+def add_metric_option(parser: ArgumentParser) -> None:
+    """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
+    help_text = "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)"
+    parser.add_argument("--eval_metric", choices=METRICS, help=help_text)
 
 
 def unique_tags(manifests: Sequence[str]) -> list[str]:

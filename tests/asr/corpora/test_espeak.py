@@ -60,6 +60,13 @@ def test_an_unknown_voice_is_named(name):
         synthesizer.speak("hello", Voice(name))
 
 
+@pytest.mark.parametrize(("name", "text"), [("cmn", "今天天气很好"), ("de", "schöne Grüße"), ("ru", "добрый день")])
+def test_voices_of_other_languages_speak_their_script(name, text):
+    with Synthesizer(languages=[name]) as synthesizer:
+        whole, half = (synthesizer.speak(spoken, Voice(name)) for spoken in (text, text[: len(text) // 2]))
+    assert len(whole) > 1.2 * len(half) > 4000
+
+
 def test_the_letter_a_is_not_read_as_the_article():
     with Synthesizer() as synthesizer:
         article, letter = (synthesizer.speak(text, Voice("en-us")) for text in ("a b", synth._spoken("a b")))

@@ -11,7 +11,7 @@ from nemo_asr.data.audio_to_text import AudioToTextDataLayer
 from nemo_lite.backends.pytorch.data import Shard, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import SingleProcess
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
-from nemo_lite.errors import ConfigError, DataError, UsageError
+from nemo_lite.errors import ConfigError, DataError, UnknownNameError, UsageError
 
 DIGITS = Path(__file__).resolve().parents[3] / ".." / "shared/data/fsdd/test.json"
 NOISE = {"white_noise": {"prob": 1.0, "min_level": -30, "max_level": -20}}
@@ -214,6 +214,43 @@ def test_texts_outside_the_vocabulary_are_dropped_counted_and_shown(folder, caps
     told = capsys.readouterr()
     assert "dropped 1 with a text that the vocabulary cannot write (0.00 h: train.json:2)" in told.out
     assert '1 character outside the vocabulary: "q" x3' in told.err
+
+
+def test_chinese_texts_are_read_as_they_are_and_what_the_labels_lack_is_said_once(folder, capsys):
+    make_set(folder, 3, text="今天3点，气温20%")
+    layer = AudioToTextDataLayer("train.json", labels=list("今天点气温"), batch_size=3, shuffle=False)
+    told = capsys.readouterr().err
+    for _ in range(2):
+        (batch,) = batches_of(layer)
+        assert batch.values[2].tolist() == [[0, 1, 2, 3, 4]] * 3
+    shown = '"3" x3 "，" x3 "2" x3 "0" x3 "%" x3'
+    assert f"train.json: 5 characters outside the vocabulary: {shown}; they are left out of the texts" in told
+    assert "(read as Unicode NFC, case as written)" in told
+    assert "vocabulary" not in capsys.readouterr().err
+
+
+def test_the_parser_follows_from_the_labels_and_can_be_named(folder):
+    make_set(folder, 1, text="No 2 Äpfel")
+    capitals = [*" ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+    small = [label.lower() for label in capitals]
+
+    def read(labels, **arguments):
+        layer = AudioToTextDataLayer("train.json", labels=labels, batch_size=1, **arguments)
+        (batch,) = batches_of(layer)
+        return "".join(labels[i] for i in batch.values[2][0])
+
+    assert read(small) == "no two apfel"
+    assert read(capitals) == "NO TWO APFEL"
+    assert read([*small, "ä"]) == "no äpfel"
+    assert read([*small, "ä"], parser="en") == "no two äpfel"
+    assert read(small, parser="base") == "no pfel"
+    assert read(small, parser="none") == "o  pfel"
+    assert read(small, normalize_transcripts=False) == "o  pfel"
+
+
+def test_an_unknown_parser_is_named_before_the_manifest_is_read(folder):
+    with pytest.raises(UnknownNameError, match=r'parser "english" is not known; known: auto, base, en, none'):
+        AudioToTextDataLayer("none.json", labels=["a"], batch_size=1, parser="english")
 
 
 def test_labels_are_checked_before_the_manifest(folder):

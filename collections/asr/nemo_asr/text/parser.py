@@ -182,8 +182,8 @@ class CharParser:
         lost = [symbol for symbol in symbols if symbol not in self._ids]
         self.unknown.update(lost)
         found = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
-        ids = [i for i in found if i != self._blank_id]
-        return self._without_gaps(ids) if self._do_normalize and any(map(_is_sign, lost)) else ids
+        kept = [i for i in found if i != self._blank_id]
+        return self._without_gaps(kept) if self._do_normalize and any(map(_is_sign, lost)) else kept
 
     def _without_gaps(self, ids: list[int]) -> list[int]:
         """Single spaces between words: a dash or a number that was left out stood between two."""
