@@ -94,7 +94,8 @@ def make_callbacks(
     ]
     if args.run_dir:
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
-        callbacks.append(nemo_asr.BestModelCallback(args.run_dir / "model", model, card, config, manifests))
+        folder, metric = args.run_dir / "model", args.eval_metric
+        callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric))
     return callbacks
 
 

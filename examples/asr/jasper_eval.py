@@ -64,7 +64,9 @@ def main() -> None:
         first, other = (count_errors(heard, said, use_cer=use_cer) for use_cer in (not by_words, by_words))
         names, unit = ("WER", "CER") if by_words else ("CER", "WER"), "words" if by_words else "characters"
         errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
-        rates = f"{names[0]} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {names[1]} {other.rate:.2%}"
+        rates = (
+            f"{names[0]} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {names[1]} {other.rate:.2%}"
+        )
         print(f"{tag}: {rates}")
         print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
 
