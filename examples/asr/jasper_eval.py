@@ -31,6 +31,15 @@ def write_transcripts(path: Path, places: list[str], references: list[str], hypo
     write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))
 
 
+def describe_rates(heard: list[str], said: list[str], metric: str) -> str:
+    """Both error rates, the one that comes first with its errors."""
+    rates = {"wer": count_errors(heard, said), "cer": count_errors(heard, said, use_cer=True)}
+    first, unit = rates.pop(metric), "words" if metric == "wer" else "characters"
+    errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
+    others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
+    return f"{metric.upper()} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {others}"
+
+
 def main() -> None:
     """Evaluate every set, print its error rates, and write its transcripts."""
     parser = EvalArgParser(description="Word error rate of a trained model")
@@ -60,14 +69,8 @@ def main() -> None:
         assert scored.items is not None, "data layers of speech number their items"
         path = out / f"{tag}.transcripts.jsonl"
         write_transcripts(path, [data_layer.place_of(item) for item in scored.items], said, heard)
-        by_words = (args.eval_metric or main_metric(recipe.labels)) == "wer"
-        first, other = (count_errors(heard, said, use_cer=use_cer) for use_cer in (not by_words, by_words))
-        names, unit = ("WER", "CER") if by_words else ("CER", "WER"), "words" if by_words else "characters"
-        errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
-        rates = (
-            f"{names[0]} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {names[1]} {other.rate:.2%}"
-        )
-        print(f"{tag}: {rates}")
+        metric = args.eval_metric or main_metric(recipe.labels)
+        print(f"{tag}: {describe_rates(heard, said, metric)}")
         print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
 
 
