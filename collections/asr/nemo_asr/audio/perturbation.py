@@ -120,7 +120,12 @@ class TimeStretchPerturbation(_RatePerturbation):
 
 
 class GainPerturbation(Perturbation):
-    """Louder or softer by a gain drawn evenly between two levels in dB."""
+    """Louder or softer by a gain drawn evenly between two levels in dB.
+
+    Args:
+        min_gain_dbfs: lowest gain in dB.
+        max_gain_dbfs: highest gain in dB.
+    """
 
     def __init__(self, min_gain_dbfs: float = -10.0, max_gain_dbfs: float = 10.0) -> None:
         self._limits = _ordered("gain", min_gain_dbfs=min_gain_dbfs, max_gain_dbfs=max_gain_dbfs)
@@ -130,7 +135,12 @@ class GainPerturbation(Perturbation):
 
 
 class ShiftPerturbation(Perturbation):
-    """Earlier (above 0) or later (below 0) by some milliseconds, silence in the gap; not if nothing would be left."""
+    """Earlier (above 0) or later (below 0) by some milliseconds, silence in the gap; not if nothing would be left.
+
+    Args:
+        min_shift_ms: least shift in milliseconds.
+        max_shift_ms: greatest shift in milliseconds.
+    """
 
     def __init__(self, min_shift_ms: float = -5.0, max_shift_ms: float = 5.0) -> None:
         self._limits = _ordered("shift", min_shift_ms=min_shift_ms, max_shift_ms=max_shift_ms)
@@ -148,7 +158,12 @@ class ShiftPerturbation(Perturbation):
 
 
 class WhiteNoisePerturbation(Perturbation):
-    """White noise of a level drawn evenly between two levels in dB of full scale."""
+    """White noise of a level drawn evenly between two levels in dB of full scale.
+
+    Args:
+        min_level: lowest level in dB of full scale.
+        max_level: highest level in dB of full scale.
+    """
 
     def __init__(self, min_level: float = -90, max_level: float = -46) -> None:
         self._limits = _ordered("white_noise", min_level=min_level, max_level=max_level)

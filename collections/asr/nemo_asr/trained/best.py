@@ -23,9 +23,9 @@ _METRICS = ("wer", "cer", "loss")
 class BestModelCallback(NeMoCallback):
     """Writes the model folder whenever the first set is recognised with a lower error rate than ever before.
 
-    Without evaluation sets it writes the last weights, at the end. Put it behind the evaluators in the list of
-    callbacks, so that the rates of all sets are known when it writes. Ties keep the older model. A run that goes on
-    compares with what the folder holds; one that starts anew replaces it.
+    Without an evaluation that gives such a rate it writes the last weights, at the end. Put it behind the evaluators in
+    the list of callbacks, so that the rates of all sets are known when it writes. Ties keep the older model. A run that
+    goes on compares with what the folder holds; one that starts anew replaces it.
 
     Args:
         folder: the model folder.
@@ -96,8 +96,8 @@ class BestModelCallback(NeMoCallback):
         self._write_if_due(state)
 
     def on_action_end(self, state: ActionState) -> None:
-        """Write, if it is due or if no set decides."""
-        self._is_due = self._is_due or not self._manifests
+        """Write, if it is due, or if no evaluation has decided."""
+        self._is_due = self._is_due or self._best is None
         self._write_if_due(state)
 
     def _write_if_due(self, state: ActionState) -> None:

@@ -1,0 +1,157 @@
+"""The reference of all keys that a model's YAML may have, written from the constructors: their types, defaults, texts.
+
+python -m nemo_asr.recipe.reference > docs/en/configuration.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from nemo_asr.arguments import source_argument
+from nemo_asr.audio.augmentor import perturbation_types
+from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_asr.recipe.registry import KNOWN, ROLES, Known
+
+# Arguments that are no keys of a file: the script gives them.
+_NOT_IN_FILES = ("name", "rng", "batch_size")
+_INTRODUCTION = """# Configuration reference
+
+<!-- Written by `python -m nemo_asr.recipe.reference`; a test compares. Change the docstrings, then run it again. -->
+
+A model's YAML file has one section for each module, under the name of its class, and at its top level:
+
+| key | type | default | what it is |
+|---|---|---|---|
+| `model` | str | the file's name | name of the model |
+| `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
+| `labels` | list of str | needed | the vocabulary: a label's position is its id; the CTC blank is added behind it |
+
+A preprocessor and an encoder are needed; every other section may be left out. `labels`, `vocabulary`, `num_classes`,
+`feat_in`, `sample_rate` and `frame_splicing` of a section follow from the rest of the file and can be left out as well.
+Any key can be changed for one run:
+`--set AudioToMelSpectrogramPreprocessor.dither=0 --set JasperEncoder.jasper.0.dropout=0.1`.
+"""
+_DATA_NOTE = """The sub-sections `train` and `eval` have the same keys and win over those beside them.
+`batch_size` and the manifests come from the command line."""
+
+
+class Key(NamedTuple):
+    """A key of a section, as its constructor has it."""
+
+    name: str
+    type: str
+    default: str
+    text: str
+
+
+def keys_of(target: type) -> list[Key]:
+    """The keys of a section that is for this class, in the order of the constructor."""
+    texts, types = argument_texts(target), get_type_hints(target.__init__)  # type: ignore[misc]  # of the class itself
+    # Of the constructor: a class of ours may have a metaclass with another signature.
+    _, *parameters = inspect.signature(target.__init__).parameters.values()  # type: ignore[misc]  # of the class itself
+    return [
+        Key(each.name, _written(types[each.name]), _default_of(each), texts.get(each.name, ""))
+        for each in parameters
+        if each.name not in _NOT_IN_FILES
+    ]
+
+
+def argument_texts(target: type) -> dict[str, str]:
+    """What the docstring of a class says about each argument."""
+    docs = inspect.getdoc(target) or ""
+    block = re.search(r"^Args:\n((?:    .*\n|\n)*)", f"{docs}\n", re.MULTILINE)
+    texts: dict[str, str] = {}
+    for entry in re.findall(r"^    (\w[\w, ]*): (.*(?:\n {8}.*)*)", block[1] if block else "", re.MULTILINE):
+        texts |= dict.fromkeys(entry[0].split(", "), " ".join(entry[1].split()))
+    return texts
+
+
+def reference() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([_INTRODUCTION, *_sections(), *_blocks(), *_perturbations()])
+
+
+def _sections() -> Iterator[str]:
+    for role in ROLES:
+        for name, known in KNOWN.items():
+            if known.role == role and name == known.module_class.__name__:
+                yield from _section(name, known)
+
+
+def _section(name: str, known: Known) -> Iterator[str]:
+    older = [other for other, each in KNOWN.items() if each is known and other != name]
+    yield f"## {name}\n"
+    yield f"Role: {known.role}. {_summary(known.module_class)}" + (f" Older name: {', '.join(older)}." if older else "")
+    yield ""
+    keys = keys_of(known.module_class)
+    if known.role == "data layer":
+        yield f"{_DATA_NOTE}\n"
+        keys = [key for key in keys if key.name != source_argument(known.module_class)]
+    for argument, became in known.older.items():
+        values = ", ".join(f"`{value}` is `{became.newer}: {str(now).lower()}`" for value, now in became.values.items())
+        yield f"`{argument}` of older files: {values}.\n"
+    yield _table(keys)
+
+
+def _blocks() -> Iterator[str]:
+    yield "## Blocks of JasperEncoder\n"
+    yield "Each element of `jasper` is a mapping with these keys.\n"
+    yield _table(keys_of(JasperBlockSpec))
+
+
+def _perturbations() -> Iterator[str]:
+    yield "## Perturbations\n"
+    yield "`augmentor` of the data layer's `train` has a mapping under the name of each."
+    yield "`prob` in it (0 to 1) is how often it acts.\n"
+    for name, target in perturbation_types.items():
+        yield f"### {name}\n"
+        yield f"{_summary(target)}\n"
+        yield _table(keys_of(target))
+
+
+def _table(keys: list[Key]) -> str:
+    if not keys:
+        return "It has no keys.\n"
+    rows = [f"| `{key.name}` | {_escaped(key.type)} | {key.default} | {_escaped(key.text)} |" for key in keys]
+    return "\n".join(["| key | type | default | what it is |", "|---|---|---|---|", *rows, ""])
+
+
+def _summary(target: type) -> str:
+    return " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
+
+
+def _written(kind: object) -> str:
+    """A type as a reader of YAML knows it."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return ", ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join(_written(each) for each in arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "mapping"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"list of {_written(arguments[0])}"
+    return "null" if kind is NoneType else str(getattr(kind, "__name__", kind))
+
+
+def _default_of(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if default is parameter.empty:
+        return "needed"
+    return f"`{str(default).lower() if isinstance(default, bool) or default is None else default}`".replace(
+        "none", "null"
+    )
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r":class:`(\w+)`", r"`\1`", text.replace("``", "`")).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    import nemo_asr.known_modules  # noqa: F401 - registers the modules
+
+    print(reference(), end="")
