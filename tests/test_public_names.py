@@ -33,7 +33,7 @@ PUBLIC = {
         WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
         on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
         on_step_end
-        on_step_start
+        on_step_start show
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",

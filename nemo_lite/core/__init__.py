@@ -4,6 +4,7 @@ from nemo_lite.core import callbacks as callbacks
 from nemo_lite.core import neural_factory as neural_factory
 from nemo_lite.core import neural_modules as neural_modules
 from nemo_lite.core import neural_types as neural_types
+from nemo_lite.core import show as show
 from nemo_lite.core.callbacks import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks import EvaluatorCallback as EvaluatorCallback

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
@@ -63,6 +64,9 @@ class Dag:
         DagError: nothing asked for, no data layer, two data layers, or two modules of one given name.
     """
 
+    # Set by core/show/svg.py, which draws DAGs and is therefore above this file.
+    drawn: ClassVar[Callable[[Dag], str]]
+
     def __init__(self, outputs: Sequence[NmTensor]) -> None:
         if isinstance(outputs, NmTensor):
             raise DagError("a DAG is made from the wires asked for", got="one NmTensor", wanted="a list of them")
@@ -86,6 +90,10 @@ class Dag:
         for node in self.nodes:
             names.setdefault(node.module, node.name)
         return {name: module for module, name in names.items()}
+
+    def _repr_html_(self) -> str:
+        """The picture of the DAG, where a notebook shows it."""
+        return type(self).drawn(self)
 
     def __contains__(self, wire: NmTensor) -> bool:
         return wire.call in self._calls

@@ -42,6 +42,9 @@ def as_svg(dag: Dag, title: str = "") -> str:
     return _Drawing(View(dag), title).svg()
 
 
+Dag.drawn = as_svg
+
+
 def write_svg(path: str | Path, dag: Dag, title: str = "") -> None:
     """Write the picture to a file.
 

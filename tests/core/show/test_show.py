@@ -351,3 +351,8 @@ def test_two_wires_without_need_do_not_cross() -> None:
     svg = parsed(Dag([Add()(Layer(name="r")(right), Layer(name="l")(left))]))
     place = {text.text: float(text.get("x", "0")) for text in svg.iter(f"{SVG}text") if text.get("class") == "step"}
     assert place["l"] < place["r"]
+
+
+def test_a_notebook_shows_the_picture():
+    dag = recogniser()
+    assert dag._repr_html_() == as_svg(dag)

@@ -152,6 +152,4 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    import nemo_asr.known_modules  # noqa: F401 - registers the modules
-
     print(reference(), end="")
