@@ -62,7 +62,9 @@ ORDERS = {
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
         utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer < *
+        < check
     """,
+    "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
     "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",

@@ -58,7 +58,7 @@ PUBLIC = {
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe SpectrogramAugmentation Wires
         TrainedModel about_checkpoint connect describe leave_out_infeasible load_model load_recipe read_model
-        recipe_from_text register show_plan warn_of_infeasible without_weights word_error_rate
+        recipe_from_text register show_plan warn_of_infeasible warn_of_leaks without_weights word_error_rate
     """,
 }
 

@@ -122,6 +122,7 @@ def main() -> None:
     evals = {tag: nemo_asr.connect(model, data_layer) for tag, data_layer in eval_data.items()}
     for tag, wires in evals.items():
         nemo_asr.warn_of_infeasible(eval_data[tag], wires.log_probs)
+    factory.on_first(lambda: nemo_asr.warn_of_leaks(train_data, eval_data))
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs

@@ -4,6 +4,7 @@ import nemo_asr.known_modules
 from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
+from nemo_asr.data.check.leaks import warn_of_leaks as warn_of_leaks
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation

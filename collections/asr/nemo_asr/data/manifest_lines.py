@@ -174,8 +174,11 @@ class Scan(NamedTuple):
     durations: Seconds
 
 
-def scan(source: Source) -> Scan:
-    """Read a manifest from end to end. DataError with the first few lines that are not valid."""
+def scan(source: Source, invalid: list[str] | None = None) -> Scan:
+    """Read a manifest from end to end. DataError with the first few lines that are not valid.
+
+    Where ``invalid`` is given, it takes them, and the other lines are used.
+    """
     offsets, lines, durations = [], [], []
     problems: list[str] = []
     num_problems = num_lines = 0
@@ -193,7 +196,9 @@ def scan(source: Source) -> Scan:
         offsets.append(starts.astype(np.int64) + block_offset)
         lines.append(numbers)
         durations.append(seconds)
-    if num_problems:
+    if num_problems and invalid is not None and sum(map(len, lines)):
+        invalid += listed(problems, num_problems).splitlines()
+    elif num_problems:
         raise DataError(listed(problems, num_problems))
     if not sum(map(len, lines)):
         raise DataError("the manifest is empty", place=source.path, remedy="it needs one JSON object a line")

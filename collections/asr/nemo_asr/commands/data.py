@@ -1,0 +1,121 @@
+"""Check data sets, count what is in them, or make a corpus.
+
+The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
+manifests only, ``make`` runs a corpus maker.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import REMAINDER
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from itertools import combinations
+from typing import Any
+
+from nemo_asr.data.check import (
+    ExaminedSet,
+    Finding,
+    as_text,
+    draw_histograms,
+    examine,
+    findings_between,
+    findings_in,
+    statistics_of,
+)
+from nemo_asr.data.check.findings import findings_among
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils.argparse import OneLineParser, positive_int
+from nemo_lite.utils.files import write_atomically
+
+CORPORA = ("an4", "librispeech", "synth")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the subcommands; 0, or 1 where ``check`` found a problem."""
+    parser = OneLineParser(prog="nemo-lite data", description="Check, count or make data sets.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | make")
+    _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
+    stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
+    stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
+    _add_output(stats)
+    make = commands.add_parser("make", help="make a corpus with its manifests")
+    make.add_argument("corpus", metavar="CORPUS", help=f"one of: {', '.join(CORPORA)}")
+    make.add_argument("arguments", nargs=REMAINDER, help="its arguments; --help shows them")
+    options = parser.parse_args(arguments)
+    if options.command == "make":
+        return _make(options.corpus, options.arguments)
+    return _check(options) if options.command == "check" else _stats(options)
+
+
+def _add_check(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("manifests", nargs="*", help="the training set, then evaluation sets; several manifests are joined by commas")
+    add("--train", help="the training set, instead of the order")
+    add("--eval", nargs="+", default=[], help="evaluation sets, instead of the order")
+    strict_help = (
+        "a duration that is not its file's, or a path that does not start at the manifest's folder, is a problem"
+    )
+    add("--strict_data", action="store_true", help=strict_help)
+    add("--num_workers", type=positive_int, help="threads that read audio (default: one for each core)")
+    _add_output(parser)
+
+
+def _add_output(parser: OneLineParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw histograms into this file")
+
+
+def _check(options: Any) -> int:
+    train, *evaluations = _sets_asked_for(options)
+    arguments = {"strict": options.strict_data, "num_workers": options.num_workers, "show_progress": True}
+    sets = [examine(manifests, **arguments) if manifests else None for manifests in (train, *evaluations)]
+    findings = [finding for each in sets if each for finding in findings_in(each)]
+    first, *others = sets
+    for other in others:
+        if first and other:
+            findings += findings_between(first, other)
+    for one, another in combinations(others, 2):
+        if one and another:
+            findings += findings_among(one, another)
+    _tell(options, [each for each in sets if each], findings)
+    return int(any(finding.is_problem for finding in findings))
+
+
+def _sets_asked_for(options: Any) -> list[str]:
+    """The training set, '' where there is none, and the evaluation sets."""
+    named = [options.train or "", *options.eval] if options.train or options.eval else []
+    if named and options.manifests:
+        raise UsageError(
+            "sets are given by their order and by --train or --eval",
+            got=" ".join(options.manifests),
+            remedy="give all of them in one of the ways",
+        )
+    if not named and not options.manifests:
+        raise UsageError("no manifest is given", remedy="nemo-lite data check TRAIN.json EVAL.json ...")
+    return named or options.manifests
+
+
+def _stats(options: Any) -> int:
+    _tell(options, [examine(manifests, with_audio=False) for manifests in options.manifests], None)
+    return 0
+
+
+def _tell(options: Any, sets: Sequence[ExaminedSet], findings: Sequence[Finding] | None) -> None:
+    statistics = [statistics_of(each) for each in sets]
+    if options.json:
+        found = {} if findings is None else {"findings": [asdict(finding) for finding in findings]}
+        print(json.dumps({"sets": statistics, **found}, ensure_ascii=False, indent=1))
+    else:
+        print(as_text(statistics, findings))
+    if options.picture:
+        picture = draw_histograms(statistics)
+        write_atomically(options.picture, lambda path: path.write_text(picture, encoding="utf-8"))
+
+
+def _make(corpus: str, arguments: Sequence[str]) -> int:
+    if corpus not in CORPORA:
+        raise UnknownNameError("corpus", corpus, CORPORA, place="nemo-lite data make")
+    import_module(f"nemo_asr.corpora.{corpus}").main(arguments)
+    return 0

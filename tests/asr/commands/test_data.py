@@ -1,0 +1,85 @@
+"""nemo-lite data: exit codes, JSON, roles, and what it refuses."""
+
+import json
+
+import pytest
+from toys.checked_sets import add, sound, write_set
+
+from nemo_asr.commands.data import CORPORA, main
+from nemo_lite.errors import DataError, UnknownNameError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [add(tmp_path, f"{number}.wav", sound(number), text=f"word {number}") for number in range(6)]
+    for name, some in (("train.json", lines[:3]), ("dev.json", lines[3:5]), ("test.json", lines[5:])):
+        write_set(tmp_path, name, *some)
+    write_set(tmp_path, "leaky.json", lines[0], lines[4])
+    return tmp_path
+
+
+def test_clean_sets_give_0_and_a_leak_1(folder, capsys):
+    assert main(["check", "train.json", "dev.json", "test.json"]) == 0
+    assert capsys.readouterr().out.endswith("No problem found\n")
+    assert main(["check", "train.json", "leaky.json"]) == 1
+    told = capsys.readouterr().out
+    assert "1 of 2 utterances of leaky.json are recordings of the training set train.json" in told
+    assert "    leaky.json:1 = train.json:1 (0.wav)" in told
+
+
+def test_roles_are_given_by_order_or_by_name(folder, capsys):
+    assert main(["check", "--train", "train.json,dev.json", "--eval", "leaky.json", "test.json"]) == 1
+    assert "2 of 2 utterances of leaky.json" in capsys.readouterr().out
+    assert main(["check", "--eval", "leaky.json", "dev.json"]) == 0
+    assert "1 utterances of dev.json are recordings of leaky.json as well" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"by their order and by --train or --eval: got test\.json"):
+        main(["check", "test.json", "--train", "train.json"])
+    with pytest.raises(UsageError, match="no manifest is given"):
+        main(["check"])
+
+
+def test_json_holds_figures_and_all_findings(folder, capsys):
+    assert main(["check", "train.json", "leaky.json", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [each["utterances"] for each in found["sets"]] == [3, 2]
+    (leak,) = [finding for finding in found["findings"] if finding["is_problem"]]
+    assert (leak["kind"], leak["details"]) == ("leak", ["leaky.json:1 = train.json:1 (0.wav)"])
+
+
+def test_strict_data_makes_a_difference_a_problem(folder, capsys):
+    write_set(folder, "wrong.json", {"audio_filepath": "0.wav", "duration": 2.00275, "text": "a b"})
+    assert main(["check", "wrong.json"]) == 0
+    assert "wrong.json: 1 utterance of another duration than written" in capsys.readouterr().out
+    assert main(["check", "wrong.json", "--strict_data"]) == 1
+    assert "wrong.json:1: duration 2.00275 s disagrees with 0.wav" in capsys.readouterr().out
+
+
+def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
+    write_set(folder, "text.json", {"audio_filepath": "none.wav", "duration": 2.0, "text": "a b"})
+    assert main(["stats", "text.json", "train.json", "--picture", "sets.svg", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["utterances"] for each in found["sets"]] == [1, 3]
+    assert "findings" not in found
+    assert (folder / "sets.svg").read_text().startswith("<svg")
+
+
+def test_what_cannot_be_read_is_one_error(folder, capsys):
+    with pytest.raises(DataError, match=r"^trian\.json: the manifest does not exist \(did you mean train\.json\?\)"):
+        main(["check", "trian.json"])
+    with pytest.raises(DataError, match="the manifest is a folder"):
+        main(["stats", str(folder)])
+    with pytest.raises(SystemExit) as stopped:
+        main(["chek"])
+    assert stopped.value.code == 2
+    assert "invalid choice: 'chek'" in capsys.readouterr().err
+
+
+def test_make_runs_the_maker_of_the_name(folder, capsys):
+    for corpus in CORPORA:
+        with pytest.raises(SystemExit) as stopped:
+            main(["make", corpus, "--help"])
+        assert stopped.value.code == 0
+        assert f"python -m nemo_asr.corpora.{corpus}" in capsys.readouterr().out
+    with pytest.raises(UnknownNameError, match=r'corpus "an5" is not known; known: an4.*\(did you mean an4\?\)'):
+        main(["make", "an5"])

@@ -1,0 +1,39 @@
+"""Figures of a set."""
+
+import json
+
+import pytest
+from toys.checked_sets import add, sound, write_set
+
+from nemo_asr.data.check import examine, statistics_of
+
+
+def test_the_figures_are_those_of_the_recordings_and_texts(tmp_path):
+    lines = [
+        add(tmp_path, "a.wav", sound(1, 0.5), text="one two", speaker="ann"),
+        add(tmp_path, "b.wav", sound(2, 1.0, 8000), rate=8000, text="one", speaker="ann", duration=5.0),
+        add(tmp_path, "c.wav", sound(3, 1.5), text="one two", speaker=7),
+        {"audio_filepath": "none.wav", "duration": 9, "text": "x y z"},
+    ]
+    path = write_set(tmp_path, "train.json", *lines)
+    found = statistics_of(examine(path))
+    assert found == json.loads(json.dumps(found))
+    assert (found["name"], found["manifests"]) == (path, [path])
+    assert (found["utterances"], found["hours"]) == (3, pytest.approx(3.0 / 3600))
+    assert found["sample_rates"] == {"16000": 2, "8000": 1}
+    assert found["channels"] == {"1": 3}
+    assert found["speakers"] == {"ann": 2, "7": 1}
+    assert (found["words"], found["different_words"], found["different_texts"]) == (5, 2, 2)
+    assert found["characters"] == {"o": 5, "n": 3, "e": 3, " ": 2, "t": 2, "w": 2}
+    assert found["unit"] == "words"
+    seconds = found["seconds"]
+    assert [seconds[key] for key in ("least", "median", "mean", "most")] == pytest.approx([0.5, 1.0, 1.0, 1.5])
+    assert sum(seconds["histogram"]["counts"]) == 3
+    assert found["units_per_second"]["most"] == pytest.approx(4.0)
+
+
+def test_texts_without_spaces_are_counted_in_characters_and_without_audio_there_are_no_rates(tmp_path):
+    path = write_set(tmp_path, "train.json", add(tmp_path, "a.wav", sound(1), text="今天天气"))
+    found = statistics_of(examine(path, with_audio=False))
+    assert (found["unit"], found["units_per_second"]["median"]) == ("characters", 8.0)
+    assert "sample_rates" not in found
