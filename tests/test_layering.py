@@ -24,7 +24,8 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
-        launch, lr_policies, misc, helpers, files, digests < nemo_logging < argparse, decorators, exp_logging
+        launch, lr_policies, misc, helpers, files, digests, help_pages < nemo_logging
+        < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
@@ -55,8 +56,8 @@ ORDERS = {
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments, shipped < text, audio, features, models < argparse < decoding < scoring < data, report < recipe
-        < known_modules, corpora, transcription < trained < commands
+        arguments, shipped, option_pages < text, audio, features, models < argparse < decoding < scoring
+        < data, report < recipe < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -84,6 +85,7 @@ ORDERS = {
 IMPORTED_AS_A_WHOLE = ("nemo_lite.backends.pytorch.distributed.health",)
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
 LATE_IMPORTS = {
+    "argcomplete": "optional: completion of the options by a shell",
     "wandb": "optional: logging to Weights & Biases",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
@@ -34,16 +36,25 @@ _OF_THE_LAUNCH = (
 class OneLineParser(argparse.ArgumentParser):
     """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must.
 
-    ``--help`` shows the defaults.
+    ``--help`` shows the defaults; in pages, where a subclass sets ``help_pages``. With argcomplete installed, a shell
+    can complete the options.
     """
 
+    help_pages: HelpPages | None = None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"formatter_class": _WithDefaults, **kwargs})
+        has_help = kwargs.pop("add_help", True)
+        # Not argparse's own name, which Python 3.14 takes from __main__: a subcommand would lose its name.
+        kwargs.setdefault("prog", Path(sys.argv[0]).name)
+        super().__init__(*args, **{"formatter_class": PageFormatter, "add_help": False, **kwargs})
+        if has_help:
+            self.add_argument("-h", "--help", action=ShowHelp, help="show this and end")
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """As in argparse; an option that does not exist is answered with the nearest one."""
+        _complete(self)
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
@@ -187,6 +198,14 @@ def _has_checkpoints(folder: Path) -> bool:
     return folder.is_dir() and any(parse_checkpoint_name(file.name) for file in folder.iterdir())
 
 
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Where a shell asks for completions (it sets a variable), answer it and end the process."""
+    if "_ARGCOMPLETE" in os.environ and importlib.util.find_spec("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+
+
 def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     """What a :class:`LaunchedParser` read, as keyword arguments of ``NeuralModuleFactory``."""
     return {option: getattr(parsed, option) for option in _OF_THE_LAUNCH}
@@ -198,15 +217,9 @@ def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     return {**launch_arguments(parsed), **run, "shard_weights": parsed.shard_weights}
 
 
-class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Defaults are shown where there is something to show and the help does not do it itself."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        needs_no_default = action.default in (None, False, "") or "(default" in (action.help or "")
-        return action.help if needs_no_default else super()._get_help_string(action)
-
-
-def _number(parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str) -> Callable[[str], N]:
+def _number(
+    parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str, metavar: str = "N"
+) -> Callable[[str], N]:
     """An argparse type: a number within bounds; ``wanted`` completes "'x' is not ..."."""
 
     def checked(text: str) -> N:
@@ -218,15 +231,19 @@ def _number(parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str) -
             raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
         return value
 
+    checked.metavar = metavar  # type: ignore[attr-defined]  # what --help shows for a value
     return checked
 
 
 positive_int = _number(int, lambda value: value >= 1, "a whole number from 1")
 # Seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
 not_negative_int = _number(int, lambda value: 0 <= value < 2**63, "a whole number from 0")
-not_negative_float = _number(float, lambda value: 0 <= value < _LARGEST_FLOAT32, "a number from 0")
+not_negative_float = _number(float, lambda value: 0 <= value < _LARGEST_FLOAT32, "a number from 0", metavar="X")
 seconds = _number(
-    float, lambda value: 0 < value <= _WEEK_SECONDS, f"a number of seconds above 0, up to {_WEEK_SECONDS} (a week)"
+    float,
+    lambda value: 0 < value <= _WEEK_SECONDS,
+    f"a number of seconds above 0, up to {_WEEK_SECONDS} (a week)",
+    metavar="SECONDS",
 )
 
 

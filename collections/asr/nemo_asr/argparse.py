@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from nemo_asr.option_pages import TRAINING, USE
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType
@@ -61,6 +62,8 @@ class AsrArgParser(NemoArgParser):
     given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``; ``batch_size`` of one
     process, also with ``--global_batch_size``.
     """
+
+    help_pages = TRAINING
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Some of the common options mean less, or more, in these scripts: they are defined anew.
@@ -210,6 +213,8 @@ class AsrArgParser(NemoArgParser):
 
 class EvalArgParser(LaunchedParser):
     """The options of scripts that use a trained model."""
+
+    help_pages = USE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,0 +1,153 @@
+"""Help in pages that fit a screen: ``--help`` shows the most used options, ``--help GROUP`` the others of a group."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nemo_lite.errors import did_you_mean
+
+WIDTH = 100
+_LONGEST_CHOICES = 30  # characters; longer ones are listed in the help text
+_ALL = "all"
+
+
+class Group(NamedTuple):
+    """A page of the help: what it is about, and the destinations of the options on it, with spaces between them."""
+
+    summary: str
+    options: str
+
+
+@dataclass(frozen=True)
+class HelpPages:
+    """What each page shows. Positional arguments are on the first one, options of no group on ``other``.
+
+    Attributes:
+        most_used: destinations of the options that ``--help`` shows, with spaces between them.
+        groups: the pages by name.
+    """
+
+    most_used: str
+    groups: Mapping[str, Group]
+
+    def first(self, parser: argparse.ArgumentParser) -> str:
+        """What ``--help`` prints."""
+        by_name = _by_name(parser)
+        positional = [action for action in parser._actions if not action.option_strings]
+        text = _page(parser, "most used", [*positional, *_of(self.most_used, by_name)])
+        names = {name: group.summary for name, group in self._with_other(by_name).items()}
+        width = max(map(len, names))
+        lines = [f"  {name:{width}}  {summary}" for name, summary in {**names, _ALL: "everything"}.items()]
+        usage = f"usage: {parser.prog} {' '.join(_called(action) for action in positional)} [options]".replace(
+            "  ", " "
+        )
+        return "\n".join([usage, "", parser.description or "", "", text, "--help GROUP shows more:", *lines, ""])
+
+    def page(self, parser: argparse.ArgumentParser, name: str) -> str:
+        """What ``--help GROUP`` prints; "" where there is no such group."""
+        by_name = _by_name(parser)
+        groups = self._with_other(by_name)
+        wanted = groups if name == _ALL else {name: groups[name]} if name in groups else {}
+        return "\n".join(
+            _page(parser, f"{each} ({group.summary})", _of(group.options, by_name)) for each, group in wanted.items()
+        )
+
+    def near(self, parser: argparse.ArgumentParser, name: str) -> str:
+        """The names of the groups, with the one that is nearest to a wrong one."""
+        names = [*self._with_other(_by_name(parser)), _ALL]
+        return f"known: {', '.join(names)}{did_you_mean(name, names)}"
+
+    def _with_other(self, by_name: Mapping[str, argparse.Action]) -> dict[str, Group]:
+        """The groups of which the script has an option, and one for the options of none."""
+        grouped = {name for group in self.groups.values() for name in group.options.split()}
+        other = [name for name in by_name if name not in grouped]
+        groups = {name: group for name, group in self.groups.items() if _of(group.options, by_name)}
+        return {**groups, **({"other": Group("options of no group", " ".join(other))} if other else {})}
+
+
+class ShowHelp(argparse.Action):
+    """``--help``, and ``--help GROUP`` for a parser whose ``help_pages`` are there."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002  # argparse's name
+        super().__init__(
+            option_strings, argparse.SUPPRESS, nargs="?", help=help, default=argparse.SUPPRESS, metavar="GROUP"
+        )
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the page and end the script."""
+        pages: HelpPages | None = getattr(parser, "help_pages", None)
+        if pages is None:
+            parser.print_help()
+        else:
+            text = pages.page(parser, str(values)) if values else pages.first(parser)
+            if not text:
+                parser.error(
+                    f'argument --help: "{values}" is not a group of options; {pages.near(parser, str(values))}'
+                )
+            print(text, end="")
+        parser.exit()
+
+
+class PageFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Short placeholders, and defaults where there is something to show and the help does not do it itself."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 32, "width": WIDTH, **options})
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        needs_no_default = (
+            action.default in (None, False, "") or action.default == [] or "(default" in (action.help or "")
+        )
+        text = action.help if needs_no_default else super()._get_help_string(action)
+        if text is not None and _has_long_choices(action):
+            text += f" (one of {', '.join(map(str, action.choices or ()))})"
+        return text
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return str(getattr(action.type, "metavar", None) or _placeholder(action))
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        if action.metavar is None and _has_long_choices(action):
+            return lambda size: ("NAME",) * size
+        return super()._metavar_formatter(action, default_metavar)
+
+
+def _has_long_choices(action: argparse.Action) -> bool:
+    return len(",".join(map(str, action.choices or ()))) > _LONGEST_CHOICES
+
+
+def _placeholder(action: argparse.Action) -> str:
+    ends = {"dir": "FOLDER", "out": "FOLDER", "config": "FILE", "dataset": "MANIFEST", "datasets": "MANIFEST"}
+    return ends.get(action.dest.rpartition("_")[2], "TEXT")
+
+
+def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """The options but for ``--help``, by destination."""
+    options = (action for action in parser._actions if action.option_strings)
+    return {action.dest: action for action in options if not isinstance(action, ShowHelp)}
+
+
+def _called(action: argparse.Action) -> str:
+    name = action.metavar or action.dest
+    return f"{name} ..." if action.nargs in ("+", "*") else str(name)
+
+
+def _of(names: str, by_name: Mapping[str, argparse.Action]) -> list[argparse.Action]:
+    return [by_name[name] for name in names.split() if name in by_name]
+
+
+def _page(parser: argparse.ArgumentParser, title: str, actions: Iterable[argparse.Action]) -> str:
+    formatter = parser._get_formatter()
+    formatter.start_section(title)
+    formatter.add_arguments(actions)
+    formatter.end_section()
+    return formatter.format_help()

@@ -1,0 +1,42 @@
+"""Each page of the help of the speech scripts fits a screen, and each option is on one."""
+
+import re
+
+import pytest
+
+from nemo_asr.commands import eval as eval_command
+from nemo_asr.commands import train
+from nemo_asr.option_pages import TRAINING, USE
+
+SCREEN = (40, 100)  # lines, columns
+
+
+def shown(command, capsys, *page):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--help", *page])
+    read = capsys.readouterr()
+    assert stopped.value.code == 0, read.err
+    return read.out
+
+
+@pytest.mark.parametrize("command", [train, eval_command])
+def test_each_page_fits_a_screen(command, capsys):
+    first = shown(command, capsys)
+    names = re.findall(r"^  (\w+)  ", first.partition("--help GROUP shows more:\n")[2], re.MULTILINE)
+    assert len(names) >= 4
+    for page in [first, *(shown(command, capsys, name) for name in names if name != "all")]:
+        lines = page.splitlines()
+        assert 3 <= len(lines) <= SCREEN[0], page
+        assert max(map(len, lines)) <= SCREEN[1], page
+
+
+@pytest.mark.parametrize("command", [train, eval_command])
+def test_every_option_is_on_a_page(command, capsys):
+    """A new option is named in nemo_asr/option_pages.py."""
+    assert "\nother (" not in shown(command, capsys, "all")
+
+
+@pytest.mark.parametrize("pages", [TRAINING, USE])
+def test_no_option_is_on_two_pages(pages):
+    names = [name for group in pages.groups.values() for name in group.options.split()]
+    assert len(names) == len(set(names))
