@@ -38,7 +38,7 @@ ORDERS = {
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
-    "nemo_lite.core.tracking": "records < callback, metrics_file",
+    "nemo_lite.core.tracking": "records < *",
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
@@ -57,7 +57,7 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments, shipped, option_pages < text, audio, features, models < argparse < decoding < scoring
-        < data, report < recipe < known_modules, corpora, transcription < trained < commands
+        < data, report < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -87,6 +87,7 @@ IMPORTED_AS_A_WHOLE = ("nemo_lite.backends.pytorch.distributed.health",)
 LATE_IMPORTS = {
     "argcomplete": "optional: completion of the options by a shell",
     "wandb": "optional: logging to Weights & Biases",
+    "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "inflect": "slow to import; only texts with numbers pay for it",

@@ -27,7 +27,7 @@ PUBLIC = {
         WeightShareTransform backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
-        ActionCallback Backend CheckpointCallback Dag DeviceType EvaluatorCallback ModuleSaverCallback
+        ActionCallback Backend CheckpointCallback Collected Dag DeviceType EvaluatorCallback ModuleSaverCallback
         NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node Optimization Ports SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
         WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
@@ -37,7 +37,10 @@ PUBLIC = {
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
-    "nemo_lite.core.tracking": "MetricsFile Record Tracker Trackers TrackingCallback read_metrics",
+    "nemo_lite.core.tracking": """
+        MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers TrackingCallback WandbTracker
+        read_metrics
+    """,
     "nemo_lite.core.show": """
         as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg
     """,
@@ -56,9 +59,10 @@ PUBLIC = {
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
-        JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe SpectrogramAugmentation Wires
+        JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
         TrainedModel about_checkpoint connect describe leave_out_infeasible load_model load_recipe read_model
-        recipe_from_text register show_plan warn_of_infeasible warn_of_leaks without_weights word_error_rate
+        recipe_from_text register show_plan start_record trackers_of warn_of_infeasible warn_of_leaks without_weights
+        word_error_rate write_transcripts
     """,
 }
 
@@ -108,11 +112,10 @@ IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.tutorials": "L1Loss MSELoss RealFunctionDataLayer TaylorNet",
     "nemo_lite.config.values": "Config Key Keys Source dotted shown",
     "nemo_lite.core.callbacks": """
-        ActionCallback CallbackList CheckpointCallback EvaluatorCallback ModuleSaverCallback NeMoCallback SimpleLogger
-        SimpleLossLoggerCallback TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback
-        on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
-        on_step_end
-        on_step_start
+        ActionCallback CallbackList CheckpointCallback Collected EvaluatorCallback ModuleSaverCallback NeMoCallback
+        SimpleLogger SimpleLossLoggerCallback TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
+        WandbCallback on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
+        on_evaluation_end on_step_end on_step_start
     """,
     "nemo_lite.core.deprecated_callbacks": """
         ActionCallback EvaluatorCallback ModuleSaverCallback SimpleLossLoggerCallback UnfreezeCallback

@@ -61,7 +61,7 @@ def curves(work_dir: Path) -> dict[str, float]:
     above.plot([e.step for e in losses], [e.value for e in losses], color="tab:gray", label="training")
     last: dict[str, float] = {}
     for (name, words), color in zip(SETS.items(), ("tab:blue", "tab:orange"), strict=True):
-        loss, wer = (events.Scalars(f"Evaluation_{metric}_{name}") for metric in ("Loss", "WER"))
+        loss, wer = (events.Scalars(f"{name}/{value}") for value in ("loss", "wer"))
         above.plot([e.step for e in loss], [e.value for e in loss], color=color, label=words)
         below.plot([e.step for e in wer], [100 * e.value for e in wer], color=color, marker="o", label=words)
         last[name] = wer[-1].value

@@ -17,11 +17,12 @@ from typing import Any
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
-from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch, process_evaluation_epoch
+from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
 from nemo_asr.text import main_metric
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.tracking import TrackingCallback
 from nemo_lite.errors import reported_to_user
-from nemo_lite.utils.argparse import factory_arguments, positive_int
+from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.lr_policies import get_lr_policy
 
 
@@ -59,17 +60,20 @@ def make_callbacks(
     model: nemo_asr.Model,
     train: nemo_asr.Wires,
     evals: dict[str, nemo_asr.Wires],
+    eval_data: dict[str, nemo.DataLayerNM],
 ) -> list[Callback]:
-    """Training's progress, each validation set's error rate, checkpoints and the best model."""
+    """The run's records, each validation set's error rate, checkpoints and the best model."""
     labels, card, config = recipe.labels, nemo_asr.describe(recipe), recipe.config.as_yaml()
-    callbacks: list[Callback] = [
-        nemo.SimpleLossLoggerCallback(
+    trackers = nemo_asr.trackers_of(args, factory)
+    callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, nemo_asr.start_record(args, factory))]
+    if nemo.logging.style == "nemo":
+        logger = nemo.SimpleLossLoggerCallback(
             tensors=train.scored,
             print_func=partial(monitor_asr_train_progress, labels=labels, eval_metric=args.eval_metric),
             get_tb_values=lambda values: [("loss", values[0])],
             step_freq=args.log_freq,
         )
-    ]
+        callbacks.append(logger)
     if factory.checkpoint_dir is None:
         nemo.logging.warning("No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir")
     if factory.checkpoint_dir or args.load_dir:
@@ -83,12 +87,14 @@ def make_callbacks(
             )
         )
     # After the checkpoints: an evaluation that fails costs no weights.
+    transcripts = args.run_dir and args.run_dir / "transcripts"
     callbacks += [
         nemo.EvaluatorCallback(
             eval_tensors=wires.scored,
             user_iter_callback=partial(process_evaluation_batch, labels=labels, scored=wires.scored),
-            user_epochs_done_callback=partial(process_evaluation_epoch, tag=tag, eval_metric=args.eval_metric),
+            user_epochs_done_callback=nemo_asr.ScoredSet(tag, eval_data[tag], transcripts, args.eval_metric),
             eval_step=args.eval_freq,
+            name=tag,
         )
         for tag, wires in evals.items()
     ]
@@ -102,7 +108,6 @@ def make_callbacks(
 def main() -> None:
     """Train, or with --plan say what would be trained."""
     parser = AsrArgParser(description="Train a speech recogniser")
-    parser.add_argument("--log_freq", type=positive_int, default=25, help="steps between log lines about training")
     args = parser.parse_args()
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
@@ -138,7 +143,7 @@ def main() -> None:
         return
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=make_callbacks(args, factory, recipe, model, train, evals),
+        callbacks=make_callbacks(args, factory, recipe, model, train, evals, eval_data),
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={

@@ -8,8 +8,6 @@ Started by torchrun, the processes share the work; the result is the same.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import nemo_asr
@@ -20,15 +18,7 @@ from nemo_asr.metrics import count_errors
 from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
-from nemo_lite.utils.files import make_writable_folder, write_atomically
-
-
-def write_transcripts(path: Path, places: list[str], references: list[str], hypotheses: list[str]) -> None:
-    """One JSON object a line: where the utterance is written, what was said and what was recognised."""
-    rows = zip(places, references, hypotheses, strict=True)
-    objects = ({"place": place, "reference": said, "hypothesis": heard} for place, said, heard in rows)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
-    write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))
+from nemo_lite.utils.files import make_writable_folder
 
 
 def describe_rates(heard: list[str], said: list[str], metric: str) -> str:
@@ -68,7 +58,7 @@ def main() -> None:
         assert scored is not None, "infer has run"
         assert scored.items is not None, "data layers of speech number their items"
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, [data_layer.place_of(item) for item in scored.items], said, heard)
+        nemo_asr.write_transcripts(path, data_layer, scored.items, said, heard)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{tag}: {describe_rates(heard, said, metric)}")
         print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")

@@ -97,6 +97,10 @@ class ItemsSeen(Protocol):
     """Which items of a data layer an evaluation or inference computed. Known on rank 0."""
 
     @property
+    def items(self) -> list[int] | None:
+        """Their positions in data order; ``None`` where the data layer does not number them."""
+
+    @property
     def num_items(self) -> int | None:
         """How many items; ``None`` where the data layer does not number them.
 
@@ -113,10 +117,6 @@ class ItemsSeen(Protocol):
 
 class Inferred(ItemsSeen, Protocol):
     """Which items an inference computed."""
-
-    @property
-    def items(self) -> list[int] | None:
-        """Their positions in data order; ``None`` where the data layer does not number them."""
 
 
 class Evaluated(ItemsSeen, Protocol):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from nemo_lite.utils.nemo_logging import logging
@@ -43,7 +45,8 @@ def _warning_once(call: F, kind: str, name: str, version: str | float | None, ex
         nonlocal warned
         if not warned:
             warned = True
-            logging.warning("%s", text, stacklevel=2)
+            caller = sys._getframe(1)
+            logging.warning("%s:%d: %s", Path(caller.f_code.co_filename).name, caller.f_lineno, text, stacklevel=2)
         return call(*args, **kwargs)
 
     return warning_once  # type: ignore[return-value]  # functools.wraps keeps the signature, not the type variable

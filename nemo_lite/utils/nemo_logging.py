@@ -1,6 +1,9 @@
 """The ``logging`` object: NeMo's singleton, on top of the standard library's logging. No experiment folders here.
 
-A line reads ``[NeMo I 2026-01-01 12:00:00 train:17] message`` (level, local time, module and line of the caller).
+On a terminal a line is the message alone; warnings and errors are marked, and at level DEBUG the place in the source
+is shown. In the style "nemo" (:meth:`Logger.set_style`, or NEMO_LITE_LOG_STYLE=nemo) it reads
+``[NeMo I 2026-01-01 12:00:00 train:17] message``: level, local time, module and line of the caller. In files it always
+does, with the rank behind the line: ``train:17 rank:0]``.
 INFO and below go to stdout, the rest to stderr. Ranks above 0 (as the launcher's variables say) write to files only,
 unless NEMO_TESTING is set. NEMO_REDIRECT_LOGS_TO_STDERR sends everything to stderr.
 """
@@ -17,7 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils.launch import rank_in
+
+STYLES = ("plain", "nemo")
+LEVELS = ("debug", "info", "warning", "error")
 
 
 class LogMode(enum.Enum):
@@ -44,8 +51,9 @@ class Logger:
         self._logger = _logging.getLogger(name)
         self._logger.propagate = False
         self._once: set[str] = set()
-        self._stdout = _StandardStream("stdout")
-        self._stderr = _StandardStream("stderr")
+        self._style: str | None = None
+        self._stdout = _StandardStream("stdout", _TerminalFormatter(self))
+        self._stderr = _StandardStream("stderr", _TerminalFormatter(self))
         self._stdout.addFilter(lambda record: not _is_for_stderr(record))
         self._stderr.addFilter(_is_for_stderr)
         for handler in (self._stdout, self._stderr):
@@ -128,6 +136,24 @@ class Logger:
         finally:
             self.setLevel(before)
 
+    @property
+    def style(self) -> str:
+        """How lines look on a terminal: "plain" or "nemo"."""
+        return self._style or ("nemo" if os.environ.get("NEMO_LITE_LOG_STYLE", "").lower() == "nemo" else "plain")
+
+    def set_style(self, style: str | None) -> None:
+        """Show lines on a terminal as messages alone ("plain") or with NeMo's heads ("nemo").
+
+        Args:
+            style: one of the two; ``None``: what NEMO_LITE_LOG_STYLE says, by default "plain".
+
+        Raises:
+            UnknownNameError: another style.
+        """
+        if style is not None and style not in STYLES:
+            raise UnknownNameError("style of the log", style, STYLES)
+        self._style = style
+
     def add_stream_handlers(self) -> None:
         """Write to stdout and stderr (the default); a second call changes nothing."""
         for handler in (self._stdout, self._stderr):
@@ -156,7 +182,7 @@ class Logger:
         path = Path(log_file).absolute()
         if path not in self._files:
             handler = _logging.FileHandler(path, encoding="utf-8")
-            handler.setFormatter(_FORMATTER)
+            handler.setFormatter(_NemoFormatter(with_rank=True))
             self._files[path] = handler
             self._logger.addHandler(handler)
 
@@ -192,11 +218,11 @@ class Logger:
 class _StandardStream(_logging.StreamHandler[TextIO]):
     """Writes to the current ``sys.stdout`` or ``sys.stderr``, so that redirections take effect."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, formatter: _logging.Formatter) -> None:
         self.patched: TextIO | None = None
         self._name_in_sys = name
         super().__init__()
-        self.setFormatter(_FORMATTER)
+        self.setFormatter(formatter)
 
     @property
     def stream(self) -> TextIO:
@@ -221,17 +247,40 @@ class _PatchedStream:
         self._handler.patched = self._before
 
 
-class _Formatter(_logging.Formatter):
-    """``[NeMo I 2026-01-01 12:00:00 train:17] message``; with the rank where all ranks write."""
+class _NemoFormatter(_logging.Formatter):
+    """``[NeMo I 2026-01-01 12:00:00 train:17] message``; with the rank if asked to, or where all ranks write."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_rank: bool = False) -> None:
+        self._with_rank = with_rank
         super().__init__(
             "[NeMo %(levelname).1s %(asctime)s %(module)s:%(lineno)d%(rank)s] %(message)s", "%Y-%m-%d %H:%M:%S"
         )
 
     def formatMessage(self, record: _logging.LogRecord) -> str:  # noqa: N802 - the standard library's spelling
-        record.rank = f" rank:{rank_in(os.environ)}" if _is_set("NEMO_TESTING") else ""
+        is_shown = self._with_rank or _is_set("NEMO_TESTING")
+        record.rank = f" rank:{rank_in(os.environ)}" if is_shown else ""
         return super().formatMessage(record)
+
+
+class _TerminalFormatter(_logging.Formatter):
+    """The message, marked if it is a warning or an error; or NeMo's line, as the logger's style says."""
+
+    def __init__(self, logger: Logger) -> None:
+        super().__init__()
+        self._logger, self._nemo = logger, _NemoFormatter()
+
+    def format(self, record: _logging.LogRecord) -> str:
+        return self._nemo.format(record) if self._logger.style == "nemo" else super().format(record)
+
+    def formatMessage(self, record: _logging.LogRecord) -> str:  # noqa: N802 - the standard library's spelling
+        parts = []
+        if self._logger.isEnabledFor(_logging.DEBUG):
+            parts.append(f"[{record.module}:{record.lineno}]")
+        if _is_set("NEMO_TESTING"):
+            parts.append(f"[rank {rank_in(os.environ)}]")
+        if record.levelno >= _logging.WARNING:
+            parts.append("error:" if record.levelno >= _logging.ERROR else "warning:")
+        return " ".join([*parts, record.message])
 
 
 def _is_on_writing_rank(record: _logging.LogRecord) -> bool:
@@ -246,5 +295,4 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() not in ("", "0", "false", "no")
 
 
-_FORMATTER = _Formatter()
 logging = Logger()

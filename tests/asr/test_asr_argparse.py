@@ -7,7 +7,7 @@ from toys.launchers import no_launcher, slurm_task, torchrun
 from toys.lion import registered_lion
 
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
-from nemo_lite import DeviceType
+from nemo_lite import DeviceType, logging
 from nemo_lite.utils.argparse import OPTIMIZERS, launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
@@ -293,3 +293,38 @@ def test_the_help_shows_every_option_and_the_defaults(capsys):
 )
 def test_every_set_gets_a_tag_of_its_own(manifests, tags):
     assert unique_tags(manifests) == tags
+
+
+@pytest.mark.parametrize("package", ["wandb", "mlflow"])
+def test_a_service_whose_package_is_missing_ends_the_script_before_anything_is_read(package, capsys, monkeypatch):
+    monkeypatch.setattr("nemo_asr.argparse.find_spec", lambda name: None)
+    text = refusal(capsys, *NEEDED, "--track", package)
+    assert text == f"jasper.py: error: argument --track: {package} is not installed; pip install {package}\n"
+    start(monkeypatch, torchrun(1, 1))
+    assert parse("--track", package).track == [package], "only the first process records"
+
+
+def test_a_service_whose_package_is_there_is_taken(monkeypatch):
+    monkeypatch.setattr("nemo_asr.argparse.find_spec", lambda name: object())
+    assert parse("--track", "wandb", "mlflow").track == ["wandb", "mlflow"]
+
+
+def test_tensorboard_as_a_tracker_is_the_writer_of_events(capsys):
+    assert parse("--track", "tensorboard", "--work_dir", "runs").create_tb_writer is True
+    text = refusal(capsys, *NEEDED, "--track", "tensorboard")
+    assert "--track tensorboard needs a folder for the events; give --work_dir or --tensorboard_dir" in text
+    both = ("--track", "tensorboard", "--no-create_tb_writer", "--work_dir", "runs")
+    assert "--no-create_tb_writer contradicts --track tensorboard" in refusal(capsys, *NEEDED, *both)
+
+
+def test_level_and_style_of_the_log_are_set_before_anything_is_said(monkeypatch):
+    before = logging.get_verbosity()
+    try:
+        parse("--log_level", "debug", "--log_style", "nemo")
+        assert (logging.get_verbosity(), logging.style) == (logging.DEBUG, "nemo")
+        monkeypatch.setenv("NEMO_LITE_LOG_STYLE", "")
+        parse()
+        assert logging.style == "plain"
+    finally:
+        logging.setLevel(before)
+        logging.set_style(None)

@@ -1,17 +1,21 @@
 """jasper.py: every option has the effect that --help promises, in the spellings of both generations."""
 
+import json
 import re
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toys.tone_corpus import read_manifest, run_process, run_script, write_manifest
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
+from nemo_lite.core.tracking import read_metrics
 
 # Options that the parser turns into others.
 FOLDED = {
-    *("beta1", "beta2", "disable_mixed_precision", "exp_name", "global_batch_size", "imports", "num_gpus", "work_dir"),
+    *("beta1", "beta2", "disable_mixed_precision", "global_batch_size", "imports", "num_gpus", "work_dir"),
+    *("exp_name", "log_level", "log_style"),
 }
 
 
@@ -129,6 +133,64 @@ def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     assert saved == [f"checkpoint-STEP-{step}.json" for step in (2, 4, 6)]
 
 
+def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base, corpus, tmp_path):
+    finished = train(
+        *(*base, "--max_steps", 4, "--log_freq", 2, "--eval_datasets", corpus / "dev.json", "--eval_freq", 100),
+        *("--work_dir", "runs", "--log_style", "plain"),
+    )
+    lines = [line for line in finished.out.splitlines() if line.startswith(("epoch ", "dev  ", "Done: ", "  dev  "))]
+    rates = r"WER \d+\.\d %( \(best( .*)?\))?  CER \d+\.\d %"
+    step = r"epoch \d  step {}/4  loss [\d.]+  lr \d\.\de-\d  [\d.]+ audio-s/s  data \d+ %"
+    wanted = [f"dev  {rates}  n=4", *(step.format(number) for number in (1, 2, 4)), f"dev  {rates}  n=4"]
+    wanted += [r"Done: 4 steps, 2 epochs in .* s", f"  dev  {rates}"]
+    assert [re.fullmatch(pattern, line) is not None for pattern, line in zip(wanted, lines, strict=True)] == [True] * 7
+    assert not re.search(r"NeMo|\.py|=====|\d\.\d{6}|\w:\d+\]", finished.out)
+    (log,) = (tmp_path / "runs/Jasper").glob("log*.txt")
+    assert len(re.findall(r"^\[NeMo I .* rank:0\] epoch ", log.read_text(), re.MULTILINE)) == 3
+
+
+def test_a_run_leaves_its_records_and_the_transcripts_of_its_sets(base, corpus, tmp_path):
+    options = (
+        "--eval_datasets",
+        corpus / "dev.json",
+        corpus / "other.json",
+        "--work_dir",
+        "runs",
+        "--track",
+        "tensorboard",
+    )
+    finished = train(*base, *options)
+    records = [*read_metrics(tmp_path / "runs/Jasper/metrics.jsonl")]
+    assert [record["kind"] for record in records if record["kind"] in ("start", "end")] == ["start", "end"]
+    assert [record["loss"] for record in records if record["kind"] == "train"] == [*map(float, finished.losses)]
+    wers = [f"{100 * record['wer']:.2f}" for record in records if record["kind"] == "evaluation"]
+    assert wers == re.findall(r"Evaluation WER \w+: +([\d.]+)%", finished.out)
+    assert records[0]["arguments"]["batch_size"] == 4
+    assert (records[0]["precision"], records[0]["total_steps"], records[-1]["reason"]) == ("O0", 3, "finished")
+    for name in ("dev", "other"):
+        rows = (tmp_path / f"runs/Jasper/transcripts/{name}.transcripts.jsonl").read_text().splitlines()
+        assert [json.loads(row)["reference"] for row in rows] == [
+            line["text"] for line in read_manifest(corpus / f"{name}.json")
+        ]
+
+
+@pytest.mark.parametrize("style", ["plain", "nemo"])
+def test_both_styles_of_the_log_write_the_same_curves(style, base, corpus, tmp_path):
+    train(*base, "--eval_datasets", corpus / "dev.json", "--work_dir", "runs", "--log_style", style)
+    events = EventAccumulator(str(tmp_path / "runs/Jasper/tensorboard")).Reload()
+    assert {"loss", "param/lr", "misc/step_time", "misc/epoch", "dev/loss", "dev/wer", "dev/cer"} <= {
+        *events.Tags()["scalars"]
+    }
+    assert len(events.Scalars("loss")) == 3
+
+
+def test_the_level_hides_lines_or_shows_where_they_come_from(base):
+    assert train(*base, "--log_level", "warning", "--log_style", "plain").out == ""
+    assert re.search(
+        r"^\[terminal:\d+\] epoch 1", train(*base, "--log_level", "debug", "--log_style", "plain").out, re.M
+    )
+
+
 def test_max_steps_and_num_epochs_end_the_run(base, corpus):
     assert len(train(*base, "--max_steps", 5).losses) == 5
     epochs = [part if part != "--max_steps" else "--num_epochs" for part in base]
@@ -142,6 +204,7 @@ def test_a_run_leaves_its_log_its_command_its_configuration_events_and_a_checkpo
         "log_globalrank-0_localrank-0.txt",
         "cmd-args.log",
         "tones.yaml",
+        "metrics.jsonl",
         "events.out.",
         "JasperEncoder-STEP-3.safetensors",
         "JasperDecoderForCTC-STEP-3.safetensors",

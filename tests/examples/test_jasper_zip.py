@@ -70,9 +70,8 @@ def test_it_is_evaluated_and_transcribed(trained, zips, tmp_path):
     assert finished.code == 0, finished.err
     assert "dev: WER 0.00% (0 insertions, 0 deletions, 0 substitutions in 4 words)" in finished.out
     rows = [json.loads(line) for line in (tmp_path / "out/dev.transcripts.jsonl").read_text().splitlines()]
-    assert rows == [
-        {"place": f"{zips / 'dev.zip'}: {number:02}", "reference": text, "hypothesis": text}
-        for number, text in enumerate(TEXTS[:4])
+    assert [(row["place"], row["reference"], row["hypothesis"]) for row in rows] == [
+        (f"{zips / 'dev.zip'}: {number:02}", text, text) for number, text in enumerate(TEXTS[:4])
     ]
     record(tmp_path / "new.wav", "bac")
     finished = run_script("jasper_infer.py", *options, "new.wav")

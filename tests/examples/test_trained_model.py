@@ -50,7 +50,10 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     assert f"{tag}: 4 utterances, ids " in finished.out
     rows = [json.loads(line) for line in (tmp_path / f"out/folder/{tag}.transcripts.jsonl").read_text().splitlines()]
     assert rows == [
-        {"place": f"{corpus / 'dev.json'}:{number}", "reference": text, "hypothesis": text}
+        {
+            **{"place": f"{corpus / 'dev.json'}:{number}", "audio_filepath": str(corpus / f"dev{number - 1}.wav")},
+            **{"offset": None, "duration": pytest.approx(0.17 * len(text)), "reference": text, "hypothesis": text},
+        }
         for number, text in enumerate(TEXTS[:4], 1)
     ]
     wrong = [json.loads(line) for line in (tmp_path / "out/folder/dev.transcripts.jsonl").read_text().splitlines()]

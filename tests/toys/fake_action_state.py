@@ -115,6 +115,10 @@ class FakeEvaluated:
         return value
 
     @property
+    def items(self) -> list[int] | None:
+        return self._read(None if self._state.num_items is None else [*range(self._state.num_items)])
+
+    @property
     def num_items(self) -> int | None:
         return self._read(self._state.num_items)
 
@@ -248,5 +252,5 @@ def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps
 
 
 def messages(text: str) -> list[str]:
-    """What was logged, without the heads of the lines."""
-    return re.findall(r"\] (.*)", text)
+    """What was logged, without the marks of warnings and errors."""
+    return [re.sub(r"^(warning|error): ", "", line) for line in text.splitlines()]

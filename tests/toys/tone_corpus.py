@@ -21,6 +21,7 @@ from nemo_lite import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 ASR = ROOT / "examples" / "asr"
+STYLE = "NEMO_LITE_LOG_STYLE"
 FREQUENCIES = {"a": 500, "b": 1200, "c": 2600}  # Hz
 TEXTS = ["cab", "abba", "bc", "aabc", "caca", "bab", "ccb", "acb", "bbca", "cb", "abc", "cabb"]
 
@@ -86,8 +87,13 @@ def write_manifest(path: Path, lines: Sequence[object]) -> Path:
 
 
 def run_script(script: str, *args: object) -> Finished:
-    """Run one of the scripts in this process: importing torch for each would take seconds."""
-    before, code = sys.argv, 0
+    """Run one of the scripts in this process: importing torch for each would take seconds.
+
+    Its log has NeMo's style, in which losses have all their digits, unless ``--log_style`` is given.
+    """
+    before, code, level = sys.argv, 0, logging.get_verbosity()
+    style = os.environ.get(STYLE)
+    os.environ.setdefault(STYLE, "nemo")
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         sys.argv = [str(ASR / script), *map(str, args)]
         try:
@@ -96,14 +102,21 @@ def run_script(script: str, *args: object) -> Finished:
             code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
         finally:
             sys.argv = before
+            logging.setLevel(level)
+            logging.set_style(None)
+            if style is None:
+                del os.environ[STYLE]
             for log in Path.cwd().rglob("log_globalrank*.txt"):
                 logging.remove_file_handler(log)
     return Finished(code, out.getvalue(), err.getvalue())
 
 
 def run_process(script: str, *args: object, launcher: Sequence[str] = ()) -> Finished:
-    """Run one of the scripts as a user does; ``launcher``: words between ``python`` and the script."""
+    """Run one of the scripts as a user does, with the log as `run_script` has it.
+
+    ``launcher``: words between ``python`` and the script.
+    """
     command = [sys.executable, *launcher, str(ASR / script), *map(str, args)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'collections' / 'asr'}"}
+    environment = {STYLE: "nemo", **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'collections' / 'asr'}"}
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     return Finished(finished.returncode, finished.stdout, finished.stderr)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
+from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils import logging as exported
 from nemo_lite.utils.nemo_logging import Logger, LogMode
 
@@ -21,6 +22,7 @@ def logger(monkeypatch):
     no_launcher(monkeypatch)
     monkeypatch.delenv("NEMO_TESTING", raising=False)
     monkeypatch.delenv("NEMO_REDIRECT_LOGS_TO_STDERR", raising=False)
+    monkeypatch.delenv("NEMO_LITE_LOG_STYLE", raising=False)
     logger = Logger("nemo_lite.test_nemo_logging")
     yield logger
     logger.captureWarnings(False)
@@ -31,7 +33,51 @@ def test_the_exported_logging_is_one_object():
     assert isinstance(exported, Logger)
 
 
-def test_a_line_shows_level_time_module_line_and_message(logger, capsys):
+def test_a_line_is_the_message_and_what_is_wrong_is_marked(logger, capsys):
+    logger.info("step %d of %s", 3, "ten")
+    logger.debug("hidden")
+    for level in (logger.warning, logger.error, logger.critical):
+        level("x")
+    captured = capsys.readouterr()
+    assert captured.out == "step 3 of ten\n"
+    assert captured.err == "warning: x\nerror: x\nerror: x\n"
+
+
+def test_at_level_debug_a_line_shows_where_it_comes_from(logger, capsys):
+    logger.setLevel("DEBUG")
+    line_number = sys._getframe().f_lineno + 1
+    logger.debug("a")
+    logger.warning("b")
+    captured = capsys.readouterr()
+    assert captured.out == f"[test_nemo_logging:{line_number}] a\n"
+    assert captured.err == f"[test_nemo_logging:{line_number + 1}] warning: b\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "style"),
+    [
+        ("nemo", None, "nemo"),
+        ("NEMO", None, "nemo"),
+        ("", None, "plain"),
+        ("nemo", "plain", "plain"),
+        ("", "nemo", "nemo"),
+    ],
+)
+def test_the_style_is_that_of_the_call_or_of_the_environment(variable, asked, style, logger, capsys, monkeypatch):
+    monkeypatch.setenv("NEMO_LITE_LOG_STYLE", variable)
+    logger.set_style(asked)
+    logger.info("x")
+    assert logger.style == style
+    assert capsys.readouterr().out.startswith({"plain": "x", "nemo": "[NeMo I 2"}[style])
+
+
+def test_a_style_that_is_not_there_is_an_error(logger):
+    with pytest.raises(UnknownNameError, match='style of the log "nemmo" is not known; known: nemo, plain'):
+        logger.set_style("nemmo")
+
+
+def test_in_the_style_of_nemo_a_line_shows_level_time_module_line_and_message(logger, capsys):
+    logger.set_style("nemo")
     line_number = sys._getframe().f_lineno + 1
     logger.info("step %d of %s", 3, "ten")
     pattern = rf"\[NeMo I \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d test_nemo_logging:{line_number}\] step 3 of ten\n"
@@ -40,6 +86,7 @@ def test_a_line_shows_level_time_module_line_and_message(logger, capsys):
 
 @pytest.mark.parametrize("name", ["debug", "info", "warning", "error", "critical"])
 def test_every_method_reports_its_caller(logger, capsys, name):
+    logger.set_style("nemo")
     logger.setLevel(logger.DEBUG)
     line_number = sys._getframe().f_lineno + 1
     getattr(logger, name)("x")
@@ -51,6 +98,7 @@ def test_a_wrapper_can_report_its_own_caller(logger, capsys):
     def wrapper():
         logger.info("x", stacklevel=2)
 
+    logger.set_style("nemo")
     line_number = sys._getframe().f_lineno + 1
     wrapper()
     assert f":{line_number}]" in capsys.readouterr().out
@@ -83,7 +131,7 @@ def test_other_ranks_are_silent_but_for_their_files(environ, logger, capsys, mon
     logger.remove_file_handler(tmp_path / "log.txt")
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
-    assert "] x" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert re.search(r"^\[NeMo E .* rank:1\] x\n$", (tmp_path / "log.txt").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("environ", [{"RANK": "broken"}, slurm_batch(), slurm_task(0), openmpi(0)])
@@ -91,14 +139,16 @@ def test_the_first_rank_and_a_process_that_is_alone_write(environ, logger, capsy
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     logger.info("x")
-    assert "] x" in capsys.readouterr().out
+    assert capsys.readouterr().out == "x\n"
 
 
 def test_other_ranks_write_with_their_number_while_testing(logger, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("NEMO_TESTING", "1")
     logger.info("x")
-    assert "rank:1] x" in capsys.readouterr().out
+    logger.set_style("nemo")
+    logger.info("y")
+    assert re.fullmatch(r"\[rank 1\] x\n\[NeMo I .* rank:1\] y\n", capsys.readouterr().out)
 
 
 def test_verbosity_filters_and_is_restored_after_a_block(logger, capsys):
@@ -106,7 +156,7 @@ def test_verbosity_filters_and_is_restored_after_a_block(logger, capsys):
         logger.warning("hidden")
     logger.warning("shown")
     assert logger.get_verbosity() == logger.INFO
-    assert re.search(r"^\[NeMo W .*\] shown\n$", capsys.readouterr().err)
+    assert capsys.readouterr().err == "warning: shown\n"
 
 
 def test_once_writes_a_message_once(logger, capsys):
@@ -162,7 +212,7 @@ def test_captured_warnings_become_log_lines_with_their_own_place(logger, capsys)
         warnings.warn("old spelling", FutureWarning, stacklevel=1)
         logger.captureWarnings(False)
         shown = warnings.showwarning
-    assert re.search(r"\[NeMo W .* test_nemo_logging:\d+\] FutureWarning: old spelling", capsys.readouterr().err)
+    assert capsys.readouterr().err == "warning: FutureWarning: old spelling\n"
     assert shown != logger._log_warning
 
 

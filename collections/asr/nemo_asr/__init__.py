@@ -5,6 +5,7 @@ from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
 from nemo_asr.data.check.leaks import warn_of_leaks as warn_of_leaks
+from nemo_asr.data.transcripts_file import write_transcripts as write_transcripts
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
@@ -28,6 +29,9 @@ from nemo_asr.recipe.wiring import Model as Model
 from nemo_asr.recipe.wiring import Wires as Wires
 from nemo_asr.recipe.wiring import connect as connect
 from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate
+from nemo_asr.tracking import ScoredSet as ScoredSet
+from nemo_asr.tracking import start_record as start_record
+from nemo_asr.tracking import trackers_of as trackers_of
 from nemo_asr.trained.best import BestModelCallback as BestModelCallback
 from nemo_asr.trained.card import ModelCard as ModelCard
 from nemo_asr.trained.card import describe as describe

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
 from nemo_asr.option_pages import TRAINING, USE
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
-from nemo_lite import DeviceType
+from nemo_lite import DeviceType, logging
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
     LaunchedParser,
@@ -20,6 +21,7 @@ from nemo_lite.utils.argparse import (
     positive_int,
 )
 from nemo_lite.utils.launch import ProcessInfo
+from nemo_lite.utils.nemo_logging import LEVELS, STYLES
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {
@@ -73,6 +75,7 @@ class AsrArgParser(NemoArgParser):
         self.add_run_options(DeviceType)
         self._add_run_folders()
         add_data_options(self)
+        self._add_tracking_options()
         self._add_training_options()
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
@@ -84,6 +87,18 @@ class AsrArgParser(NemoArgParser):
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
         add_metric_option(self)
+
+    def _add_tracking_options(self) -> None:
+        _add_log_options(self)
+        add = self.add_argument
+        add("--log_freq", type=positive_int, default=25, help="steps between log lines about training")
+        add(
+            "--track",
+            nargs="+",
+            choices=("tensorboard", "wandb", "mlflow"),
+            default=[],
+            help="record the run there too",
+        )
 
     def _add_training_options(self) -> None:
         add = self.add_argument
@@ -114,6 +129,7 @@ class AsrArgParser(NemoArgParser):
 
     def check(self, parsed: Any) -> None:
         """The older options are folded into those they became, and everything is checked."""
+        _set_log(parsed)
         super().check(parsed)
         process = self.process_of(parsed)
         self._fold_older_options(parsed)
@@ -125,6 +141,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
+        self._check_trackers(parsed, process)
         self.check_checkpoints(parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
@@ -200,10 +217,21 @@ class AsrArgParser(NemoArgParser):
         if not parsed.cudnn_benchmark and parsed.random_seed is None:
             parsed.random_seed = 0
 
+    def _check_trackers(self, parsed: Any, process: ProcessInfo | None) -> None:
+        if process is None or process.is_first:  # the other processes record nothing
+            for package in {"wandb", "mlflow"}.intersection(parsed.track):
+                if find_spec(package) is None:
+                    self.error(f"argument --track: {package} is not installed; pip install {package}")
+
     def _fold_folders(self, parsed: Any) -> None:
+        if "tensorboard" in parsed.track:
+            if parsed.create_tb_writer is False:
+                self.error("--no-create_tb_writer contradicts --track tensorboard; leave one out")
+            parsed.create_tb_writer = True
         has_folder = bool(parsed.work_dir or parsed.tensorboard_dir)
         if parsed.create_tb_writer and not has_folder:
-            self.error("--create_tb_writer needs a folder for the events; give --work_dir or --tensorboard_dir")
+            option = "--track tensorboard" if "tensorboard" in parsed.track else "--create_tb_writer"
+            self.error(f"{option} needs a folder for the events; give --work_dir or --tensorboard_dir")
         if parsed.create_tb_writer is False and parsed.tensorboard_dir:
             self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
         if parsed.create_tb_writer is None:
@@ -221,6 +249,12 @@ class EvalArgParser(LaunchedParser):
         self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         self.add_run_options(DeviceType, load_dir="the model: a run's folder, a model folder or one of checkpoints")
+        _add_log_options(self)
+
+    def check(self, parsed: Any) -> None:
+        """The log is as asked for from here on."""
+        _set_log(parsed)
+        super().check(parsed)
 
 
 def add_data_options(parser: ArgumentParser) -> None:
@@ -265,6 +299,21 @@ def _numbered(tags: Sequence[str]) -> list[str]:
         is_taken = tags.count(tag) > 1
         numbered.append(next(c for c in candidates if c not in tags and c not in numbered) if is_taken else tag)
     return numbered
+
+
+def _add_log_options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--log_level", choices=LEVELS, help="least level of the lines that are shown (default: info)")
+    style_help = (
+        "lines on the terminal: messages alone, or with NeMo's heads and banners (default: NEMO_LITE_LOG_STYLE)"
+    )
+    add("--log_style", choices=STYLES, help=style_help)
+
+
+def _set_log(parsed: Any) -> None:
+    logging.set_style(parsed.log_style)
+    if parsed.log_level:
+        logging.setLevel(parsed.log_level.upper())
 
 
 def _beta(text: str) -> float:

@@ -46,7 +46,7 @@ TRAINING = HelpPages(
         "launching": _LAUNCHING,
         "logging": Group(
             "lines in the terminal, curves, trackers",
-            "log_freq log_level log_style create_tb_writer tensorboard_dir",
+            "log_freq log_level log_style track create_tb_writer tensorboard_dir",
         ),
         "older": Group(
             "options of NeMo's first generation",

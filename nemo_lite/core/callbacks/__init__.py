@@ -14,6 +14,7 @@ from nemo_lite.core.callbacks.base import on_step_end as on_step_end
 from nemo_lite.core.callbacks.base import on_step_start as on_step_start
 from nemo_lite.core.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks.checkpoint import ModuleSaverCallback as ModuleSaverCallback
+from nemo_lite.core.callbacks.evaluator import Collected as Collected
 from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
 from nemo_lite.core.callbacks.loggers import SimpleLogger as SimpleLogger
 from nemo_lite.core.callbacks.loggers import SimpleLossLoggerCallback as SimpleLossLoggerCallback

@@ -36,6 +36,17 @@ class _SoFar:
     evaluated_at_step: int | None = None
 
 
+class Collected(dict[str, Any]):
+    """What the user's functions have collected in an evaluation.
+
+    Attributes:
+        positions: of the evaluated items in data order, known to ``user_epochs_done_callback``; ``None`` where
+            the data layer does not number them.
+    """
+
+    positions: Sequence[int] | None = None
+
+
 class EvaluatorCallback(ActionCallback):
     """Evaluates a DAG over its own data layer: before the first step, while training, and at the end.
 
@@ -53,7 +64,7 @@ class EvaluatorCallback(ActionCallback):
         user_iter_callback: called for each round of batches, one of each process, with (values, ``collected``).
             ``values`` holds, by the wire's ``unique_name``, a list with one value for each process that had a batch,
             and ``"IS_FROM_DIST_EVAL"``: whether there are several ranks. ``collected`` is a dictionary that starts
-            empty at each evaluation.
+            empty at each evaluation: a :class:`Collected`.
         user_epochs_done_callback: called at the end with ``collected``; returns results by tag, or ``None``.
         tb_writer: where results go; by default the factory's writer.
         tb_writer_func: called with (writer, results, step) instead of writing numbers as scalars, texts as texts.
@@ -74,7 +85,7 @@ class EvaluatorCallback(ActionCallback):
         self,
         eval_tensors: NmTensor | Sequence[NmTensor],
         user_iter_callback: Callable[[dict[str, Any], dict[str, Any]], object],
-        user_epochs_done_callback: Callable[[dict[str, Any]], Mapping[str, Any] | None],
+        user_epochs_done_callback: Callable[[Collected], Mapping[str, Any] | None],
         tb_writer: TbWriter | None = None,
         tb_writer_func: Callable[[Any, Mapping[str, Any], int], object] | None = None,
         eval_step: int | None = None,
@@ -139,13 +150,18 @@ class EvaluatorCallback(ActionCallback):
         self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
         self._so_far = _SoFar()
 
+    @property
+    def _say(self) -> Callable[..., None]:
+        """A named result is told by other callbacks, unless the log is to look like NeMo's."""
+        return logging.info if self._name is None or logging.style == "nemo" else logging.debug
+
     def _evaluate(self, what: str, step: int) -> None:
         started = time.perf_counter()
-        self.action.on_first(lambda: logging.info("%s %s", what, "." * 30))
+        self.action.on_first(lambda: self._say("%s %s", what, "." * 30))
         evaluated: Evaluated = self.action.evaluate(self.eval_tensors)
         names = [wire.unique_name for wire in self.eval_tensors]
         is_distributed = self.action.world_size > 1
-        collected: dict[str, Any] = {}
+        collected = Collected()
         num_batches = 0
         for values in evaluated:
             num_batches += len(values[0])
@@ -155,14 +171,15 @@ class EvaluatorCallback(ActionCallback):
         self.action.publish(lambda: self._finish(evaluated, num_batches, collected, step, started))
 
     def _finish(
-        self, evaluated: Evaluated, num_batches: int, collected: dict[str, Any], step: int, started: float
+        self, evaluated: Evaluated, num_batches: int, collected: Collected, step: int, started: float
     ) -> EvaluationResult:
         # Before the user's function, which may fail where nothing was collected.
         self._certify(evaluated, num_batches)
+        collected.positions = evaluated.items
         results = self.user_done_callback(collected) or {}
         self._write({f"{self._name}/{tag}" if self._name else tag: each for tag, each in results.items()}, step)
         seconds = time.perf_counter() - started
-        logging.info("Evaluation time: %s seconds", seconds)
+        self._say("Evaluation time: %.1f seconds", seconds)
         return EvaluationResult(
             name=self._name or Dag(self.eval_tensors).data_layer.name,
             step=self._so_far.num_steps or step,
@@ -177,7 +194,7 @@ class EvaluatorCallback(ActionCallback):
             logging.warning("%s evaluated nothing: its data layer gave no batch", self._label)
             return
         scored = f"{num_batches} batches" if evaluated.num_items is None else f"{evaluated.num_items} items"
-        logging.info("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
+        self._say("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
         if not results:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nemo_lite.core.action_state import ActionState
@@ -26,12 +27,15 @@ class WandbRun:
         name: the run's name.
         project: the project's name.
         args: hyperparameters to keep with the run: a mapping, or what an argument parser gives.
+        folder: where the package keeps its files; by default it decides.
 
     Raises:
         UsageError: the package is not installed.
     """
 
-    def __init__(self, user: str, name: str | None, project: str | None, args: Any = None) -> None:
+    def __init__(
+        self, user: str, name: str | None, project: str | None, args: Any = None, folder: str | Path | None = None
+    ) -> None:
         try:
             import wandb
         except ImportError:
@@ -39,19 +43,32 @@ class WandbRun:
         self._wandb: Any = wandb
         self._user = user
         self._name, self._project, self._args = name, project, args
-        self._has_begun = False
+        self._folder = {} if folder is None else {"dir": str(folder)}
+        self._has_begun = self._is_own = False
 
-    def begin(self) -> None:
-        """Begin the run, or join the one that is there. The second time nothing happens."""
+    def begin(self, args: Any = None) -> None:
+        """Begin the run, or join the one that is there. The second time nothing happens.
+
+        Args:
+            args: hyperparameters that were not known when this object was made.
+        """
         if self._has_begun:
             return
         self._has_begun = True
         if self._wandb.run is None:
-            self._wandb.init(name=self._name, project=self._project)
+            self._wandb.init(name=self._name, project=self._project, **self._folder)
+            self._is_own = True
         else:
             logging.info("Logging to the Weights & Biases run that is open already")
-        if self._args is not None:
-            self._wandb.config.update(self._args)
+        for known in (self._args, args):
+            if known is not None:
+                self._wandb.config.update(known)
+
+    def finish(self, exit_code: int = 0) -> None:
+        """End the run, if it was begun here."""
+        if self._is_own:
+            self._is_own = False
+            self._wandb.finish(exit_code=exit_code)
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
         """Record values of a step."""

@@ -16,7 +16,7 @@ from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
 from nemo_asr.data.preflight import Infeasible
-from nemo_asr.data.utterances import Utterances
+from nemo_asr.data.utterances import Utterance, Utterances
 from nemo_asr.text.parser import CharParser, shown_symbols
 from nemo_lite.backends.pytorch.data import Batching, Counts, PlannedLoader, Shard, UnusableItems, budget_of, plans
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -143,6 +143,10 @@ class SpeechDataLayer(DataLayerNM):
     def place_of(self, item: int) -> str:
         """Where the utterance at a position comes from: ``manifest:line``."""
         return self.utterances.place(item)
+
+    def utterance_of(self, item: int) -> Utterance:
+        """The utterance at a position, without its audio. Reads its line again."""
+        return self.utterances.utterance(item)
 
     def id_of(self, item: int) -> str:
         """The same without folders: machines may keep the data in different ones."""

@@ -1,4 +1,4 @@
-"""Fixtures that several tests of callbacks share."""
+"""Fixtures that tests of callbacks and of tracking share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wires():
 def wandb(monkeypatch):
     """A fake wandb package that records its calls."""
     fake: Any = types.ModuleType("wandb")
-    fake.run, fake.inits, fake.logged, fake.hyperparameters = None, [], [], []
+    fake.run, fake.inits, fake.logged, fake.hyperparameters, fake.finished = None, [], [], [], []
 
     def init(**options):
         fake.run = options
@@ -27,6 +27,7 @@ def wandb(monkeypatch):
 
     fake.init = init
     fake.log = lambda values, step: fake.logged.append((step, values))
+    fake.finish = lambda exit_code: fake.finished.append(exit_code)
     fake.config = types.SimpleNamespace(update=fake.hyperparameters.append)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake

@@ -1,0 +1,45 @@
+"""Transcripts of an evaluated set in a file: what was said and what was recognised, a line for each utterance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_lite import DataLayerNM
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+
+
+def write_transcripts(
+    path: Path, data_layer: DataLayerNM, items: Sequence[int], references: Sequence[str], hypotheses: Sequence[str]
+) -> None:
+    """Write one JSON object a line, all or nothing: place, audio_filepath, offset, duration, reference, hypothesis.
+
+    Where the data layer knows no audio files, an object has only the place and the texts.
+
+    Args:
+        path: the file, made with its folder or replaced.
+        data_layer: where the utterances come from.
+        items: their positions in it.
+        references: what was said, one for each item.
+        hypotheses: what was recognised.
+
+    Raises:
+        UsageError: it cannot be written.
+        DataError: the manifest has changed since it was opened.
+    """
+    rows = zip(items, references, hypotheses, strict=True)
+    objects = ({**_about(data_layer, item), "reference": said, "hypothesis": heard} for item, said, heard in rows)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
+    make_writable_folder(path.parent)
+    write_atomically(path, lambda file: file.write_text(lines, encoding="utf-8"))
+
+
+def _about(data_layer: DataLayerNM, item: int) -> dict[str, Any]:
+    if not isinstance(data_layer, SpeechDataLayer):
+        return {"place": data_layer.place_of(item)}
+    utterance = data_layer.utterance_of(item)
+    where = {"offset": utterance.offset, "duration": utterance.duration}
+    return {"place": utterance.place, "audio_filepath": utterance.audio_path, **where}

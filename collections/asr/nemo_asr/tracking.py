@@ -1,0 +1,102 @@
+"""How a training of the speech scripts is recorded: which trackers its options ask for, and how a set is scored."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nemo_lite
+from nemo_asr.data.transcripts_file import write_transcripts
+from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, score_evaluation
+from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
+from nemo_lite.core import Collected
+from nemo_lite.core.tracking import (
+    MetricsFile,
+    MlflowTracker,
+    TensorboardTracker,
+    TerminalLines,
+    Tracker,
+    Trackers,
+    WandbTracker,
+)
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils.nemo_logging import LogMode
+
+
+def trackers_of(args: Namespace, factory: NeuralModuleFactory) -> Trackers:
+    """The terminal, RUN/metrics.jsonl, TensorBoard, and the services of ``--track``; with several ranks on rank 0.
+
+    Args:
+        args: what ``AsrArgParser`` gave.
+        factory: the run's.
+
+    Raises:
+        UsageError: a service's package is not installed.
+    """
+    return factory.on_first(lambda: Trackers(_trackers(args, factory))) or Trackers()
+
+
+def _trackers(args: Namespace, factory: NeuralModuleFactory) -> list[Tracker]:
+    trackers: list[Tracker] = []
+    if logging.style == "plain":  # else a SimpleLossLoggerCallback writes lines and events, as NeMo's scripts do
+        saved = args.run_dir or args.checkpoint_dir
+        use = f"Transcribe: nemo-lite transcribe {shlex.quote(str(saved))} FILES" if saved else ""
+        rates = sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)  # the one that counts comes first
+        trackers.append(TerminalLines(rates, use))
+        if factory.tb_writer is not None:
+            trackers.append(TensorboardTracker(factory.tb_writer))
+    if args.run_dir is not None:
+        trackers.append(MetricsFile(args.run_dir / "metrics.jsonl"))
+    if "wandb" in args.track:
+        trackers.append(WandbTracker(name=args.exp_name, folder=args.run_dir))
+    if "mlflow" in args.track:
+        trackers.append(MlflowTracker(name=args.exp_name))
+    return trackers
+
+
+def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:
+    """What the record of a run's start says beside its steps: arguments, versions, precision."""
+    plain = {name: value if _is_plain(value) else str(value) for name, value in sorted(vars(args).items())}
+    versions = {"nemo_lite": nemo_lite.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"arguments": plain, "versions": versions, "precision": factory.optim_level.short}
+
+
+class ScoredSet:
+    """Scores what an evaluation of a set collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    It gives ``loss``, ``wer`` and ``cer``, and writes the transcripts to a file, which each evaluation replaces. In the
+    log's style "nemo" it also logs the lines of ``process_evaluation_epoch``.
+
+    Args:
+        name: of the set.
+        data_layer: where it comes from.
+        folder: of ``NAME.transcripts.jsonl``; ``None`` writes none.
+        metric: ``wer`` or ``cer``: which of them NeMo's lines show.
+    """
+
+    def __init__(self, name: str, data_layer: DataLayerNM, folder: Path | None = None, metric: str = "wer") -> None:
+        self._name, self._data_layer, self._metric = name, data_layer, metric
+        self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
+
+    def __call__(self, collected: Collected) -> dict[str, float]:
+        """The set's loss and error rates."""
+        if logging.style == "nemo":
+            process_evaluation_epoch(collected, self._metric, self._name)
+        if self._path is not None and collected.positions is not None:
+            texts = collected.get("transcripts", []), collected.get("predictions", [])
+            try:
+                write_transcripts(self._path, self._data_layer, collected.positions, *texts)
+            except NemoLiteError as error:  # the run is worth more than these files
+                logging.warning("%s", error, mode=LogMode.ONCE)
+        return score_evaluation(collected)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,137 @@
+"""TerminalLines: records as lines for people: one a training step, one an evaluation, a summary at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_lite.core.tracking.records import FAILED, FINISHED, Record, Tracker
+from nemo_lite.utils import logging
+
+_GAP = "  "
+
+
+@dataclass
+class _Set:
+    """What the ``count`` evaluations of a set gave: the last values, and the best of each with its step."""
+
+    last: dict[str, float]
+    best: dict[str, tuple[float, int]]
+    count: int = 0
+    num_items: int | None = None
+
+
+class TerminalLines(Tracker):
+    """Logs a line for each training step and each evaluation that is recorded, and a summary at the end.
+
+    Args:
+        rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
+            an evaluation has none of them, its numbers are shown as they are.
+        use: how to use the model: a line of the summary, where something was saved.
+    """
+
+    def __init__(self, rates: Sequence[str] = (), use: str = "") -> None:
+        self._rates, self._use = rates, use
+        self._total_steps: int | None = None
+        self._sets: dict[str, _Set] = {}
+        self._model: Record | None = None
+        self._checkpoint: Record | None = None
+
+    def write(self, record: Record) -> None:
+        """Log what there is to say."""
+        kind = record["kind"]
+        if kind == "start":
+            self._total_steps = record.get("total_steps")
+        elif kind == "train":
+            logging.info("%s", self._training(record))
+        elif kind == "evaluation":
+            self._note(record)
+            logging.info("%s", self._evaluated(record["set"], with_count=True))
+        elif kind == "model":
+            self._model = record
+        elif kind == "checkpoint":
+            self._checkpoint = record
+        elif kind == "end" and record["reason"] != FAILED:
+            for line in self._summary(record):
+                logging.info("%s", line)
+
+    def _training(self, record: Record) -> str:
+        total = "" if self._total_steps is None else f"/{self._total_steps}"
+        return _GAP.join(
+            [
+                f"epoch {record['epoch']}",
+                f"step {record['step']}{total}",
+                f"loss {number(record['loss'])}",
+                f"lr {scientific(record['lr'])}",
+                f"{number(record['amount_per_second'], 3)} {record['amount_unit']}/s",
+                f"data {record['data_wait_share']:.0%}".replace("%", " %"),
+            ]
+        )
+
+    def _note(self, record: Record) -> None:
+        """Keep the numbers of an evaluation, and those that are the best so far: the lowest."""
+        about = ("step", "num_items", "seconds")
+        values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
+        found = self._sets.setdefault(record["set"], _Set({}, {}))
+        found.last, found.num_items, found.count = values, record.get("num_items"), found.count + 1
+        for name, value in values.items():
+            if math.isfinite(value) and (name not in found.best or value < found.best[name][0]):
+                found.best[name] = (value, record["step"])
+
+    def _evaluated(self, name: str, with_count: bool = False) -> str:
+        found = self._sets[name]
+        shown = [rate for rate in self._rates if rate in found.last]
+        parts = [self._rate(found, rate, with_best=rate == shown[0]) for rate in shown]
+        parts = parts or [f"{tag} {number(value)}" for tag, value in found.last.items()]
+        count = [f"n={found.num_items}"] if with_count and found.num_items is not None else []
+        return _GAP.join([name, *parts, *count])
+
+    def _rate(self, found: _Set, rate: str, with_best: bool) -> str:
+        text = f"{rate.upper()} {percent(found.last[rate])}"
+        if not with_best or rate not in found.best or found.count == 1:
+            return text
+        value, step = found.best[rate]
+        return f"{text} (best)" if value == found.last[rate] else f"{text} (best {percent(value)} at {step})"
+
+    def _summary(self, record: Record) -> list[str]:
+        done = f"{record['step']} steps, {record['epoch']} epochs in {duration(record['seconds'])}"
+        lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
+        lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
+        if self._checkpoint is not None:
+            lines.append(f"Last checkpoint: {self._checkpoint['path']}")
+        if self._model is not None:
+            lines.append(f"Best model: {self._model['path']} ({self._about_the_model(self._model)})")
+        if self._use and (self._model or self._checkpoint):
+            lines.append(self._use)
+        return lines
+
+    def _about_the_model(self, record: Mapping[str, object]) -> str:
+        metric, value = str(record["metric"]), record["value"]
+        shown = percent(value) if metric in self._rates and isinstance(value, float) else value
+        return f"{metric.upper()} {shown} of {record['set']}, step {record['step']}"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """At most so many significant digits, and no exponent between 0.001 and a million."""
+    return f"{value:.0f}" if 10 ** (digits - 1) <= abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def scientific(value: float) -> str:
+    """``1.2e-2``."""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def percent(rate: float) -> str:
+    """A fraction of 1 as ``12.4 %``; below 1 % with two decimals."""
+    return f"{100 * rate:.{1 if not rate or rate >= 0.01 else 2}f} %"
+
+
+def duration(seconds: float) -> str:
+    """``2 h 5 min``, ``4 min 10 s`` or ``3.2 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

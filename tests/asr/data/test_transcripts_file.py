@@ -1,0 +1,52 @@
+"""Transcripts of a set: a line for each utterance, with where its audio is."""
+
+import json
+
+import pytest
+from toys.tone_corpus import TEXTS, make_corpus
+
+import nemo_asr
+from nemo_lite import DataLayerNM
+from nemo_lite.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory):
+    folder = make_corpus(tmp_path_factory.mktemp("tones"))
+    return folder, nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), labels=list(" abc"), batch_size=2)
+
+
+def test_a_line_has_place_audio_and_texts(dev, tmp_path):
+    folder, data_layer = dev
+    path = tmp_path / "new" / "dev.transcripts.jsonl"
+    nemo_asr.write_transcripts(path, data_layer, [0, 2], ["cab", "bc"], ["cä", ""])
+    assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] == [
+        {
+            **{"place": f"{folder / 'dev.json'}:{row + 1}", "audio_filepath": str(folder / f"dev{row}.wav")},
+            **{"offset": None, "duration": pytest.approx(0.17 * len(TEXTS[row]))},
+            **{"reference": TEXTS[row], "hypothesis": heard},
+        }
+        for row, heard in ((0, "cä"), (2, ""))
+    ]
+    nemo_asr.write_transcripts(path, data_layer, [1], ["abba"], ["a"])
+    assert len(path.read_text().splitlines()) == 1, "replaced"
+
+
+def test_a_data_layer_without_files_gives_places_and_texts(tmp_path):
+    class Words(DataLayerNM):
+        output_ports = {}
+
+        def __len__(self):
+            return 1
+
+        def place_of(self, item):
+            return f"word {item}"
+
+    nemo_asr.write_transcripts(tmp_path / "t.jsonl", Words(), [0], ["a"], ["b"])
+    assert json.loads((tmp_path / "t.jsonl").read_text()) == {"place": "word 0", "reference": "a", "hypothesis": "b"}
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(dev, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file: there is a file where a folder is wanted"):
+        nemo_asr.write_transcripts(tmp_path / "file" / "t.jsonl", dev[1], [0], ["a"], ["b"])

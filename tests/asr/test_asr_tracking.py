@@ -1,0 +1,120 @@
+"""What a training of the speech scripts records, and what of it may fail."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from toys.evaluated_texts import LABELS, wires
+from toys.fake_action_state import Writer
+from toys.tone_corpus import make_corpus
+
+import nemo_asr
+from nemo_asr.helpers import process_evaluation_batch
+from nemo_lite import logging
+from nemo_lite.core import Collected, Optimization
+from nemo_lite.core.tracking import Trackers
+
+
+class Factory:
+    """What is needed of a factory: rank 0 of a run."""
+
+    tb_writer: Writer | None = None
+    optim_level = Optimization.mxprO1
+    is_first = True
+
+    def on_first(self, make):
+        return make() if self.is_first else None
+
+
+@pytest.fixture
+def args(tmp_path):
+    return Namespace(
+        run_dir=tmp_path, checkpoint_dir=None, track=[], exp_name="mine", eval_metric="wer", placement=object
+    )
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory):
+    folder = make_corpus(tmp_path_factory.mktemp("tones"))
+    return nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), labels=list(" abc"), batch_size=2)
+
+
+@pytest.fixture
+def collected():
+    gathered = Collected()
+    process_evaluation_batch(wires(["ab", "c"], ["ab", "ca"], loss=2.0), gathered, LABELS)
+    gathered.positions = [0, 3]
+    return gathered
+
+
+def test_a_run_is_recorded_in_its_folder_on_the_terminal_and_in_its_events(args, tmp_path, capsys):
+    factory, writer = Factory(), Writer()
+    factory.tb_writer = writer
+    trackers = nemo_asr.trackers_of(args, factory)
+    numbers = {"loss": 2.0, "lr": 0.1, "amount_per_second": 1.0, "data_wait_share": 0.0, "step_seconds": 1.0}
+    trackers.record("train", step=1, epoch=1, amount_unit="audio-s", **numbers)
+    trackers.record("checkpoint", step=1, epoch=1, path="x")
+    trackers.record("end", step=1, epoch=1, seconds=1.0, reason="finished")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert writer.of("loss") == [(2.0, 1)]
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("epoch 1  step 1  loss 2  ")
+    assert told[-1] == f"Transcribe: nemo-lite transcribe {tmp_path} FILES"
+
+
+def test_other_ranks_and_a_run_without_a_folder_write_no_file(args, tmp_path):
+    factory = Factory()
+    factory.is_first = False
+    nemo_asr.trackers_of(args, factory).record("start", total_steps=1)
+    args.run_dir = None
+    nemo_asr.trackers_of(args, Factory()).record("start", total_steps=1)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_services_get_the_runs_name(args, monkeypatch):
+    made = []
+
+    def service(**options):
+        made.append(options)
+
+    monkeypatch.setattr("nemo_asr.tracking.WandbTracker", service)
+    monkeypatch.setattr("nemo_asr.tracking.MlflowTracker", service)
+    args.track = ["mlflow", "wandb"]
+    assert isinstance(nemo_asr.trackers_of(args, Factory()), Trackers)
+    assert made == [{"name": "mine", "folder": args.run_dir}, {"name": "mine"}]
+
+
+def test_the_start_says_arguments_versions_and_precision(args):
+    started = nemo_asr.start_record(args, Factory())
+    assert json.loads(json.dumps(started)) == started
+    assert started["arguments"]["run_dir"] == str(args.run_dir)
+    assert started["precision"] == "O1"
+    assert sorted(started["versions"]) == ["nemo_lite", "python", "torch"]
+
+
+def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, capsys):
+    rates = nemo_asr.ScoredSet("dev", dev, tmp_path / "transcripts")(collected)
+    assert rates == {"loss": 2.0, "wer": 0.5, "cer": 0.25}
+    rows = [json.loads(line) for line in (tmp_path / "transcripts/dev.transcripts.jsonl").read_text().splitlines()]
+    assert [(Path(row["audio_filepath"]).name, row["reference"], row["hypothesis"]) for row in rows] == [
+        ("dev0.wav", "ab", "ab"),
+        ("dev3.wav", "ca", "c"),
+    ]
+    assert capsys.readouterr().out == ""
+
+
+def test_nemos_lines_are_logged_in_nemos_style(collected, dev, capsys):
+    logging.set_style("nemo")
+    try:
+        nemo_asr.ScoredSet("dev", dev)(collected)
+    finally:
+        logging.set_style(None)
+    assert "] ==========>>>>>>Evaluation WER dev:  50.00%" in capsys.readouterr().out
+
+
+def test_transcripts_that_cannot_be_written_cost_one_warning(collected, dev, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    scored = nemo_asr.ScoredSet("dev", dev, tmp_path / "file")
+    assert scored(collected) == scored(collected)
+    assert capsys.readouterr().err.count("there is a file where a folder is wanted") == 1

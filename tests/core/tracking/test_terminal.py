@@ -1,0 +1,126 @@
+"""TerminalLines: what a person reads of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from nemo_lite.core.tracking import TerminalLines
+from nemo_lite.core.tracking.terminal import duration, number, percent, scientific
+
+TRAIN = {
+    **{"kind": "train", "step": 100, "epoch": 3, "loss": 29.6512345, "lr": 0.012, "amount_per_second": 243.7},
+    **{"amount_unit": "audio-s", "data_wait_share": 0.0123, "step_seconds": 0.4},
+}
+
+
+def evaluation(step, wer, name="dev-clean", **more):
+    values = {"loss": 3.5, "wer": wer, "cer": 0.0421, "num_items": 2703, "digest": "ab", "seconds": 1.5, **more}
+    return {"kind": "evaluation", "step": step, "set": name, **values}
+
+
+def end(reason="finished"):
+    return {"kind": "end", "step": 145, "epoch": 4, "seconds": 250.0, "reason": reason}
+
+
+@pytest.fixture
+def told(capsys):
+    """The lines that records give."""
+
+    def tell(*records, **options):
+        terminal = TerminalLines(rates=("wer", "cer"), **options)
+        for record in records:
+            terminal.write(record)
+        return capsys.readouterr().out.splitlines()
+
+    return tell
+
+
+def test_a_step_is_one_line(told):
+    start = {"kind": "start", "total_steps": 145}
+    line = "epoch 3  step 100/145  loss 29.65  lr 1.2e-2  244 audio-s/s  data 1 %"
+    assert told(start, TRAIN) == [line]
+    assert told(TRAIN) == [line.replace("/145", "")]
+
+
+def test_an_evaluation_is_one_line_with_the_best_one_before(told):
+    assert told(evaluation(0, 1.0), evaluation(900, 0.121), evaluation(1000, 0.124)) == [
+        "dev-clean  WER 100.0 %  CER 4.2 %  n=2703",
+        "dev-clean  WER 12.1 % (best)  CER 4.2 %  n=2703",
+        "dev-clean  WER 12.4 % (best 12.1 % at 900)  CER 4.2 %  n=2703",
+    ]
+
+
+def test_each_set_has_a_best_of_its_own_and_the_first_of_equals_stays(told):
+    lines = told(
+        evaluation(1, 0.2), evaluation(1, 0.5, "dev-other"), evaluation(2, 0.2), evaluation(2, 0.4, "dev-other")
+    )
+    assert lines[2:] == [
+        "dev-clean  WER 20.0 % (best)  CER 4.2 %  n=2703",
+        "dev-other  WER 40.0 % (best)  CER 4.2 %  n=2703",
+    ]
+
+
+def test_the_rate_that_counts_comes_first(capsys):
+    terminal = TerminalLines(rates=("cer", "wer"))
+    terminal.write(evaluation(1, 0.2))
+    assert capsys.readouterr().out == "dev-clean  CER 4.2 %  WER 20.0 %  n=2703\n"
+
+
+def test_other_values_are_shown_as_they_are_and_an_infinite_rate_is_no_best(told):
+    other = {"kind": "evaluation", "step": 1, "set": "points", "mse": 0.123456, "note": "x", "num_items": None}
+    assert told(other, evaluation(1, float("inf"), num_items=None)) == [
+        "points  mse 0.1235",
+        "dev-clean  WER inf %  CER 4.2 %",
+    ]
+
+
+def test_the_end_is_a_summary_with_the_way_to_use_the_model(told):
+    model = {"kind": "model", "step": 900, "set": "dev-clean", "metric": "wer", "value": 0.121, "path": "runs/a/model"}
+    checkpoint = {"kind": "checkpoint", "step": 145, "epoch": 4, "path": "runs/a/checkpoints/checkpoint-STEP-145.json"}
+    lines = told(
+        evaluation(900, 0.121),
+        model,
+        evaluation(145, 0.124),
+        checkpoint,
+        end(),
+        use="Transcribe: nemo-lite transcribe runs/a FILES",
+    )
+    assert lines[2:] == [
+        "Done: 145 steps, 4 epochs in 4 min 10 s",
+        "  dev-clean  WER 12.4 % (best 12.1 % at 900)  CER 4.2 %",
+        "Last checkpoint: runs/a/checkpoints/checkpoint-STEP-145.json",
+        "Best model: runs/a/model (WER 12.1 % of dev-clean, step 900)",
+        "Transcribe: nemo-lite transcribe runs/a FILES",
+    ]
+
+
+def test_a_run_that_saved_nothing_has_nothing_to_use(told):
+    assert told(end(), use="Transcribe: ...") == ["Done: 145 steps, 4 epochs in 4 min 10 s"]
+
+
+def test_a_run_that_was_stopped_says_why_and_one_that_failed_has_no_summary(told):
+    assert told(end("no progress")) == ["Stopped: no progress; 145 steps, 4 epochs in 4 min 10 s"]
+    assert told(end("failed")) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (number(29.6512345), "29.65"),
+        (number(1234.56), "1235"),
+        (number(0.000123456), "0.0001235"),
+        (number(45678.9, 3), "45679"),
+        (number(float("nan")), "nan"),
+        (scientific(0.012), "1.2e-2"),
+        (scientific(0.0), "0.0e0"),
+        (scientific(2.5), "2.5e0"),
+        (percent(0.1239), "12.4 %"),
+        (percent(0.00351), "0.35 %"),
+        (percent(0.0), "0.0 %"),
+        (duration(3.21), "3.2 s"),
+        (duration(250), "4 min 10 s"),
+        (duration(7501), "2 h 5 min"),
+    ],
+)
+def test_numbers_are_short(shown, text):
+    assert shown == text
