@@ -123,7 +123,7 @@ class RecordingsDataLayer(DataLayerNM):
         recordings: Sequence[Recording],
         sample_rate: int,
         batch_size: int = 16,
-        batch_seconds: float = 480.0,
+        batch_seconds: float = 240.0,
         num_workers: int = 0,
         name: str | None = None,
     ) -> None:

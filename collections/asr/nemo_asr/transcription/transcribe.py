@@ -23,7 +23,7 @@ from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.errors import DataError, UsageError
 
 BATCH_SIZE = 16
-BATCH_SECONDS = 480.0
+BATCH_SECONDS = 240.0
 
 
 class Transcribed(NamedTuple):
