@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from nemo_asr.recipe.recipe import Recipe, recipe_from_text
 from nemo_asr.recipe.wiring import Model
 from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
 from nemo_asr.trained.folder import StoredModel, read_model, write_model
+from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
+from nemo_asr.transcription.transcript import Transcript
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint import check_fit, fill_module, save_module
 from nemo_lite.core.neural_module import unique_names
@@ -36,6 +38,28 @@ class TrainedModel:
 
     def __init__(self, place: str, recipe: Recipe, modules: Model, card: ModelCard) -> None:
         self.place, self.recipe, self.modules, self.card = place, recipe, modules, card
+
+    def transcribe(
+        self, audio: Sequence[Any], sample_rate: int | None = None, batch_size: int = 16, **settings: Any
+    ) -> list[Transcript]:
+        """What is said in recordings, in the order given: text, words with times and confidences, duration.
+
+        Args:
+            audio: paths, or arrays of samples, (T,) or (channels, T).
+            sample_rate: of the arrays, in Hz; files say their own.
+            batch_size: most recordings in a batch.
+            settings: ``batch_seconds``, ``num_workers``, ``factory`` and ``verbose``: see `nemo_asr.transcription`'s
+                ``transcribe``.
+
+        Returns:
+            A transcript for each; on ranks above 0 nothing.
+
+        Raises:
+            DataError: recordings that cannot be read; all are named.
+            UsageError: an array without a sample rate or of a kind that is no audio.
+        """
+        card, settings = self.card, {"audio_rate": sample_rate, "batch_size": batch_size, **settings}
+        return transcripts_or_error(transcribe(self.modules, card.labels, card.sample_rate, audio, **settings))
 
     def save(self, folder: str | Path, licence: str | None = None) -> ModelCard:
         """Write a model folder; a model that is there already is replaced.

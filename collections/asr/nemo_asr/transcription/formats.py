@@ -31,8 +31,9 @@ def as_text(transcript: Transcript) -> str:
 
 
 def as_json(transcript: Transcript) -> str:
-    """One line of JSON: ``audio_filepath``, ``duration``, ``text`` and ``words``, as in a manifest."""
-    line = {"audio_filepath": transcript.source, "duration": transcript.duration, "text": transcript.text}
+    """One line of JSON, as in a manifest: ``audio_filepath``, ``duration``, ``text``, ``words``; a part has ``offset``."""
+    offset = {} if transcript.offset is None else {"offset": transcript.offset}
+    line = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration, "text": transcript.text}
     return json.dumps({**line, "words": [asdict(word) for word in transcript.words]}, ensure_ascii=False) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from nemo_asr.transcription.recordings import Recording
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.utils.files import path_in_list
 
 STDIN = "-"
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"})
@@ -87,7 +89,5 @@ def _in_manifest(path: Path) -> Iterator[Recording]:
             line = _decoder.decode(written)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"the line cannot be read ({error})", place=f"{path}:{number}") from None
-        audio = path.parent / Path(line.audio_filepath).expanduser()
-        # One recording in several parts: only the line tells them apart.
-        source = line.audio_filepath if line.offset is None else f"{path}:{number}"
-        yield Recording(source, str(audio), offset=line.offset, duration=line.duration)
+        audio = path_in_list(line.audio_filepath, os.path.dirname(path))
+        yield Recording(audio, audio, offset=line.offset, duration=line.duration)

@@ -94,8 +94,15 @@ def transcribe(
         recording, number = layer.recordings[position], int(length)
         # A model that does not say how its frames lie in time: evenly.
         frame_seconds = frame / sample_rate if frame else recording.seconds / max(number, 1)
-        values_of = path[:number].numpy(), scores[:number].numpy()
-        found[position] = transcript_of(*values_of, labels, frame_seconds, recording.seconds, recording.source)
+        found[position] = transcript_of(
+            path[:number].numpy(),
+            scores[:number].numpy(),
+            labels,
+            frame_seconds,
+            recording.seconds,
+            recording.source,
+            recording.offset,
+        )
     transcripts = [found[position] for position in sorted(found)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
 

@@ -42,13 +42,20 @@ class Transcript:
         text: the words, with single spaces between them where the labels have a space.
         words: each word with its times.
         duration: seconds of audio.
-        source: where the audio came from: a path, ``manifest:line``, or a number in the list that was given.
+        source: where the audio came from: a path, or ``audio[3]`` for an array.
+        offset: seconds into the audio where a part of it begins, from which times count; None: it is the whole audio.
     """
 
     text: str
     words: tuple[Word, ...]
     duration: float
     source: str
+    offset: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The source, with the offset where it is a part: ``a.wav@12.5``."""
+        return self.source if self.offset is None else f"{self.source}@{self.offset:g}"
 
     @property
     def separator(self) -> str:
@@ -66,7 +73,13 @@ class _Emission(NamedTuple):
 
 
 def transcript_of(
-    path: Path, scores: Scores, labels: Sequence[str], frame_seconds: float, duration: float, source: str
+    path: Path,
+    scores: Scores,
+    labels: Sequence[str],
+    frame_seconds: float,
+    duration: float,
+    source: str,
+    offset: float | None = None,
 ) -> Transcript:
     """The transcript that a CTC path stands for.
 
@@ -77,6 +90,7 @@ def transcript_of(
         frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it.
         duration: seconds of audio.
         source: where it came from.
+        offset: seconds into the source where it begins.
     """
     has_spaces = " " in labels
     words = []
@@ -87,7 +101,7 @@ def transcript_of(
         start, end = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(each.label for each in emissions), start, end, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
-    return Transcript(text, tuple(words), round(duration, _DIGITS), source)
+    return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset)
 
 
 def _emissions(path: Path, scores: Scores, labels: Sequence[str]) -> Iterator[_Emission]:

@@ -1,0 +1,137 @@
+"""Transcribe audio files, folders, manifests or stdin with a trained model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_asr.trained.model import load_model
+from nemo_asr.transcription.formats import FORMATS, SUBTITLES
+from nemo_asr.transcription.inputs import recordings_of
+from nemo_asr.transcription.recordings import Recording
+from nemo_asr.transcription.transcribe import BATCH_SECONDS, BATCH_SIZE, Transcribed, transcribe
+from nemo_asr.transcription.transcript import Transcript
+from nemo_lite import DeviceType, NeuralModuleFactory, logging
+from nemo_lite.errors import UsageError
+from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+
+PROGRAM = "nemo-lite transcribe"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Transcribe, and tell on stderr how it went; results alone go to stdout.
+
+    Returns:
+        0; 1 where some recordings could not be read, 2 where none could.
+    """
+    args = _parser().parse_args(list(arguments))
+    with logging.patch_stdout_handler(sys.stderr):
+        recordings = recordings_of(args.audio)
+        _check_out(args, recordings)
+        factory = NeuralModuleFactory(
+            placement=None if args.placement is None else DeviceType[args.placement],
+            optimization_level=args.amp_opt_level,
+            **launch_arguments(args),
+        )
+        model = load_model(args.model, factory=factory)
+        start = time.perf_counter()
+        result = transcribe(
+            model.modules,
+            model.card.labels,
+            model.card.sample_rate,
+            recordings,
+            batch_size=args.batch_size,
+            batch_seconds=args.batch_seconds,
+            num_workers=args.num_workers,
+            factory=factory,
+            verbose=True,
+        )
+        took = time.perf_counter() - start
+        factory.on_first(lambda: _tell(args, result, took))
+    if not result.faults:
+        return 0
+    return 2 if len(result.faults) == len(recordings) else 1
+
+
+def _parser() -> LaunchedParser:
+    parser = LaunchedParser(prog=PROGRAM, description="Audio to text with a trained model")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a run's folder, a model folder, or a folder of checkpoints")
+    audio_help = "audio files (WAV, FLAC, OGG, Opus, MP3), folders of them, manifests, or - for stdin"
+    add("audio", metavar="AUDIO", nargs="+", help=audio_help)
+    add("--format", choices=tuple(FORMATS), default="text", help="what to write")
+    add("--out", type=_path, help="file to write; a folder for the subtitles of several recordings (default: stdout)")
+    add("--batch_size", type=positive_int, default=BATCH_SIZE, help="most recordings in a batch")
+    batch_help = "most seconds of audio computed at once; longer recordings are cut into overlapping windows"
+    add("--batch_seconds", type=seconds, default=BATCH_SECONDS, help=batch_help)
+    add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
+    placements = [device.name for device in DeviceType]
+    add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
+    add("--amp_opt_level", choices=("O0", "O1"), help="float32 (O0) or mixed precision (O1, default on a GPU)")
+    import_help = "Python file with modules of your own, run first; may be given several times"
+    add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
+    return parser
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
+    """UsageError where the results have no place to go to; before any work is done."""
+    needs_folder = args.format in SUBTITLES and len(recordings) > 1
+    if needs_folder and args.out is None:
+        problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
+        raise UsageError(problem, place=PROGRAM, got=got, remedy="give --out FOLDER")
+    if args.out is not None:
+        if not needs_folder and args.out.is_dir():
+            raise UsageError("this is a folder", place=f"--out {args.out}", wanted="the name of a file")
+        make_writable_folder(args.out if needs_folder else args.out.parent)
+
+
+def _tell(args: Namespace, result: Transcribed, took: float) -> None:
+    """Write the transcripts; the bad recordings and the speed go to stderr."""
+    count, bad = len(result.transcripts), len(result.faults)
+    if count:
+        _write(args, result.transcripts, is_one=count + bad == 1)
+    for position in sorted(result.faults):
+        print(f"{PROGRAM}: error: {result.faults[position]}", file=sys.stderr)
+    if count:
+        recordings = f"{count} recording{'s' if count > 1 else ''}" + (
+            f" ({bad} more could not be read)" if bad else ""
+        )
+        factor = f"real-time factor {took / result.seconds:.2g}"
+        print(f"{recordings}, {result.seconds:.1f} s of audio in {took:.1f} s: {factor}", file=sys.stderr)
+
+
+def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> None:
+    write = FORMATS[args.format]
+    if args.format in SUBTITLES and not is_one:
+        for name, transcript in zip(file_names(transcripts), transcripts, strict=True):
+            _to_file(args.out / f"{name}.{args.format}", write(transcript))
+        return
+    with_names = args.format == "text" and not is_one
+    text = "".join(f"{each.name}: {write(each)}" if with_names else write(each) for each in transcripts)
+    if args.out is not None:
+        _to_file(args.out, text)
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _to_file(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def file_names(transcripts: Sequence[Transcript]) -> list[str]:
+    """A file's name without its ending for each transcript: the recording's, with a number where another has it."""
+    names: list[str] = []
+    for transcript in transcripts:
+        name = Path(transcript.source).stem
+        numbered = (f"{name}_{number}" for number in range(2, len(names) + 3))
+        names.append(name if name not in names else next(each for each in numbered if each not in names))
+    return names

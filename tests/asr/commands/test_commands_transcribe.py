@@ -1,0 +1,172 @@
+"""nemo-lite transcribe: results on stdout, everything else on stderr, and exit codes."""
+
+import io
+import json
+import re
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import soundfile
+from toys.ranks import on_ranks
+from toys.tone_corpus import record, write_manifest
+from toys.tone_model import train_tones
+
+from nemo_asr.commands.transcribe import file_names, main
+from nemo_asr.trained.card import describe
+from nemo_asr.trained.model import TrainedModel
+from nemo_asr.transcription.transcript import Transcript
+from nemo_lite.cli import dispatch
+from nemo_lite.errors import CheckpointError, UsageError
+
+CPU = ("--placement", "CPU")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder."""
+    recipe, modules = train_tones(tmp_path_factory.mktemp("corpus"))
+    folder = tmp_path_factory.mktemp("model")
+    TrainedModel("here", recipe, modules, describe(recipe)).save(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def talks(tmp_path, monkeypatch):
+    """The working directory, with a folder of recordings."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talks/inner").mkdir(parents=True)
+    record(tmp_path / "talks/a.wav", "cab")
+    record(tmp_path / "talks/b.mp3", "abba", rate=22050, channels=2)
+    record(tmp_path / "bc.wav", "bc", rate=48000)
+    samples, rate = soundfile.read(tmp_path / "bc.wav")
+    soundfile.write(tmp_path / "talks/inner/a.opus", samples, rate, format="OGG", subtype="OPUS")
+    record(tmp_path / "talks/c.flac", "acb", rate=8000)
+    return tmp_path
+
+
+class Stdin(io.TextIOWrapper):
+    def __init__(self, content):
+        super().__init__(io.BytesIO(content))
+
+
+def test_one_recording_is_its_text_and_the_rest_goes_to_stderr(model, talks, capsys):
+    assert main([model, "talks/a.wav", *CPU]) == 0
+    told = capsys.readouterr()
+    assert told.out == "cab\n"
+    assert re.search(rf"Loaded {re.escape(model)}: step \d+", told.err)
+    assert re.search(r"\n1 recording, 0\.5 s of audio in \d+\.\d s: real-time factor \S+\n$", told.err)
+
+
+def test_folders_are_searched_and_each_text_has_its_name(model, talks, capsys):
+    assert main([model, "talks", "--batch_size", "2", "--num_workers", "1", *CPU]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["talks/a.wav: cab", "talks/b.mp3: abba", "talks/c.flac: acb", "talks/inner/a.opus: bc"]
+
+
+def test_stdin_is_a_recording(model, talks, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin((talks / "talks/c.flac").read_bytes()))
+    assert main([model, "-", "--format", "json", *CPU]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (line["audio_filepath"], line["text"], line["words"][0]["text"]) == ("stdin", "acb", "acb")
+
+
+def test_the_lines_of_a_manifest_may_be_parts_and_json_goes_to_a_file(model, talks, capsys):
+    parts = [{"audio_filepath": "talks/a.wav", "offset": 0.17, "duration": 0.34}, {"audio_filepath": "talks/a.wav"}]
+    write_manifest(talks / "dev.json", parts)
+    assert main([model, "dev.json", "--format", "json", "--out", "out/found.json", *CPU]) == 0
+    assert capsys.readouterr().out == ""
+    lines = [json.loads(line) for line in (talks / "out/found.json").read_text().splitlines()]
+    assert [(line["audio_filepath"], line.get("offset"), line["text"], line["duration"]) for line in lines] == [
+        ("talks/a.wav", 0.17, "ab", 0.34),
+        ("talks/a.wav", None, "cab", 0.51),
+    ]
+    assert main([model, "dev.json", *CPU]) == 0
+    assert capsys.readouterr().out == "talks/a.wav@0.17: ab\ntalks/a.wav: cab\n"
+
+
+def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):
+    assert main([model, "talks", "--format", "srt", "--out", "subtitles", *CPU]) == 0
+    assert sorted(path.name for path in (talks / "subtitles").iterdir()) == ["a.srt", "a_2.srt", "b.srt", "c.srt"]
+    assert re.fullmatch(
+        r"1\n00:00:00,\d{3} --> 00:00:01,\d{3}\nabba\n", (talks / "subtitles/b.srt").read_text(encoding="utf-8")
+    )
+    assert main([model, "talks/a.wav", "--format", "vtt", *CPU]) == 0
+    assert capsys.readouterr().out.startswith("WEBVTT\n\n00:00:00.")
+    assert main([model, "talks/a.wav", "--format", "vtt", "--out", "one.vtt", *CPU]) == 0
+    assert (talks / "one.vtt").read_text().endswith("\ncab\n")
+
+
+def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
+    (talks / "talks/bad.wav").write_text("no audio")
+    assert main([model, "talks/bad.wav", "talks/a.wav", "none.wav", *CPU]) == 1
+    told = capsys.readouterr()
+    assert told.out == "talks/a.wav: cab\n"
+    assert "\nnemo-lite transcribe: error: talks/bad.wav is not a WAV, FLAC, OGG or MP3 file; convert it" in told.err
+    assert "\nnemo-lite transcribe: error: none.wav: the audio file none.wav cannot be opened (No such" in told.err
+    assert "\n1 recording (2 more could not be read), 0.5 s of audio" in told.err
+
+
+def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):
+    assert main([model, "none.wav", "--out", "found.txt", *CPU]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "real-time factor" in told.err) == ("", False)
+    assert not (talks / "found.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "told"),
+    [
+        (("talks",), CheckpointError, "empty: there is no model in this folder"),
+        (("missing.d",), CheckpointError, "empty: there is no model"),
+        (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in .flac"),
+        (("talks", "--format", "vtt"), UsageError, "vtt files of several recordings need a folder: got 4 recordings"),
+        (("talks", "--out", "talks"), UsageError, "--out talks: this is a folder: wanted the name of a file"),
+        (("talks", "--out", "talks/a.wav/x"), UsageError, "there is a file where a folder is wanted"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_any_work(args, error, told, talks):
+    (talks / "empty").mkdir()
+    (talks / "inner").mkdir()
+    with pytest.raises(error, match=re.escape(told)):
+        main(["empty", *args, *CPU])
+
+
+def test_errors_are_one_line_and_exit_code_2_in_the_command(model, talks, capsys, monkeypatch):
+    point = EntryPoint("transcribe", "nemo_asr.commands.transcribe:main", dispatch.GROUP)
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: [point])
+    monkeypatch.setattr(sys, "stdin", Stdin(b""))
+    with pytest.raises(SystemExit) as stopped:
+        dispatch.main(["transcribe", model, "-"])
+    assert stopped.value.code == 2
+    remedy = "pipe the content of an audio file into the command, or name a file"
+    assert capsys.readouterr().err == f"UsageError: -: there is no audio on stdin: got 0 bytes; {remedy}\n"
+    with pytest.raises(SystemExit) as stopped:
+        main([model, "a.wav", "--fromat", "srt"])
+    assert stopped.value.code == 2
+    told = "nemo-lite transcribe: error: unrecognized arguments: --fromat srt (did you mean --format?)\n"
+    assert capsys.readouterr().err == told
+
+
+def _transcribe(arguments: list[str]) -> int:
+    return main(arguments)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_same_transcripts_as_one(model, talks, capsys):
+    (talks / "talks/cut.flac").write_bytes((talks / "talks/c.flac").read_bytes()[:3000])
+    arguments = [model, str(talks / "talks"), "--format", "json", *CPU]
+    assert main(arguments) == 1
+    alone = capsys.readouterr().out
+    first, second = on_ranks(2, _transcribe, arguments)
+    assert (first.result, second.result, first.out, second.out) == (1, 1, alone, "")
+    assert "cut.flac is damaged" in first.err
+
+
+def test_files_have_the_names_of_their_recordings():
+    sources = ["a/one.wav", "b/one.mp3", "one_2.wav", "stdin"]
+    found = file_names([Transcript("", (), 0.0, source) for source in sources])
+    assert found == ["one", "one_2", "one_2_2", "stdin"]
+    assert len(set(found)) == len(sources)
+    assert Path(found[0]).suffix == ""
