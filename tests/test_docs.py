@@ -16,6 +16,8 @@ from toys.ranks import free_port, wait_all
 from toys.sources import PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script
 
+import nemo_asr
+from nemo_asr.commands import transcribe
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,10 +166,26 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
     elif words[0] == "python" and words[1].startswith("examples/asr/"):
         finished = run_script(Path(words[1]).name, *scaled_down(words[2:], workplace, corpus))
         assert finished.code == 0, f"{shlex.join(words)}\n{finished.err}"
+    elif words[:2] == ["nemo-lite", "transcribe"]:
+        run_transcribe(words[2:], workplace, corpus)
     elif words[0] == "python" and words[1].startswith("benchmarks/"):
         check_options(words[2:], (ROOT / words[1]).read_text(encoding="utf-8"))
     else:
         pytest.fail(f"{doc} shows a command that no test knows how to check: {' '.join(words)}")
+
+
+def run_transcribe(args: list[str], workplace: Path, corpus: Path) -> None:
+    """``nemo-lite transcribe`` with a model that knows nothing, in the place of the one shown."""
+    recipe = nemo_asr.load_recipe(corpus / "tones.yaml")
+    nemo_asr.TrainedModel("new", recipe, recipe.model(), nemo_asr.describe(recipe)).save(workplace / args[0])
+    for folder in (arg for arg in args if arg.endswith("/")):
+        (workplace / folder).mkdir(exist_ok=True)
+        record(workplace / folder / "cab.wav", "cab")
+    args = scaled_down(args, workplace, corpus)
+    piped = Path(args[args.index("<") + 1]).read_bytes() if "<" in args else b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+        assert transcribe.main(args[: args.index("<")] if piped else args) == 0
 
 
 def take_launches(lines: list[list[str]], block: str) -> list[Launch]:

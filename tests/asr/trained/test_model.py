@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from toys.tone_corpus import CONFIG
+from toys.tone_corpus import CONFIG, record
 
 import nemo_asr
 from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import about_checkpoint
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, DataError
 
 STORED = Path(__file__).parent / "stored_model_1"
 
@@ -47,6 +48,17 @@ def state_of(model):
 def assert_equal(mine, theirs):
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_model_transcribes_arrays_and_files_and_names_all_that_are_bad(model, tmp_path):
+    record(tmp_path / "a.wav", "cab")
+    noise = np.random.default_rng(0).normal(0, 0.1, 16000)
+    first, second = model.transcribe([tmp_path / "a.wav", noise], sample_rate=16000, batch_size=1)
+    assert (first.source, first.duration) == (str(tmp_path / "a.wav"), 0.51)
+    assert (second.source, second.duration) == ("audio[1]", 1.0)
+    assert "".join(word.text for word in second.words) == second.text.replace(" ", "")
+    with pytest.raises(DataError, match=r"^2 of the recordings cannot be read: none\.wav: .*; no\.wav: the audio"):
+        model.transcribe(["none.wav", tmp_path / "a.wav", "no.wav"])
 
 
 def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):

@@ -31,7 +31,7 @@ def as_text(transcript: Transcript) -> str:
 
 
 def as_json(transcript: Transcript) -> str:
-    """One line of JSON, as in a manifest: ``audio_filepath``, ``duration``, ``text``, ``words``; a part has ``offset``."""
+    """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``."""
     offset = {} if transcript.offset is None else {"offset": transcript.offset}
     line = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration, "text": transcript.text}
     return json.dumps({**line, "words": [asdict(word) for word in transcript.words]}, ensure_ascii=False) + "\n"
