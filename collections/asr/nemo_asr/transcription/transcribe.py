@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.recipe.wiring import Model, Signal, Wires, connect, connect_by_type, signals_of
 from nemo_asr.transcription.alignment import LabelAlignment, PathScores
-from nemo_asr.transcription.recordings import RecordingsDataLayer, recording_of
+from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
 from nemo_asr.transcription.transcript import Transcript, transcript_of
 from nemo_asr.transcription.windows import (
     GUESSED_CONTEXT_SECONDS,
@@ -88,23 +90,25 @@ def transcribe(
     assert inferred is not None
     assert inferred.items is not None
     frame = stride_of(wires.log_probs)
-    rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
-    found: dict[int, Transcript] = {}
-    for position, (path, scores, length) in zip(inferred.items, rows, strict=True):
-        recording, number = layer.recordings[position], int(length)
-        # A model that does not say how its frames lie in time: evenly.
-        frame_seconds = frame / sample_rate if frame else recording.seconds / max(number, 1)
-        found[position] = transcript_of(
-            path[:number].numpy(),
-            scores[:number].numpy(),
-            labels,
-            frame_seconds,
-            recording.seconds,
-            recording.source,
-            recording.offset,
-        )
+    paths = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
+    found = {
+        position: _transcript(path, layer.recordings[position], labels, frame and frame / sample_rate)
+        for position, path in zip(inferred.items, paths, strict=True)
+    }
     transcripts = [found[position] for position in sorted(found)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
+
+
+def _transcript(
+    path: tuple[Tensor, Tensor, Tensor], recording: Recording, labels: Sequence[str], frame_seconds: float | None
+) -> Transcript:
+    """The transcript of one recording from its path, scores and number of frames."""
+    ids, scores, length = path
+    number = int(length)
+    # A model that does not say how its frames lie in time: evenly.
+    seconds = frame_seconds or recording.seconds / max(number, 1)
+    about = recording.source, recording.offset
+    return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
 
 
 def transcripts_or_error(result: Transcribed) -> list[Transcript]:
