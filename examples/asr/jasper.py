@@ -101,7 +101,7 @@ def make_callbacks(
     if args.run_dir:
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
         folder, metric = args.run_dir / "model", args.eval_metric
-        callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric))
+        callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric, trackers.record))
     return callbacks
 
 

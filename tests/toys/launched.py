@@ -150,7 +150,8 @@ def start_script(script: str, args: Sequence[str], env: Mapping[str, str]) -> Ra
 
 
 def run_as_script(script: str, args: Sequence[str]) -> None:
-    """``python script args``, in this process: for ``on_ranks``."""
+    """``python script args``, in this process: for ``on_ranks``. Losses are logged with all digits."""
+    os.environ.setdefault("NEMO_LITE_LOG_STYLE", "nemo")
     sys.argv = [script, *args]
     runpy.run_path(script, run_name="__main__")
 

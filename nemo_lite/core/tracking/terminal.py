@@ -101,15 +101,17 @@ class TerminalLines(Tracker):
         if self._checkpoint is not None:
             lines.append(f"Last checkpoint: {self._checkpoint['path']}")
         if self._model is not None:
-            lines.append(f"Best model: {self._model['path']} ({self._about_the_model(self._model)})")
+            lines.append(f"{self._about_the_model(self._model)}: {self._model['path']}")
         if self._use and (self._model or self._checkpoint):
             lines.append(self._use)
         return lines
 
     def _about_the_model(self, record: Mapping[str, object]) -> str:
         metric, value = str(record["metric"]), record["value"]
-        shown = percent(value) if metric in self._rates and isinstance(value, float) else value
-        return f"{metric.upper()} {shown} of {record['set']}, step {record['step']}"
+        if not isinstance(value, (int, float)):  # no set decides
+            return f"Model of step {record['step']}"
+        shown = percent(value) if metric in self._rates else number(value)
+        return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']})"
 
 
 def number(value: float, digits: int = 4) -> str:

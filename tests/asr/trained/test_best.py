@@ -20,12 +20,12 @@ def _make(tmp_path):
     recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
     model = recipe.model()
 
-    def made(manifests=("dev", "other"), metric="wer"):
+    def made(manifests=("dev", "other"), metric="wer", record=None):
         for name in manifests:
             (tmp_path / f"{name}.json").write_text(f"{name}\n")
         paths = {name: str(tmp_path / f"{name}.json") for name in manifests}
         return nemo_asr.BestModelCallback(
-            tmp_path / "model", model, describe(recipe), recipe.config.as_yaml(), paths, metric
+            tmp_path / "model", model, describe(recipe), recipe.config.as_yaml(), paths, metric, record
         )
 
     return made
@@ -105,3 +105,13 @@ def test_another_rank_saves_at_the_same_moments_and_writes_nothing(make, tmp_pat
         callback.on_step_end(state)
     assert [step for what, step in state.collective if what == "save_module"] == [6, 6]
     assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_is_written_is_recorded(make, tmp_path):
+    records = []
+    callback, state = make(record=lambda kind, **fields: records.append((kind, fields))), FakeState(step=6)
+    callback.on_action_start(state)
+    evaluate(state, callback, "dev", 7, wer=0.5)
+    callback.on_step_end(state)
+    model = {"step": 7, "set": "dev", "metric": "wer", "value": 0.5, "path": str(tmp_path / "model")}
+    assert records == [("model", model)]

@@ -89,9 +89,14 @@ def test_the_end_is_a_summary_with_the_way_to_use_the_model(told):
         "Done: 145 steps, 4 epochs in 4 min 10 s",
         "  dev-clean  WER 12.4 % (best 12.1 % at 900)  CER 4.2 %",
         "Last checkpoint: runs/a/checkpoints/checkpoint-STEP-145.json",
-        "Best model: runs/a/model (WER 12.1 % of dev-clean, step 900)",
+        "Best model (WER 12.1 % of dev-clean, step 900): runs/a/model",
         "Transcribe: nemo-lite transcribe runs/a FILES",
     ]
+
+
+def test_a_model_that_no_set_chose_is_the_last(told):
+    model = {"kind": "model", "step": 145, "set": "", "metric": "wer", "value": None, "path": "runs/a/model"}
+    assert told(model, end())[1:] == ["Model of step 145: runs/a/model"]
 
 
 def test_a_run_that_saved_nothing_has_nothing_to_use(told):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,7 @@ class BestModelCallback(NeMoCallback):
         config: the configuration as YAML.
         manifests: the manifest of each evaluated set by the set's name, several joined by commas; the first decides.
         metric: ``wer`` or ``cer``.
+        record: called with "model" and what a record of this kind holds when a model is written: ``Trackers.record``.
 
     Raises:
         UsageError: when training starts, the folder cannot be written to, or a manifest cannot be read.
@@ -47,11 +48,12 @@ class BestModelCallback(NeMoCallback):
         config: str,
         manifests: Mapping[str, str],
         metric: str = "wer",
+        record: Callable[..., object] | None = None,
     ) -> None:
         self._folder, self._modules, self._config = Path(folder), trained_modules(model), config
         parameters = sum(each.numel() for module in self._modules.values() for each in module.parameters())
         self._card = msgspec.structs.replace(card, parameters=parameters)
-        self._manifests, self._metric = dict(manifests), metric
+        self._manifests, self._metric, self._record = dict(manifests), metric, record
         self._first = next(iter(self._manifests), "")
         self._digests: dict[str, dict[str, str]] = {}
         self._best: float | None = None
@@ -113,7 +115,13 @@ class BestModelCallback(NeMoCallback):
         rates = [self._rates[name] for name in self._manifests if name in self._rates]
         card = msgspec.structs.replace(self._card, step=state.step + 1, epoch=state.epoch + 1, rates=rates)
         write_model(self._folder, card, self._config, staged)
-        logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
+        if self._record is None:
+            logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
+            return
+        logging.debug("Saved the best model so far in %s: %s", self._folder, card.progress())
+        value = self._best if self._manifests else None
+        about = {"set": self._first, "metric": self._metric, "value": value, "path": str(self._folder)}
+        self._record("model", step=state.step + 1, **about)
 
     def _held(self) -> float | None:
         """The first set's error rate of the model in the folder."""
