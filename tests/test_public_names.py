@@ -157,6 +157,7 @@ IMPORT_PATHS = {
         AudioPreprocessor AudioToMFCCPreprocessor AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor
         CropOrPadSpectrogramAugmentation MultiplyBatch SpectrogramAugmentation
     """,
+    "nemo_asr.corpora.aishell": "main make",
     "nemo_asr.corpora.an4": "main make",
     "nemo_asr.corpora.librispeech": "main make",
     "nemo_asr.corpora.synth": "main make",

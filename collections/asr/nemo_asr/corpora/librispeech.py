@@ -7,15 +7,20 @@ A set comes as ``LibriSpeech/<set>/<speaker>/<chapter>/`` with FLAC files and on
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import soundfile
-
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, describe, filling_folder, numbered_lines, write_manifest
+from nemo_asr.corpora.writing import (
+    Entry,
+    as_written,
+    describe,
+    filling_folder,
+    numbered_lines,
+    seconds_of,
+    write_manifest,
+)
 from nemo_lite.errors import DataError, UnknownNameError, reported_to_user
 from nemo_lite.utils.files import make_writable_folder
 
@@ -93,24 +98,11 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
                 raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
             audio = transcripts.with_name(f"{utterance}.flac")
             yield {
-                "audio_filepath": _as_written(audio, root),
-                "duration": _seconds(audio, place),
+                "audio_filepath": as_written(audio, root),
+                "duration": seconds_of(audio, place),
                 "text": " ".join(text.lower().split()),
                 "speaker": transcripts.parent.parent.name,
             }
-
-
-def _as_written(audio: Path, root: Path) -> str:
-    """Relative to the manifest where the audio lies under it, so that the folder can be moved as a whole."""
-    absolute, base = Path(os.path.abspath(audio)), Path(os.path.abspath(root))
-    return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(absolute)
-
-
-def _seconds(audio: Path, place: str) -> float:
-    try:
-        return round(float(soundfile.info(audio).duration), 4)
-    except soundfile.LibsndfileError as error:
-        raise DataError("the recording cannot be read", place=place, got=f'{audio}: "{error.error_string}"') from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
+
+import soundfile
 
 from nemo_lite.errors import DataError
 from nemo_lite.utils.files import make_writable_folder, write_atomically
@@ -48,6 +51,20 @@ def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
     """
     lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
     write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
+
+
+def as_written(audio: Path, root: Path) -> str:
+    """Relative to the manifest's folder where the audio lies under it, so that the folder can be moved as a whole."""
+    absolute, base = Path(os.path.abspath(audio)), Path(os.path.abspath(root))
+    return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(absolute)
+
+
+def seconds_of(audio: Path, place: str) -> float:
+    """How long a recording is; ``place`` lists it. DataError if it cannot be read."""
+    try:
+        return round(float(soundfile.info(audio).duration), 4)
+    except soundfile.LibsndfileError as error:
+        raise DataError("the recording cannot be read", place=place, got=f'{audio}: "{error.error_string}"') from None
 
 
 def describe(name: str, entries: Iterable[Entry]) -> str:
