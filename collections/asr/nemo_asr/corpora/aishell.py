@@ -1,7 +1,7 @@
 """Manifests of AISHELL-1 (Bu et al., O-COCOSDA 2017: read Mandarin). ``python -m nemo_asr.corpora.aishell SOURCE OUT``
 
-The corpus comes as ``data_aishell/transcript/aishell_transcript_v0.8.txt`` and ``data_aishell/wav/`` with an archive for
-each speaker, or with what these hold: ``{train,dev,test}/<speaker>/<utterance>.wav``. This writes ``train.json``,
+The corpus comes as ``data_aishell/transcript/aishell_transcript_v0.8.txt`` and ``data_aishell/wav/`` with an archive
+for each speaker, or with what these hold: ``{train,dev,test}/<speaker>/<utterance>.wav``. This writes ``train.json``,
 ``dev.json`` and ``test.json`` under OUT, and a configuration whose labels are the characters of the training texts.
 """
 
