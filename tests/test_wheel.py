@@ -68,3 +68,4 @@ def test_the_installed_command_shows_plans_and_trains(command, tmp_path):
         tmp_path,
     )
     assert list((tmp_path / "runs/Jasper/checkpoints").iterdir())
+    assert "labels       4: ' ' a b c" in run([command, "models", "show", "runs/Jasper"], tmp_path)

@@ -7,6 +7,8 @@ module's docstring is shown by ``nemo-lite --help``.
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -22,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the subcommand that the first argument names; its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     commands = subcommands()
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(commands)
     if not commands:
         return _refuse("no subcommand is installed; install nemo_lite again: pip install .")
     if not given or given[0] in ("-h", "--help"):
@@ -40,6 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def subcommands() -> Mapping[str, EntryPoint]:
     """The subcommands of all installed packages, by name, sorted."""
     return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def _complete(commands: Mapping[str, EntryPoint]) -> None:
+    """A shell asks how the line goes on: complete the subcommand, or let the subcommand's parser complete the rest."""
+    words = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT", 0))].split(" ")
+    if len(words) > 2 and words[1] in commands:
+        os.environ["_ARGCOMPLETE"] = "2"  # the number of the word from which the parser reads
+        commands[words[1]].load()([])
+        return
+    import argcomplete
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("subcommand", choices=list(commands))
+    argcomplete.autocomplete(parser)
 
 
 def _overview(commands: Mapping[str, EntryPoint]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.files import make_writable_folder
+from nemo_lite.utils.launch import as_typed
 from nemo_lite.utils.nemo_logging import logging
 
 if TYPE_CHECKING:
@@ -158,4 +159,4 @@ def _keep(folder: Path, files: Iterable[Path], now: str) -> None:
     """Copy the files and the command line into the folder."""
     for file in files:
         shutil.copyfile(file, folder / f"{file.stem}_{now}{file.suffix}")
-    (folder / f"cmd-args_{now}.log").write_text(shlex.join(sys.argv) + "\n", encoding="utf-8")
+    (folder / f"cmd-args_{now}.log").write_text(shlex.join(as_typed(sys.argv)) + "\n", encoding="utf-8")

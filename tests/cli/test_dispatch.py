@@ -1,5 +1,6 @@
 """nemo-lite: the subcommands of the installed packages."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -83,3 +84,34 @@ def test_python_m_nemo_lite_is_the_same_command():
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr.startswith("nemo-lite: error: ")
+
+
+COMPLETING = """
+import sys
+from importlib.metadata import EntryPoint
+from nemo_lite.cli import dispatch
+from nemo_lite.utils.argparse import OneLineParser
+
+def main(arguments):
+    parser = OneLineParser()
+    parser.add_argument("--size")
+    parser.add_argument("--other")
+    parser.parse_args(arguments)
+
+sys.modules["toy"] = sys.modules["__main__"]
+dispatch.entry_points = lambda group: [EntryPoint(name, "toy:main", group) for name in ("say", "sing")]
+dispatch.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [("nemo-lite s", ["say", "sing"]), ("nemo-lite sa", ["say"]), ("nemo-lite say --si", ["--size"])],
+)
+def test_a_shell_that_asks_for_completions_is_answered(line, completed, tmp_path):
+    answer = tmp_path / "answer"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "}
+    environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    subprocess.run([sys.executable, "-c", COMPLETING], env=environment, capture_output=True, check=True)
+    assert answer.read_text().split() == completed

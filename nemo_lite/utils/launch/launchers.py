@@ -144,7 +144,16 @@ def restart_warning(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def launch_line(num_processes: int, argv: Sequence[str]) -> str:
     """The shell command that starts a script (``argv``, with the script first) on so many processes."""
-    return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *argv])
+    program = as_typed(argv)
+    if program[0] == "nemo-lite":
+        program[:1] = ["-m", "nemo_lite"]
+    return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *program])
+
+
+def as_typed(argv: Sequence[str]) -> list[str]:
+    """The words of a command line; a script that a subcommand runs has ``nemo-lite SUBCOMMAND`` as its name."""
+    program, *arguments = argv
+    return [*(program.split(" ") if program.startswith("nemo-lite ") else [program]), *arguments]
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str]) -> str | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
 from nemo_lite.errors import UnknownNameError
-from nemo_lite.utils.launch import launch_line, rank_in, restart_warning, who_am_i
+from nemo_lite.utils.launch import as_typed, launch_line, rank_in, restart_warning, who_am_i
 
 
 @pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
@@ -129,3 +129,11 @@ def test_a_line_that_does_not_restart_is_warned_of():
 def test_the_line_that_starts_all_is_quoted_for_a_shell():
     line = launch_line(8, ["examples/asr/jasper.py", "--exp_name", "my run", "--lr=0.1"])
     assert line == "torchrun --nproc-per-node=8 examples/asr/jasper.py --exp_name 'my run' --lr=0.1"
+
+
+def test_a_subcommand_is_started_as_a_module():
+    assert launch_line(2, ["nemo-lite train", "--lr=0.1"]) == (
+        "torchrun --nproc-per-node=2 -m nemo_lite train --lr=0.1"
+    )
+    assert as_typed(["nemo-lite train", "a b"]) == ["nemo-lite", "train", "a b"]
+    assert as_typed(["my scripts/jasper.py", "a b"]) == ["my scripts/jasper.py", "a b"]
