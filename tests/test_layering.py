@@ -78,7 +78,7 @@ ORDERS = {
     """,
     "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
     "nemo_asr.text": "english, labels < parser",
-    "nemo_asr.trained": "card < folder < model < best",
+    "nemo_asr.trained": "card, initialise < folder < model < best, fine_tuning",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
 # Packages whose files nothing outside imports: others import the package.

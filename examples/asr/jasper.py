@@ -19,11 +19,19 @@ import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
 from nemo_asr.text import main_metric
+from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.tracking import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.lr_policies import get_lr_policy
+
+
+def make_recipe(args: Namespace) -> nemo_asr.Recipe:
+    """The configuration: the given one, or that of the model whose weights training starts from."""
+    if args.model_config:
+        return nemo_asr.load_recipe(args.model_config, args.overrides)
+    return nemo_asr.recipe_of(args.init_from, args.overrides)
 
 
 def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo.DataLayerNM:
@@ -42,7 +50,7 @@ def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
         "checkpoint_dir": args.checkpoint_dir,
         "tensorboard_dir": args.tensorboard_dir,
         "create_tb_writer": args.create_tb_writer,
-        "files_to_copy": [args.model_config],
+        "files_to_copy": [args.model_config] if args.model_config else [],
     }
     return nemo.NeuralModuleFactory(
         amp_dtype=args.amp_dtype,
@@ -105,13 +113,26 @@ def make_callbacks(
     return callbacks
 
 
+def fine_tune(
+    args: Namespace, factory: nemo.NeuralModuleFactory, recipe: nemo_asr.Recipe, model: nemo_asr.Model
+) -> list[Callback]:
+    """Start from a trained model's weights and freeze the encoder, as far as asked for; what unfreezes it."""
+    if args.init_from:
+        factory.on_first(lambda: nemo_asr.init_from(args.init_from, model, recipe, unless_in=factory.checkpoint_dir))
+    if not args.freeze_encoder_until:
+        return []
+    encoder: Any = model.encoder  # of any class that is registered; all that run on torch can be frozen
+    encoder.freeze()
+    return [UnfreezeCallback([encoder], start_step=args.freeze_encoder_until)]
+
+
 def main() -> None:
     """Train, or with --plan say what would be trained."""
     parser = AsrArgParser(description="Train a speech recogniser")
     args = parser.parse_args()
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
-    recipe = nemo_asr.load_recipe(args.model_config, args.overrides)
+    recipe = make_recipe(args)
     args.eval_metric = args.eval_metric or main_metric(recipe.labels)
     train_data = make_data(args, recipe, args.train_dataset, training=True)
     eval_data = {
@@ -143,13 +164,17 @@ def main() -> None:
         return
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=make_callbacks(args, factory, recipe, model, train, evals, eval_data),
+        callbacks=[
+            *make_callbacks(args, factory, recipe, model, train, evals, eval_data),
+            *fine_tune(args, factory, recipe, model),
+        ],
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={
             "num_epochs": args.num_epochs,
             "max_steps": args.max_steps,
             "lr": args.lr,
+            "module_lr": args.module_lr,
             "weight_decay": args.weight_decay,
             "betas": args.betas,
         },

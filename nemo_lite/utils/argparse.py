@@ -135,18 +135,28 @@ class LaunchedParser(OneLineParser):
         except UsageError as error:
             self.error(str(error))
 
+    def check_folder(self, parsed: Any, option: str, remedy: str) -> bool:
+        """End the script where an option names no folder; whether it names one that this process reads.
+
+        Rank 0 reads it; other machines may lack it.
+        """
+        process, given = self.process_of(parsed), getattr(parsed, option)
+        if given is None or not (process is None or process.is_first):
+            return False
+        path = Path(given)
+        if not path.is_dir():
+            problem = "is a file" if path.exists() else "does not exist"
+            self.error(f"argument --{option}: {given!r} {problem}; {remedy}")
+        return True
+
     def check_checkpoints(self, parsed: Any) -> None:
         """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads it; other machines may lack it.
 
         A run's folder stands for the folder ``checkpoints`` in it.
         """
-        process = self.process_of(parsed)
-        if parsed.load_dir is None or not (process is None or process.is_first):
+        if not self.check_folder(parsed, "load_dir", "give a folder of checkpoints"):
             return
         path = Path(parsed.load_dir)
-        if not path.is_dir():
-            problem = "is a file" if path.exists() else "does not exist"
-            self.error(f"argument --load_dir: {parsed.load_dir!r} {problem}; give a folder of checkpoints")
         inside = path / "checkpoints"
         if not _has_checkpoints(path) and _has_checkpoints(inside):
             parsed.load_dir = str(inside)

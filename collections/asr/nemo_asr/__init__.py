@@ -35,6 +35,8 @@ from nemo_asr.tracking import trackers_of as trackers_of
 from nemo_asr.trained.best import BestModelCallback as BestModelCallback
 from nemo_asr.trained.card import ModelCard as ModelCard
 from nemo_asr.trained.card import describe as describe
+from nemo_asr.trained.fine_tuning import init_from as init_from
+from nemo_asr.trained.fine_tuning import recipe_of as recipe_of
 from nemo_asr.trained.folder import about_checkpoint as about_checkpoint
 from nemo_asr.trained.folder import read_model as read_model
 from nemo_asr.trained.model import TrainedModel as TrainedModel

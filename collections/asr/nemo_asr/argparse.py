@@ -45,7 +45,8 @@ _DEFAULT_BATCH_SIZE = 64
 _HELP = {
     "train_dataset": "manifest to train on; several are separated by commas",
     "eval_datasets": "manifests to evaluate, each a set of its own",
-    "model_config": "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5",
+    "model_config": "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
+    "configuration of the model in --init_from)",
     "batch_size": f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
     "checkpoint_dir": "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)",
     "tensorboard_dir": "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)",
@@ -77,6 +78,7 @@ class AsrArgParser(NemoArgParser):
         add_data_options(self)
         self._add_tracking_options()
         self._add_training_options()
+        self._add_fine_tuning_options()
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
 
@@ -117,6 +119,18 @@ class AsrArgParser(NemoArgParser):
         )
         add("--uneven", choices=("pad", "drop", "join", "error"), default="pad", help=uneven_help)
 
+    def _add_fine_tuning_options(self) -> None:
+        add = self.add_argument_group("fine-tuning").add_argument
+        from_help = (
+            "a trained model whose weights training starts from: a run's folder, a model folder or a folder of "
+            "checkpoints; steps, epochs and optimizer start anew, and labels may differ"
+        )
+        add("--init_from", type=_path, metavar="MODEL", help=from_help)
+        freeze_help = "steps in which the encoder stays as it is, its batch statistics too"
+        add("--freeze_encoder_until", type=positive_int, metavar="N", help=freeze_help)
+        rate_help = "learning rate of a module, instead of --lr: JasperEncoder=0.002"
+        add("--module_lr", type=_module_lr, nargs="+", action="extend", metavar="MODULE=LR", help=rate_help)
+
     def _add_older_options(self) -> None:
         add = self.add_argument_group("options of the first generation").add_argument
         for older, newer in _OLDER.items():
@@ -142,6 +156,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_seed(parsed)
         self._fold_folders(parsed)
         self._check_trackers(parsed, process)
+        self._check_fine_tuning(parsed)
         self.check_checkpoints(parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
@@ -155,9 +170,10 @@ class AsrArgParser(NemoArgParser):
         parsed.eval_datasets = [*(parsed.eval_datasets or ()), *filter(None, older_sets)]
 
     def _check_needed(self, parsed: Any) -> None:
-        for option in ("model_config", "train_dataset"):
-            if not getattr(parsed, option):
-                self.error(f"--{option} is missing")
+        if not parsed.model_config and not parsed.init_from:
+            self.error("--model_config is missing")
+        if not parsed.train_dataset:
+            self.error("--train_dataset is missing")
         if (parsed.num_epochs is None) == (parsed.max_steps is None):
             got = "neither" if parsed.num_epochs is None else "both"
             self.error(f"how long to train must be said once: got {got}, wanted --num_epochs or --max_steps")
@@ -222,6 +238,19 @@ class AsrArgParser(NemoArgParser):
             for package in {"wandb", "mlflow"}.intersection(parsed.track):
                 if find_spec(package) is None:
                     self.error(f"argument --track: {package} is not installed; pip install {package}")
+
+    def _check_fine_tuning(self, parsed: Any) -> None:
+        """``parsed.module_lr`` becomes a dictionary."""
+        rates = parsed.module_lr or []
+        parsed.module_lr = dict(rates)
+        for module in (module for number, (module, _) in enumerate(rates) if module in dict(rates[:number])):
+            self.error(f"argument --module_lr: {module} is given twice")
+        if parsed.init_from and parsed.load_dir:
+            self.error(
+                "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
+                "run; leave one out"
+            )
+        self.check_folder(parsed, "init_from", "give a run's folder, a model folder or a folder of checkpoints")
 
     def _fold_folders(self, parsed: Any) -> None:
         if "tensorboard" in parsed.track:
@@ -321,3 +350,14 @@ def _beta(text: str) -> float:
     if value >= 1:
         raise ArgumentTypeError(f"{text!r} is not below 1")
     return value
+
+
+def _path(text: str) -> str:
+    return str(Path(text).expanduser())
+
+
+def _module_lr(text: str) -> tuple[str, float]:
+    module, equals, rate = text.partition("=")
+    if not module or not equals:
+        raise ArgumentTypeError(f"{text!r} is not MODULE=LR, such as JasperEncoder=0.002")
+    return module, not_negative_float(rate)

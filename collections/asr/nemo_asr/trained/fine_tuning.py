@@ -1,0 +1,120 @@
+"""init_from: training starts from the weights of a trained model. What fits is decided in ``initialise``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from nemo_asr.recipe.recipe import Recipe, recipe_from_text
+from nemo_asr.recipe.wiring import Model
+from nemo_asr.trained.folder import StoredModel, read_model
+from nemo_asr.trained.initialise import Initialised, initialise
+from nemo_asr.trained.model import trained_modules
+from nemo_lite import NeuralModule
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.core.neural_module import unique_names
+from nemo_lite.errors import CheckpointError
+from nemo_lite.utils import logging
+
+# Arguments of a preprocessor that do not change what a feature means.
+_OF_NO_MATTER = ("name", "dither", "pad_to", "pad_value", "stft_conv")
+# Arguments whose default, None, stands for a value that follows from others.
+_DERIVED = ("n_fft", "highfreq")
+
+
+def init_from(
+    path: str | Path, model: Model, recipe: Recipe, unless_in: str | Path | None = None
+) -> Initialised | None:
+    """Copy the weights of a trained model into a new one, as far as they fit, and log what was loaded.
+
+    Step, epoch and optimizer are not read: training starts anew. With several ranks call it on the first only,
+    ``factory.on_first(lambda: init_from(...))``: when training starts, the others get the first one's weights.
+
+    Args:
+        path: a run's folder, a model folder or a folder of checkpoints, as ``load_model`` takes it.
+        model: the new modules; they are changed in place.
+        recipe: of the new model.
+        unless_in: the folder of the run's checkpoints. Where it holds one, the run goes on from it, and nothing is
+            copied.
+
+    Returns:
+        What was done; None where the run goes on.
+
+    Raises:
+        CheckpointError: there is no such model, its features are not those of the new one, or nothing of it fits.
+    """
+    if unless_in is not None and not CheckpointFolder(unless_in).is_empty():
+        logging.warning("--init_from %s is not used: the run goes on from its checkpoints in %s", path, unless_in)
+        return None
+    stored = read_model(path)
+    old_labels = stored.card.labels or None
+    if stored.config:
+        trained = recipe_from_text(stored.config, _config_place(stored))
+        _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe)
+    (decoder,) = unique_names([model.decoder])
+    modules = trained_modules(model)
+    try:
+        done = initialise(modules, stored.weights, decoder=decoder, labels=recipe.labels, old_labels=old_labels)
+    except CheckpointError as error:
+        raise CheckpointError(
+            error.problem, place=stored.place, got=error.got, wanted=error.wanted, remedy=error.remedy
+        ) from None
+    _log(stored, done)
+    return done
+
+
+def recipe_of(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The configuration that a trained model carries.
+
+    Args:
+        path: as :func:`init_from`.
+        overrides: values that win over its own, as ``load_recipe`` takes them.
+
+    Raises:
+        CheckpointError: there is no such model, or it carries none.
+        ConfigError: the overrides do not fit.
+    """
+    stored = read_model(path)
+    if not stored.config:
+        remedy = "give the one that it was trained with: --model_config"
+        raise CheckpointError("the checkpoint carries no configuration", place=stored.place, remedy=remedy)
+    return recipe_from_text(stored.config, _config_place(stored), overrides)
+
+
+def _config_place(stored: StoredModel) -> str:
+    return f"{stored.place} (configuration)"
+
+
+def _log(stored: StoredModel, done: Initialised) -> None:
+    say = logging.info if all(not each.new or each.by_label for each in done.modules) else logging.warning
+    say("Weights from %s, %s:\n%s", stored.place, stored.card.progress(), indent(str(done), "  "))
+
+
+def _compare_features(old: NeuralModule, new: NeuralModule, place: str, recipe: Recipe) -> None:
+    """Weights mean something on the features that they were trained on only.
+
+    Raises:
+        CheckpointError: the preprocessors differ; it shows in what.
+    """
+    theirs, mine = _meaning(old), _meaning(new)
+    different = [key for key in {**mine, **theirs} if not _is_same(key, mine.get(key), theirs.get(key))]
+    if different:
+        raise CheckpointError(
+            "its features are not those of the model that the weights are from",
+            place=recipe.config.place(),
+            got=", ".join(f"{key} {mine.get(key)}" for key in different),
+            wanted=f"{', '.join(f'{key} {theirs.get(key)}' for key in different)} as in {place}",
+            remedy="change the preprocessor's section, or leave --init_from out",
+        )
+
+
+def _meaning(preprocessor: NeuralModule) -> Mapping[str, Any]:
+    """What decides on the meaning of a preprocessor's features."""
+    arguments = {key: value for key, value in preprocessor.init_params.items() if key not in _OF_NO_MATTER}
+    return {"class": type(preprocessor).__name__, **arguments}
+
+
+def _is_same(key: str, mine: object, theirs: object) -> bool:
+    return mine == theirs or (key in _DERIVED and None in (mine, theirs))
