@@ -148,7 +148,8 @@ class AsrArgParser(NemoArgParser):
         process = self.process_of(parsed)
         self._fold_older_options(parsed)
         self._check_needed(parsed)
-        parsed.model_config = str(config_path(parsed.model_config))
+        if parsed.model_config:
+            parsed.model_config = str(config_path(parsed.model_config))
         self._check_num_gpus(parsed, process)
         self._fold_batch_size(parsed, process.world_size if process else 1)
         self._fold_precision(parsed)
