@@ -56,8 +56,8 @@ ORDERS = {
         arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
     """,
     "nemo_asr": """
-        arguments, shipped, option_pages < text, audio, features, models < argparse < decoding < scoring
-        < data, report < recipe, tracking < known_modules, corpora, transcription < trained < commands
+        arguments, shipped, option_pages, fine_tuning_options < text, audio, features, models < argparse < decoding
+        < scoring < data, report < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",

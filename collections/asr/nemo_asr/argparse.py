@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
+from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning
 from nemo_asr.option_pages import TRAINING, USE
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
@@ -78,7 +79,7 @@ class AsrArgParser(NemoArgParser):
         add_data_options(self)
         self._add_tracking_options()
         self._add_training_options()
-        self._add_fine_tuning_options()
+        add_fine_tuning_options(self)
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
 
@@ -119,18 +120,6 @@ class AsrArgParser(NemoArgParser):
         )
         add("--uneven", choices=("pad", "drop", "join", "error"), default="pad", help=uneven_help)
 
-    def _add_fine_tuning_options(self) -> None:
-        add = self.add_argument_group("fine-tuning").add_argument
-        from_help = (
-            "a trained model whose weights training starts from: a run's folder, a model folder or a folder of "
-            "checkpoints; steps, epochs and optimizer start anew, and labels may differ"
-        )
-        add("--init_from", type=_path, metavar="MODEL", help=from_help)
-        freeze_help = "steps in which the encoder stays as it is, its batch statistics too"
-        add("--freeze_encoder_until", type=positive_int, metavar="N", help=freeze_help)
-        rate_help = "learning rate of a module, instead of --lr: JasperEncoder=0.002"
-        add("--module_lr", type=_module_lr, nargs="+", action="extend", metavar="MODULE=LR", help=rate_help)
-
     def _add_older_options(self) -> None:
         add = self.add_argument_group("options of the first generation").add_argument
         for older, newer in _OLDER.items():
@@ -157,7 +146,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_seed(parsed)
         self._fold_folders(parsed)
         self._check_trackers(parsed, process)
-        self._check_fine_tuning(parsed)
+        check_fine_tuning(self, parsed)
         self.check_checkpoints(parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
@@ -239,19 +228,6 @@ class AsrArgParser(NemoArgParser):
             for package in {"wandb", "mlflow"}.intersection(parsed.track):
                 if find_spec(package) is None:
                     self.error(f"argument --track: {package} is not installed; pip install {package}")
-
-    def _check_fine_tuning(self, parsed: Any) -> None:
-        """``parsed.module_lr`` becomes a dictionary."""
-        rates = parsed.module_lr or []
-        parsed.module_lr = dict(rates)
-        for module in (module for number, (module, _) in enumerate(rates) if module in dict(rates[:number])):
-            self.error(f"argument --module_lr: {module} is given twice")
-        if parsed.init_from and parsed.load_dir:
-            self.error(
-                "--init_from contradicts --load_dir: the first starts anew from weights, the second goes on with a "
-                "run; leave one out"
-            )
-        self.check_folder(parsed, "init_from", "give a run's folder, a model folder or a folder of checkpoints")
 
     def _fold_folders(self, parsed: Any) -> None:
         if "tensorboard" in parsed.track:
@@ -351,14 +327,3 @@ def _beta(text: str) -> float:
     if value >= 1:
         raise ArgumentTypeError(f"{text!r} is not below 1")
     return value
-
-
-def _path(text: str) -> str:
-    return str(Path(text).expanduser())
-
-
-def _module_lr(text: str) -> tuple[str, float]:
-    module, equals, rate = text.partition("=")
-    if not module or not equals:
-        raise ArgumentTypeError(f"{text!r} is not MODULE=LR, such as JasperEncoder=0.002")
-    return module, not_negative_float(rate)
