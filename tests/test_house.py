@@ -15,7 +15,6 @@ MAX_FILE_LINES = 350
 MAX_ENTRIES = 12  # files, without ``__init__`` and files that only re-export; packages likewise
 # Source files whose tests stand in a file of another name; for a folder, all of its files.
 TESTED_WITH = {
-    "collections/asr/nemo_asr/commands/eval.py": "tests/asr/commands/test_scripts.py",
     "collections/asr/nemo_asr/commands/plan.py": "tests/asr/commands/test_scripts.py",
     "collections/asr/nemo_asr/commands/train.py": "tests/asr/commands/test_scripts.py",
     "collections/asr/nemo_asr/features/audio_preprocessor.py": "tests/asr/features/test_preprocessors.py",

@@ -18,6 +18,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
+from nemo_asr.report import try_report
 from nemo_asr.text import main_metric
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.callbacks.base import Callback
@@ -155,9 +156,9 @@ def main() -> None:
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
     if args.warmup_steps >= total_steps:
         nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
+    dags = {"training": nemo.Dag([loss])}
+    dags.update((f"evaluation_{tag}", nemo.Dag(wires.scored)) for tag, wires in evals.items())
     if args.plan:
-        dags = {"training": nemo.Dag([loss])}
-        dags.update((f"evaluation_{tag}", nemo.Dag(wires.scored)) for tag, wires in evals.items())
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )
@@ -185,6 +186,8 @@ def main() -> None:
     )
     for data_layer in (train_data, *eval_data.values()):
         data_layer.report_unusable()
+    if args.run_dir and args.report:
+        factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 
 
 if __name__ == "__main__":

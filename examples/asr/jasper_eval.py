@@ -3,18 +3,23 @@
     python examples/asr/jasper_eval.py --load_dir runs/Jasper --eval_datasets test-clean.json test-other.json \
         --out results
 
+``--compare MODEL`` evaluates a second model on the same sets, and tests whether the two differ.
+
 Started by torchrun, the processes share the work; the result is the same.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, unique_tags
+from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, add_report_option, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
+from nemo_asr.report import compare_folders, comparison_table, try_report
 from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
@@ -30,21 +35,14 @@ def describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     return f"{metric.upper()} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {others}"
 
 
-def main() -> None:
-    """Evaluate every set, print its error rates, and write its transcripts."""
-    parser = EvalArgParser(description="Word error rate of a trained model")
-    parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
-    parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
-    add_data_options(parser)
-    add_metric_option(parser)
-    args = parser.parse_args()
-    recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
-    factory = nemo.NeuralModuleFactory(**factory_arguments(args))
-    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+def evaluate(
+    model: nemo_asr.TrainedModel, args: Namespace, factory: nemo.NeuralModuleFactory, folder: Path
+) -> list[str]:
+    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets."""
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     given: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     data = {tag: recipe.data_layer(path, training=False, **given) for tag, path in manifests}
-    out = factory.on_first(lambda: make_writable_folder(args.out))
+    out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
         _, *wires = nemo_asr.connect(model.modules, data_layer).scored  # all but the loss
         values = factory.infer(wires)
@@ -62,6 +60,37 @@ def main() -> None:
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{tag}: {describe_rates(heard, said, metric)}")
         print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
+    if args.report:
+        facts = {"model": f"{model.place}, step {model.card.step}"}
+        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
+    return list(data)
+
+
+def main() -> None:
+    """Evaluate one model, or with --compare two and whether they differ."""
+    parser = EvalArgParser(description="Word error rate of a trained model")
+    parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
+    parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
+    compare_help = "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ"
+    parser.add_argument("--compare", metavar="MODEL", help=compare_help)
+    add_report_option(parser, "OUT/report.html")
+    add_data_options(parser)
+    add_metric_option(parser)
+    args = parser.parse_args()
+    recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
+    factory = nemo.NeuralModuleFactory(**factory_arguments(args))
+    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+    second = nemo_asr.load_model(args.compare, factory=factory) if args.compare else None
+    sets = evaluate(model, args, factory, Path(args.out))
+    if second is not None:
+        evaluate(second, args, factory, Path(args.out) / "compared")
+        factory.on_first(lambda: print_comparison(args, sets))
+
+
+def print_comparison(args: Namespace, sets: list[str]) -> None:
+    """A table of both models, from the transcripts that were just written."""
+    compared = compare_folders(args.out, Path(args.out) / "compared", sets=sets)
+    print("\n" + comparison_table(compared, args.load_dir, args.compare))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class AsrArgParser(NemoArgParser):
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
         add_metric_option(self)
+        add_report_option(self, "WORK_DIR/EXP_NAME/report.html at the end")
 
     def _add_tracking_options(self) -> None:
         _add_log_options(self)
@@ -261,6 +262,12 @@ class EvalArgParser(LaunchedParser):
         """The log is as asked for from here on."""
         _set_log(parsed)
         super().check(parsed)
+
+
+def add_report_option(parser: ArgumentParser, page: str) -> None:
+    """Whether a page about the results is written."""
+    help_text = f"write {page}: curves, error rates, the worst utterances"
+    parser.add_argument("--report", action=BooleanOptionalAction, default=True, help=help_text)
 
 
 def add_data_options(parser: ArgumentParser) -> None:

@@ -74,6 +74,11 @@ def test_folders_are_compared_set_by_set(tmp_path):
     assert found["dev"].wer.num_utterances == 20
 
 
+def test_only_the_sets_that_are_asked_for_are_compared(tmp_path):
+    a, b = write_sets(tmp_path / "a", "dev", "older"), write_sets(tmp_path / "b", "dev")
+    assert list(compare_folders(a, b, sets=["dev"])) == ["dev"]
+
+
 def test_sets_that_one_folder_lacks_are_named(tmp_path):
     a, b = write_sets(tmp_path / "a", "dev-clean"), write_sets(tmp_path / "b", "dev_clean")
     wanted = r"b: the set dev-clean is not there: got dev_clean \(did you mean dev_clean\?\); evaluate both"
@@ -99,8 +104,8 @@ def test_the_table_says_the_numbers_and_what_they_mean():
     test = found.wer
     assert text.startswith("A: runs/A\nB: runs/B\n")
     line = next(line for line in text.splitlines() if line.startswith("dev  WER"))
-    interval = f"{test.interval.low * 100:+.2f} to {test.interval.high * 100:+.2f} %"
-    for cell in (f"{test.rate_a:.2%}", f"{test.rate_b:.2%}", f"{test.difference * 100:+.2f} %", interval, "< 0.0001"):
+    interval = f"{test.interval.low * 100:+.2f} to {test.interval.high * 100:+.2f}"
+    for cell in (f"{test.rate_a:.2%}", f"{test.rate_b:.2%}", f"{test.difference * 100:+.2f}", interval, "< 0.0001"):
         assert cell in line
     better, worse = found.num_better, found.num_worse
     assert f"dev: B is better on {better} and worse on {worse} of 200 utterances; B has the lower WER" in text

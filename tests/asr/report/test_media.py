@@ -86,5 +86,5 @@ def test_bytes_become_an_address():
 
 def test_a_recording_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "bad.wav").write_bytes(b"RIFF damaged")
-    with pytest.raises(DataError, match=r"bad\.wav is not a WAV, FLAC or OGG file"):
+    with pytest.raises(DataError, match=r"bad\.wav is not a WAV"):
         make_clip(tmp_path / "bad.wav")

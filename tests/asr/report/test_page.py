@@ -218,6 +218,16 @@ def test_a_full_disk_is_an_error_of_one_line_and_a_warning_at_the_end_of_a_run(t
     assert [path.name for path in tmp_path.iterdir()] == ["dev.transcripts.jsonl"]
 
 
+def test_the_end_of_a_run_saves_pictures_of_its_dags(tmp_path):
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
+    dag = Dag([MelFeatures()(*SoundLayer()()[:2])[0]])
+    path = try_report(tmp_path, dags={"training": dag})
+    assert path == tmp_path / "report.html"
+    kind, content = decoded(Page(path).all("img", alt="DAG training")[0][0]["src"])
+    assert kind == "image/svg+xml"
+    assert content.read() == (tmp_path / "training.svg").read_bytes()
+
+
 def test_a_damaged_file_does_not_end_a_run_either(tmp_path, monkeypatch):
     (tmp_path / "dev.transcripts.jsonl").write_text("{\n")
     warnings = []

@@ -1,12 +1,32 @@
-"""Error rates of a trained model on manifests."""
+"""Error rates of a trained model on manifests; of two models, with --compare, and whether they differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from nemo_asr.commands.scripts import run_script
+from nemo_lite.errors import UsageError
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run ``examples/asr/jasper_eval.py``."""
-    run_script("jasper_eval.py", "eval", arguments)
+    run_script("jasper_eval.py", "eval", as_options(arguments))
+
+
+def as_options(arguments: Sequence[str]) -> list[str]:
+    """``A ...`` becomes ``--load_dir A ...``, and ``A B ... --compare`` becomes ``--load_dir A ... --compare B``.
+
+    Raises:
+        UsageError: more than one model without --compare, or more than two.
+    """
+    models = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    rest = list(arguments[len(models) :])
+    if not models:
+        return rest
+    if len(models) > 1:
+        if len(models) > 2 or "--compare" not in rest:
+            wanted = "one model, or two and --compare"
+            raise UsageError("the models cannot be evaluated together", got=" ".join(models), wanted=wanted)
+        rest.insert(rest.index("--compare") + 1, models[1])
+    return ["--load_dir", models[0], *rest]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,14 +56,24 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     )
 
 
-def compare_folders(folder_a: str | Path, folder_b: str | Path) -> dict[str, Comparison]:
+def compare_folders(
+    folder_a: str | Path, folder_b: str | Path, *, sets: Collection[str] | None = None
+) -> dict[str, Comparison]:
     """Compare the sets of two folders with ``<set>.transcripts.jsonl``, which must be the same sets.
+
+    Args:
+        folder_a: the run's, or the evaluation's, of the first model.
+        folder_b: of the second model.
+        sets: only these sets; None: all.
 
     Raises:
         UsageError: a folder has no transcripts, the sets differ, or their utterances.
         DataError: a file is damaged.
     """
-    a, b = (find_transcripts(Path(folder)) for folder in (folder_a, folder_b))
+    a, b = (
+        {name: path for name, path in find_transcripts(Path(folder)).items() if sets is None or name in sets}
+        for folder in (folder_a, folder_b)
+    )
     for folder, found in ((folder_a, a), (folder_b, b)):
         if not found:
             remedy = "give a run's folder, or what --out of an evaluation named"
@@ -93,7 +103,10 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows)]
     lines.insert(1, "  ".join("-" * width for width in widths))
     meanings = [f"{name}: {_meaning(each)}" for name, each in compared.items()]
-    legend = "B better: share of the resampled sets in which B has fewer errors. p-value: matched pairs, two-sided."
+    legend = (
+        "B - A and its interval: percentage points. B better: share of the resampled sets in which B has fewer errors. "
+        "p-value: matched pairs, two-sided."
+    )
     return "\n".join([f"A: {name_a}", f"B: {name_b}", "", *(line.rstrip() for line in lines), "", *meanings, legend])
 
 
@@ -121,11 +134,11 @@ def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance
 
 def _cells(test: PairedTest) -> tuple[str, ...]:
     low, high = test.interval.low * 100, test.interval.high * 100
-    interval = f"{low:+.2f} to {high:+.2f} %"
+    interval = f"{low:+.2f} to {high:+.2f}"
     return (
         f"{test.rate_a:.2%}",
         f"{test.rate_b:.2%}",
-        f"{test.difference * 100:+.2f} %",
+        f"{test.difference * 100:+.2f}",
         interval,
         f"{test.probability:.1%}",
         f"{test.p_value:.2g}" if test.p_value >= 0.0001 else "< 0.0001",

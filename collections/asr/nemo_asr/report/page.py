@@ -11,6 +11,8 @@ import jinja2
 from nemo_asr.report import charts
 from nemo_asr.report.content import Report
 from nemo_asr.report.run_folder import read_run
+from nemo_lite import Dag
+from nemo_lite.core.show import write_svg
 from nemo_lite.errors import NemoLiteError
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import write_atomically
@@ -53,14 +55,29 @@ def write_report(
 
 
 def try_report(
-    run_folder: str | Path, *, sets: Collection[str] | None = None, facts: Mapping[str, str] | None = None
+    run_folder: str | Path,
+    *,
+    sets: Collection[str] | None = None,
+    facts: Mapping[str, str] | None = None,
+    dags: Mapping[str, Dag] | None = None,
 ) -> Path | None:
-    """As :func:`write_report`, for the end of a run: what goes wrong is one warning, and the result None."""
+    """As :func:`write_report`, for the end of a run: what goes wrong is one warning, and the result None.
+
+    Args:
+        run_folder: the run's folder.
+        sets: only these evaluated sets; None: all.
+        facts: names and values that come first.
+        dags: pictures of them are saved in the folder first, as ``NAME.svg``.
+    """
     try:
-        return write_report(run_folder, sets=sets, facts=facts)
+        for name, dag in (dags or {}).items():
+            write_svg(Path(run_folder) / f"{name}.svg", dag, title=name)
+        path = write_report(run_folder, sets=sets, facts=facts)
     except (NemoLiteError, OSError) as error:
         logging.warning("No report was written: %s", error)
-    return None
+        return None
+    logging.info("Report: %s", path)
+    return path
 
 
 def _percent(rate: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,14 +13,12 @@ from nemo_asr.report.transcripts import ScoredUtterance
 from nemo_asr.scoring.bootstrap import UtteranceErrors, bootstrap_interval, utterance_errors
 from nemo_asr.scoring.differences import differences
 from nemo_asr.scoring.error_counts import count_errors
+from nemo_asr.text import main_metric
 from nemo_lite.errors import DataError
 
 MOST_UTTERANCES = 20  # of all sets together, that are shown in full
 FEWEST_OF_A_SET = 2  # also where there are many sets
 MAX_CLIP_BYTES = 7_000_000  # of all clips together: with the rest, a page stays below 10 MB
-
-# Thai, kana and Chinese characters: scripts that put no spaces between words, so that there are no words to align.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003134f]")
 
 
 class ClipMaker:
@@ -51,16 +48,16 @@ def scored_sets(transcripts: Mapping[str, Sequence[ScoredUtterance]], clips: Cli
     return [_scored_set(name, rows, most, clips) for name, rows in some.items()]
 
 
-def has_no_spaces(texts: Sequence[str]) -> bool:
-    """Whether most of the texts are of a script that does not separate words, as Chinese."""
-    return sum(map(bool, map(_WITHOUT_SPACES.search, texts))) * 2 > len(texts)
+def has_no_words(texts: Sequence[str]) -> bool:
+    """Whether most of the texts are in a script that puts no spaces between words, as Chinese."""
+    return sum(main_metric([" ", *text]) == "cer" for text in texts) * 2 > len(texts)
 
 
 def _scored_set(name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker) -> ScoredSet:
     heard, said = [row.hypothesis for row in rows], [row.reference for row in rows]
     counts = count_errors(heard, said)
     words, characters = (utterance_errors(heard, said, use_cer) for use_cer in (False, True))
-    use_cer = has_no_spaces(said)
+    use_cer = has_no_words(said)
     sorted_by = characters if use_cer else words
     return ScoredSet(
         name=name,

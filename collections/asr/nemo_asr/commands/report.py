@@ -1,0 +1,17 @@
+"""Write report.html of a run or an evaluation: curves, rates, the worst utterances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nemo_asr.report import write_report
+from nemo_lite.utils.argparse import OneLineParser
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the page, and say where it is."""
+    parser = OneLineParser(prog="nemo-lite report", description="One page about a run or an evaluation")
+    parser.add_argument("folder", help="a run's folder, or what --out of an evaluation named")
+    parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the folder)")
+    parsed = parser.parse_args(arguments)
+    print(f"Report: {write_report(parsed.folder, parsed.out)}")

@@ -1,0 +1,28 @@
+"""nemo-lite eval: models in front of the options."""
+
+import pytest
+
+from nemo_asr.commands.eval import as_options
+from nemo_lite.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ("--load_dir A --eval_datasets x", "--load_dir A --eval_datasets x"),
+        ("A --eval_datasets x", "--load_dir A --eval_datasets x"),
+        ("A B --compare --out o", "--load_dir A --compare B --out o"),
+        ("A B --eval_datasets x y --compare", "--load_dir A --eval_datasets x y --compare B"),
+        ("A --compare B --out o", "--load_dir A --compare B --out o"),
+        ("", ""),
+    ],
+)
+def test_models_in_front_become_options(given, options):
+    assert as_options(given.split()) == options.split()
+
+
+@pytest.mark.parametrize("given", ["A B --eval_datasets x", "A B C --compare"])
+def test_models_that_are_not_compared_are_refused(given):
+    wanted = r"cannot be evaluated together: got A B.*, wanted one model, or two and --compare"
+    with pytest.raises(UsageError, match=wanted):
+        as_options(given.split())
