@@ -60,6 +60,32 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     assert [(row["reference"], row["hypothesis"]) for row in wrong] == [("cc", text) for text in TEXTS[:4]]
 
 
+def test_two_models_are_compared_on_the_same_utterances_each_with_its_report(trained, corpus, tmp_path):
+    (_, config, _, folder), _ = trained
+    untrained = run_script(
+        *("jasper.py", "--model_config", config, "--train_dataset", corpus / "train.json", "--max_steps", 1),
+        *("--eval_datasets", corpus / "dev.json", "--batch_size", 4, "--work_dir", "runs", "--exp_name", "Short"),
+    )
+    assert untrained.code == 0, untrained.err
+    assert "Report: runs/Short/report.html" in untrained.out + untrained.err
+    options = ("--eval_datasets", corpus / "dev.json", "--out", "out")
+    finished = run_script("jasper_eval.py", "--load_dir", "runs/Short", "--compare", folder, *options)
+    assert finished.code == 0, finished.err
+    assert f"\nA: runs/Short\nB: {folder}\n" in finished.out
+    assert "dev: B is better on 4 and worse on 0 of 4 utterances; B has the lower WER" in finished.out
+    for page, name in (("runs/Short", "curves"), ("out", "worst"), ("out/compared", "worst")):
+        assert f'id="{name}"' in (tmp_path / page / "report.html").read_text()
+    assert "data:audio/flac" in (tmp_path / "out/report.html").read_text()
+    assert 'alt="DAG training"' in (tmp_path / "runs/Short/report.html").read_text()
+
+
+def test_no_report_is_written_where_none_is_wanted(trained, corpus, tmp_path):
+    options, _ = trained
+    finished = run_script("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--no-report")
+    assert finished.code == 0, finished.err
+    assert [path.name for path in tmp_path.iterdir()] == ["dev.transcripts.jsonl"]
+
+
 def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them(trained, corpus, tmp_path):
     (_, config, *others), _ = trained
     text = config.read_text()
