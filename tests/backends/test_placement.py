@@ -27,7 +27,10 @@ def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
 def test_several_processes_that_ask_for_gpus_rehearse_on_the_cpu_where_there_are_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device(DeviceType.AllGpu, local_rank=1) == choose_device(None) == torch.device("cpu")
-    assert describe(torch.device("cpu")).startswith("CPU (")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert describe(torch.device("cpu")) == "CPU (1 thread)"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert describe(torch.device("cpu")) == "CPU (2 threads)"
     with pytest.raises(DeviceError, match="placement AllGpu asks for a GPU, and there is none"):
         choose_device(DeviceType.AllGpu)
 

@@ -23,7 +23,7 @@ def training(corpus, folder, *more):
 
 def weights_in(folder):
     """All numbers of the modules in a folder's checkpoint, by file and name."""
-    files = sorted(folder.rglob("Jasper*.safetensors"))
+    files = sorted(folder.rglob("Jasper*-STEP-*.safetensors"))
     return {(path.name, name): tensor.tolist() for path in files for name, tensor in load_file(path).items()}
 
 

@@ -193,8 +193,11 @@ class PtActions:
         state.clock.total.amount_unit = data_layer.amount_unit
         for wires in called.eval_wires:
             state.prepare_evaluation(wires)
+        trained = {parameter for objective in objectives for parameter in objective.parameters}
+        length = "" if state.total_steps is None else f", {state.total_steps} steps"
+        logging.info("Training %s parameters%s", f"{sum(map(torch.numel, trained)):,}", length)
         batch_size = data_layer.setting("batch_size", 1)
-        if self._comm.world_size > 1 and batch_size > 0:
+        if batch_size > 0:
             most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
             batch = effective_batch(batch_size, self._comm.world_size, options.batches_per_step, "items")
             logging.info("%s%s", most, batch)

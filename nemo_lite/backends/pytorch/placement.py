@@ -53,7 +53,10 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
 
 def describe(device: torch.device) -> str:
     """The name of a device, for the log."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({torch.get_num_threads()} threads)"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    count = torch.get_num_threads()
+    return f"CPU ({count} thread{'' if count == 1 else 's'})"
 
 
 def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:
