@@ -30,6 +30,7 @@ _GUESSED_LINE_BYTES = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NEWLINE, _BRACE = ord("\n"), ord("{")
 _NULL = rb"\u0000"  # as JSON spells the only character that no path can have
+_MOST_FOLDERS = 1 << 12
 _MOST_SECONDS = float(np.finfo(np.float32).max)
 
 
@@ -66,14 +67,16 @@ class Source:
     """
 
     def __init__(self, path: str, strict: bool = False) -> None:
-        self.path, self._strict = path, strict
+        self.path = path
         self.folder = os.path.dirname(path)
+        self._only_beside = strict or not self.folder or os.path.abspath(self.folder) == os.getcwd()
+        self._are_here: dict[str, bool] = {}
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None
         self._identity = self._seen(self._open())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_descriptor": None}
+        return {**self.__dict__, "_descriptor": None, "_are_here": {}}
 
     def _open(self) -> int:
         try:
@@ -111,7 +114,19 @@ class Source:
 
     def resolve(self, path: str) -> str:
         """A path written in this manifest, ready to open."""
-        return os.path.join(self.folder, os.path.expanduser(path)) if self._strict else path_in_list(path, self.folder)
+        path = os.path.expanduser(path)
+        # Looking for a file costs more than parsing its line; a folder that is not there has none of them.
+        if self._only_beside or os.path.isabs(path) or not self._is_here(os.path.dirname(path)):
+            return os.path.join(self.folder, path)
+        return path_in_list(path, self.folder)
+
+    def _is_here(self, folder: str) -> bool:
+        """Whether the working directory has such a folder; asked once for each."""
+        if folder not in self._are_here:
+            if len(self._are_here) >= _MOST_FOLDERS:
+                self._are_here.clear()
+            self._are_here[folder] = os.path.isdir(folder or os.curdir)
+        return self._are_here[folder]
 
 
 class LineReader:
