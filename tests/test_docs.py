@@ -17,7 +17,7 @@ from toys.sources import PACKAGES, only_re_exports, parsed
 from toys.tone_corpus import CONFIG, make_corpus, record, run_script
 
 import nemo_asr
-from nemo_asr.commands import transcribe
+from nemo_asr.commands import data, transcribe
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,6 +168,11 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
         assert finished.code == 0, f"{shlex.join(words)}\n{finished.err}"
     elif words[:2] == ["nemo-lite", "transcribe"]:
         run_transcribe(words[2:], workplace, corpus)
+    elif words[:3] == ["nemo-lite", "data", "make"]:
+        check_module(f"nemo_asr.corpora.{words[3]}", *words[4:])
+    elif words[:2] == ["nemo-lite", "data"]:
+        # All sets have the same recordings here: check finds that, and its exit code is 1.
+        assert data.main(scaled_down(words[2:], workplace, corpus)) == (words[2] == "check")
     elif words[0] == "python" and words[1].startswith("benchmarks/"):
         check_options(words[2:], (ROOT / words[1]).read_text(encoding="utf-8"))
     else:

@@ -291,3 +291,11 @@ def test_a_process_of_its_own_trains(base):
     finished = run_process("jasper.py", *base, "--max_steps", 1)
     assert finished.code == 0, finished.err
     assert len(finished.losses) == 1
+
+
+def test_recordings_of_the_training_set_in_an_evaluation_set_are_warned_of(corpus):
+    options = ["--model_config", corpus / "tones.yaml", "--max_steps", 1, "--train_dataset", corpus / "train.json"]
+    finished = run_script("jasper.py", *options, "--eval_datasets", corpus / "train.json", corpus / "other.json")
+    assert finished.code == 0, finished.err
+    assert "train: 12 of 12 recordings are in the training set as well" in finished.err
+    assert "other: " not in finished.err

@@ -88,3 +88,33 @@ def test_a_path_that_starts_at_the_working_directory_is_found_there_and_noted_un
     assert [utterance.audio_path for utterance in utterances] == ["wav/a.wav", "sets/wav/a.wav"]
     assert [bool(utterance.note) for utterance in utterances] == [True, False]
     assert Manifest.open("sets/train.json").utterance(1).audio_path == "sets/none.wav"
+
+
+def test_written_paths_are_those_of_the_lines_that_are_left(folder):
+    write(folder / "a.json", entry(audio_filepath="1.wav", duration=9), b"", entry(audio_filepath="2.wav"))
+    write(folder / "b.json", entry(audio_filepath=None, audio_filename="3.wav"))
+    (folder / "b.json").write_bytes((folder / "b.json").read_bytes().rstrip())
+    assert list(Manifest.open("a.json,b.json", max_duration=5).written_paths()) == ["2.wav", "3.wav"]
+
+
+def test_lines_that_are_not_valid_are_taken_aside_where_the_caller_wants_them(folder):
+    write(folder / "train.json", b"[]", entry(text="kept"), *[b"{"] * 9)
+    invalid: list[str] = []
+    manifest = Manifest.open("train.json", invalid=invalid)
+    assert [manifest.place(row) for row in range(len(manifest))] == ["train.json:2"]
+    assert invalid[0].startswith("train.json:1: expected object, got array")
+    assert (len(invalid), invalid[-1]) == (6, "... and 5 more")
+    write(folder / "none.json", b"{")
+    with pytest.raises(DataError, match=r"none\.json:1: invalid JSON"):
+        Manifest.open("none.json", invalid=invalid)
+
+
+def test_the_working_directory_is_asked_once_for_each_folder(folder, monkeypatch):
+    (folder / "sets").mkdir()
+    write(folder / "sets/train.json", *[entry(audio_filepath=f"wav/{number}.wav") for number in range(9)])
+    manifest, asked = Manifest.open("sets/train.json"), []
+    monkeypatch.setattr(os.path, "isdir", lambda path: asked.append(path))
+    monkeypatch.setattr(os.path, "exists", None)
+    assert manifest.utterance(8).audio_path == "sets/wav/8.wav"
+    assert [manifest.utterance(row).note for row in range(9)] == [""] * 9
+    assert asked == ["wav"]
