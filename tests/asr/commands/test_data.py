@@ -81,5 +81,5 @@ def test_make_runs_the_maker_of_the_name(folder, capsys):
             main(["make", corpus, "--help"])
         assert stopped.value.code == 0
         assert f"python -m nemo_asr.corpora.{corpus}" in capsys.readouterr().out
-    with pytest.raises(UnknownNameError, match=r'corpus "an5" is not known; known: an4.*\(did you mean an4\?\)'):
+    with pytest.raises(UnknownNameError, match=r'corpus "an5" is not known; known: aishell.*\(did you mean an4\?\)'):
         main(["make", "an5"])

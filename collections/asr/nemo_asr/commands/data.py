@@ -29,7 +29,7 @@ from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 from nemo_lite.utils.files import write_atomically
 
-CORPORA = ("an4", "librispeech", "synth")
+CORPORA = ("aishell", "an4", "librispeech", "synth")
 
 
 def main(arguments: Sequence[str]) -> int:
