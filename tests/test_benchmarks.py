@@ -14,6 +14,7 @@ QUICKLY = {
     "data_pipeline.py": ("--quick", "--rounds", "1"),
     "depthwise.py": ("--rounds", "1"),
     "ddp_scaling.py": ("--quick",),
+    "transcription.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {"golden.py", "golden_api.py", "golden_cases.py", "golden_runs.py"}  # takes minutes: run by hand
 

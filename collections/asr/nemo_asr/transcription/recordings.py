@@ -206,6 +206,8 @@ class _Reading(ItemDataset[Recording, Samples]):
         return ref.samples(self._sample_rate)
 
     def collate(self, items: Sequence[Samples]) -> tuple[Any, ...]:
+        if len(items) == 1:  # an hour of samples need not be copied
+            return torch.from_numpy(items[0][None]), torch.tensor([len(items[0])])
         lengths = [len(samples) for samples in items]
         signal = np.zeros((len(items), max(lengths)), np.float32)
         for row, samples in zip(signal, items, strict=True):
