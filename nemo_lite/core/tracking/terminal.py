@@ -95,7 +95,8 @@ class TerminalLines(Tracker):
         return f"{text} (best)" if value == found.last[rate] else f"{text} (best {percent(value)} at {step})"
 
     def _summary(self, record: Record) -> list[str]:
-        done = f"{record['step']} steps, {record['epoch']} epochs in {duration(record['seconds'])}"
+        counts = ", ".join(f"{record[each]} {each}{'' if record[each] == 1 else 's'}" for each in ("step", "epoch"))
+        done = f"{counts} in {duration(record['seconds'])}"
         lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
         lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
         if self._checkpoint is not None:

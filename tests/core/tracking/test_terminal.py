@@ -106,6 +106,7 @@ def test_a_run_that_saved_nothing_has_nothing_to_use(told):
 def test_a_run_that_was_stopped_says_why_and_one_that_failed_has_no_summary(told):
     assert told(end("no progress")) == ["Stopped: no progress; 145 steps, 4 epochs in 4 min 10 s"]
     assert told(end("failed")) == []
+    assert told({**end(), "step": 1, "epoch": 1}) == ["Done: 1 step, 1 epoch in 4 min 10 s"]
 
 
 @pytest.mark.parametrize(
