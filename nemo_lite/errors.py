@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
 
 class NemoLiteError(Exception):
@@ -117,9 +120,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @contextmanager
 def reported_to_user() -> Iterator[None]:
-    """Turn a user's mistake into its text on stderr and its exit code: no traceback. For the ``main`` of a script."""
-    try:
-        yield
-    except NemoLiteError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    """Turn a user's mistake into its text on stderr and its exit code: no traceback. For the ``main`` of a script.
+
+    The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM and SIGUSR1 (75: preempted, can go on).
+    """
+    with stop_signals():
+        try:
+            yield
+        except NemoLiteError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt as error:
+            stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+            if not stopped.is_told:
+                name = name_of(stopped.number)
+                print(f"{name}: stopped; no training was running, nothing was saved", file=sys.stderr)
+            sys.exit(stopped.exit_code)

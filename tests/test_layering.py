@@ -9,6 +9,7 @@ from toys.sources import ALL_IMPORTS, MODULES, PACKAGES, ROOT, Import, files, im
 
 # From the bottom to the top; a file may import from its own layer and from those below. A longer name wins.
 LAYERS = {
+    "nemo_lite.interruption": 0,
     "nemo_lite.errors": 0,
     "nemo_lite.config": 1,
     "nemo_lite.utils": 2,
@@ -53,7 +54,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.checkpoint": "storage, sets < folder",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < training
+        arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < stopping < training
     """,
     "nemo_asr": """
         arguments, shipped, option_pages, fine_tuning_options < text, audio, features, models < argparse < decoding

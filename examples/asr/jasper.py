@@ -90,9 +90,9 @@ def make_callbacks(
             nemo.CheckpointCallback(
                 folder=factory.checkpoint_dir or args.load_dir,
                 load_from_folder=args.load_dir,
-                step_freq=args.checkpoint_save_freq if factory.checkpoint_dir else None,
                 force_load=args.load_dir is not None,
                 about=nemo_asr.about_checkpoint(card, config),
+                **(saving_arguments(args, evals) if factory.checkpoint_dir else {}),
             )
         )
     # After the checkpoints: an evaluation that fails costs no weights.
@@ -125,6 +125,20 @@ def fine_tune(
     encoder: Any = model.encoder  # of any class that is registered; all that run on torch can be frozen
     encoder.freeze()
     return [UnfreezeCallback([encoder], start_step=args.freeze_encoder_until)]
+
+
+def saving_arguments(args: Namespace, evals: dict[str, nemo_asr.Wires]) -> dict[str, Any]:
+    """When to save, and how much of it stays."""
+    return {
+        "step_freq": args.checkpoint_save_freq,
+        "epoch_freq": args.checkpoint_epoch_freq or None,
+        "minutes": args.checkpoint_minutes or None,
+        "checkpoints_to_keep": args.checkpoints_to_keep,
+        "best_of": next(iter(evals), ""),
+        "best_metric": args.eval_metric,
+        "best_to_keep": args.best_to_keep,
+        "epoch_names": False,
+    }
 
 
 def main() -> None:

@@ -69,6 +69,23 @@ class EvaluationResult:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Best:
+    """Which checkpoints are the best, and how many of them are kept.
+
+    Attributes:
+        evaluation: the name of the evaluation that decides.
+        metric: the tag of the value that decides.
+        keep: how many.
+        highest: a high value is good; otherwise a low one, as of an error rate.
+    """
+
+    evaluation: str
+    metric: str
+    keep: int
+    highest: bool = False
+
+
 class StepTensors(Protocol):
     """The tensors of the step that just ran (NeMo 0.11's ``state["tensors"]``)."""
 
@@ -149,6 +166,9 @@ class ActionState(Protocol):
         modules: trainable modules of the DAG by name.
         tb_writer: the factory's TensorBoard writer, ``None`` where there is none, and on ranks above 0.
         evaluation: the result of the last evaluation, the same on all ranks; ``None`` before the first.
+        is_epoch_over: the step that was made last is the last of its epoch; known in ``on_step_end``.
+        is_save_requested: some rank asked for a checkpoint with :meth:`request_save`; known in ``on_step_end``.
+        interrupted_by: the signal that ends the run on all ranks (``signal.SIGTERM``); 0 while there is none.
         stop_reason: what was given to :meth:`request_stop`; "" unless the run was asked to stop.
     """
 
@@ -164,6 +184,9 @@ class ActionState(Protocol):
     modules: Mapping[str, NeuralModule]
     tb_writer: TbWriter | None
     evaluation: EvaluationResult | None
+    is_epoch_over: bool
+    is_save_requested: bool
+    interrupted_by: int
     stop_reason: str
 
     def __getitem__(self, key: str) -> Any:
@@ -190,6 +213,8 @@ class ActionState(Protocol):
     def publish(self, make: Callable[[], EvaluationResult]) -> None:
         """Make rank 0's result of an evaluation known: callbacks get ``on_evaluation_end``. All ranks call it.
 
+        Nothing happens in a run that a signal interrupted: then the evaluation may be incomplete.
+
         Args:
             make: gives the result; called on rank 0 only.
         """
@@ -212,24 +237,41 @@ class ActionState(Protocol):
         kind: Literal["STEP", "EPOCH"],
         keep: int,
         about: Mapping[str, Any] | None = None,
+        best: Best | None = None,
     ) -> None:
-        """Write modules and training state as a set; keep the newest ``keep``. All ranks call it, rank 0 writes.
+        """Write modules and training state as a set; keep the newest and the best. All ranks call it, rank 0 writes.
+
+        The results of evaluations are written into the set's index, each with its step.
 
         Args:
             folder: where the sets are.
             kind: ``STEP`` or ``EPOCH``; the set is named by it and by how many of them are done.
-            keep: how many sets to keep.
+            keep: how many of the newest sets to keep.
             about: stored in the set's index: configuration, labels; JSON.
+            best: which others to keep.
         """
 
-    def load_checkpoint(self, folder: str | Path) -> str | None:
+    def is_among_best(self, folder: str | Path, best: Best) -> bool:
+        """Whether the last evaluation is one of the best that the sets of a folder have. All ranks call it."""
+
+    def note_evaluation(self, folder: str | Path) -> None:
+        """Write the last evaluation into the index of the set of its step, where there is one. All ranks call it."""
+
+    def load_checkpoint(self, folder: str | Path, must_go_on: bool = False) -> str | None:
         """Restore the newest complete set; its name, or ``None`` when the folder holds none. All ranks call it.
 
         The answer is the same on all ranks.
 
+        Args:
+            folder: where the sets are.
+            must_go_on: it is an error when nothing is left to train after it, or its learning rate would be 0.
+
         Raises:
             CheckpointError: a set that does not fit the modules.
         """
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint after this step, in ``on_step_start``; see ``is_save_requested``. Any rank may ask."""
 
     def request_stop(self, reason: str) -> None:
         """End the run after the current step, in order.

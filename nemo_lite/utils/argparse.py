@@ -216,6 +216,19 @@ def _complete(parser: argparse.ArgumentParser) -> None:
         argcomplete.autocomplete(parser)
 
 
+def add_saving_options(parser: argparse.ArgumentParser) -> None:
+    """When checkpoints are saved, and how many stay; ``CheckpointCallback`` explains them."""
+    add = parser.add_argument
+    add("--checkpoint_save_freq", type=positive_int, help="also save after every so many optimizer steps")
+    epochs_help = "epochs between checkpoints; 0: none by epochs"
+    add("--checkpoint_epoch_freq", type=not_negative_int, default=1, help=epochs_help)
+    minutes_help = "save when the last checkpoint is so many minutes old; 0: not by time"
+    add("--checkpoint_minutes", type=not_negative_float, default=15.0, help=minutes_help)
+    add("--checkpoints_to_keep", type=positive_int, default=4, help="how many of the newest checkpoints stay")
+    best_help = "how many of the best by the first evaluation set stay, beside the newest"
+    add("--best_to_keep", type=positive_int, default=2, help=best_help)
+
+
 def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     """What a :class:`LaunchedParser` read, as keyword arguments of ``NeuralModuleFactory``."""
     return {option: getattr(parsed, option) for option in _OF_THE_LAUNCH}

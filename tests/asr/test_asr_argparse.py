@@ -74,7 +74,7 @@ def test_the_defaults_are_those_of_nemos_jasper():
     parsed = parse()
     assert (parsed.optimizer, parsed.batch_size, parsed.lr, parsed.weight_decay) == ("novograd", 64, 0.02, 0.001)
     assert (parsed.lr_policy, parsed.warmup_steps, parsed.exp_name) == ("CosineAnnealing", 0, "Jasper")
-    assert (parsed.eval_freq, parsed.checkpoint_save_freq, parsed.random_seed) == (1000, 1000, 0)
+    assert (parsed.eval_freq, parsed.checkpoint_save_freq, parsed.random_seed) == (1000, None, 0)
     assert (parsed.amp_opt_level, parsed.betas, parsed.run_dir, parsed.create_tb_writer) == (None, None, None, False)
 
 

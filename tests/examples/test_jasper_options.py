@@ -130,7 +130,9 @@ def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     assert re.findall(r"Step: (\d+)", finished.out) == ["0", "2", "4"]
     assert len(re.findall("Evaluation WER dev", finished.out)) == 3  # at the start, at step 4, at the end
     saved = sorted(path.name for path in (tmp_path / "runs/mine/checkpoints").glob("checkpoint-*"))
-    assert saved == [f"checkpoint-STEP-{step}.json" for step in (2, 4, 6)]
+    assert saved == [
+        f"checkpoint-STEP-{step}.json" for step in (3, 4, 5, 6)
+    ]  # the newest 4: 3 ends an epoch, 5 was evaluated
 
 
 def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base, corpus, tmp_path):
@@ -233,9 +235,14 @@ def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_
     again = train(*base, "--max_steps", 5, "--work_dir", "runs")
     assert "going on at step 3" in again.out
     assert len(again.losses) == 2
-    elsewhere = train(*base, "--max_steps", 5, "--load_dir", "runs/Jasper/checkpoints", "--work_dir", "other")
-    assert "going on at step 5" in elsewhere.out
-    assert "There is nothing left to train: 5 steps and" in elsewhere.err
+    over = run_script(
+        "jasper.py", *base, "--max_steps", 5, "--load_dir", "runs/Jasper/checkpoints", "--work_dir", "other"
+    )
+    assert over.code == 2
+    assert "there is nothing left to train: got 5 steps" in over.err
+    assert "--max_steps is a total; use --max_steps 10 or --init_from" in over.err
+    finished = train(*base, "--max_steps", 5, "--work_dir", "runs")
+    assert "There is nothing left to train: got 5 steps" in finished.err
     unsaved = train(*base, "--max_steps", 6, "--load_dir", "runs/Jasper/checkpoints")
     assert len(unsaved.losses) == 1
     assert first.losses[0] not in unsaved.losses

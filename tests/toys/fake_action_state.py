@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_lite.core import NeuralModule, NmTensor
-from nemo_lite.core.action_state import EvaluationResult, StepTiming
+from nemo_lite.core.action_state import Best, EvaluationResult, StepTiming
 from nemo_lite.core.callbacks import CallbackList
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 
@@ -158,6 +158,11 @@ class FakeState:
     evaluation: EvaluationResult | None = None
     stop_reason: str = ""
     shared: list[Any] = field(default_factory=list)
+    is_epoch_over: bool = False
+    is_save_requested: bool = False
+    interrupted_by: int = 0
+    best: bool = True
+    noted: list[tuple[str, int]] = field(default_factory=list)
     callbacks: CallbackList = field(default_factory=lambda: CallbackList([]))
 
     def __getitem__(self, key: str) -> Any:
@@ -212,11 +217,23 @@ class FakeState:
         if self.is_first:
             module.save_to(path)
 
-    def save_checkpoint(self, folder: Any, kind: str, keep: int, about: Any = None) -> None:
+    def save_checkpoint(self, folder: Any, kind: str, keep: int, about: Any = None, best: Best | None = None) -> None:
         self.note("save_checkpoint")
         self.saved.append((folder, kind, self.step + 1, keep))
 
-    def load_checkpoint(self, folder: Any) -> str | None:
+    def is_among_best(self, folder: Any, best: Best) -> bool:
+        self.note("is_among_best")
+        return self.best
+
+    def note_evaluation(self, folder: Any) -> None:
+        self.note("note_evaluation")
+        assert self.evaluation is not None
+        self.noted.append((self.evaluation.name, self.evaluation.step))
+
+    def request_save(self) -> None:
+        self.is_save_requested = True
+
+    def load_checkpoint(self, folder: Any, must_go_on: bool = False) -> str | None:
         self.note("load_checkpoint")
         self.loaded.append(folder)
         return self.checkpoint
@@ -238,8 +255,9 @@ def train(state: FakeState, callbacks: Sequence[Any], num_epochs: int = 1, steps
     for epoch in range(first_epoch, first_epoch + num_epochs):
         state.epoch = epoch
         called.notify("on_epoch_start", state)
-        for _ in range(steps_per_epoch):
-            state.step = steps_done
+        for number in range(1, steps_per_epoch + 1):
+            state.step, state.is_save_requested = steps_done, False
+            state.is_epoch_over = number == steps_per_epoch
             called.notify("on_step_start", state)
             called.notify("on_batch_start", state)
             called.notify("on_batch_end", state)

@@ -17,6 +17,7 @@ from nemo_lite.utils.argparse import (
     OPTIMIZERS,
     LaunchedParser,
     NemoArgParser,
+    add_saving_options,
     not_negative_float,
     not_negative_int,
     positive_int,
@@ -32,10 +33,15 @@ _OLDER = {
     "save_freq": "checkpoint_save_freq",
 }
 _VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
+_SAVING = ("work_dir", "checkpoint_dir")
 # An option -> those of which it needs one, because otherwise it would have no effect.
 _NEEDS = {
     "exp_name": ("work_dir",),
-    "checkpoint_save_freq": ("work_dir", "checkpoint_dir"),
+    "checkpoint_save_freq": _SAVING,
+    "checkpoint_epoch_freq": _SAVING,
+    "checkpoint_minutes": _SAVING,
+    "checkpoints_to_keep": _SAVING,
+    "best_to_keep": ("eval_datasets",),
     "eval_freq": ("eval_datasets",),
     "eval_batch_size": ("eval_datasets",),
     "synced_bn_groupsize": ("synced_bn",),
@@ -80,6 +86,7 @@ class AsrArgParser(NemoArgParser):
         self._add_tracking_options()
         self._add_training_options()
         add_fine_tuning_options(self)
+        add_saving_options(self)
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.run_state import RunState, named_weighted_modules, read_on_first
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
+from nemo_lite.backends.pytorch.engine.stopping import interruption_text
 from nemo_lite.backends.pytorch.engine.training import Training
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -42,6 +43,7 @@ from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.interruption import Interrupted, StopSignals, stop_signals
 from nemo_lite.utils import logging
 
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
@@ -163,10 +165,31 @@ class PtActions:
             # Check before weights are exchanged, so that modules of different sizes are reported by name.
             self._check_equal_start({"training DAG": dag}, called)
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
-            with statistics(modules_of(dag), options.synced_batchnorm_groupsize), closing(called):
-                self._prepare(dag, pairs, params, called, options, lr_policy, precision).run()
+            with (
+                self._stopping_in_order() as signals,
+                statistics(modules_of(dag), options.synced_batchnorm_groupsize),
+                closing(called),
+            ):
+                training = self._prepare(dag, pairs, params, called, options, lr_policy, precision)
+                self._state.stop_signals = signals
+                training.run()
                 make_statistics_equal(modules_of(dag), self._comm)
             self._comm.at_step(None)
+            number = self._state.interrupted_by or signals.received
+            if number:
+                self._say(interruption_text(self._state, number))
+        if number:
+            self._comm.close()  # in order: no rank is to blame
+            raise Interrupted(number, is_told=True)
+
+    @contextmanager
+    def _stopping_in_order(self) -> Iterator[StopSignals]:
+        """Inside, a stop signal waits for the end of the step."""
+        with stop_signals() as signals, signals.deferred(self._say):
+            yield signals
+
+    def _say(self, text: str) -> None:
+        self._comm.on_first(lambda: logging.warning("%s", text))
 
     def _prepare(
         self,

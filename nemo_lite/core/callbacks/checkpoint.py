@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.action_state import ActionState, Best
 from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
 from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
 
@@ -20,19 +21,31 @@ from nemo_lite.utils.files import make_writable_folder
 class CheckpointCallback(NeMoCallback):
     """Restores the newest checkpoint when training starts, and saves while it runs.
 
-    A checkpoint is named after the steps (``STEP-1000``) or epochs (``EPOCH-3``) done. What the last of them does not
-    hold is saved at the end, as a ``STEP``, provided that saving is on. With several ranks all take part and rank 0
-    writes, so only its machine needs a ``folder`` that can be written.
+    A checkpoint is named after the steps (``STEP-1000``) or epochs (``EPOCH-3``) done; where both fall together it is
+    saved once, as an ``EPOCH``. What the last of them does not hold is saved at the end, as a ``STEP``, provided that
+    saving is on; so is what a stop signal interrupts. With several ranks all take part and rank 0 writes, so only its
+    machine needs a ``folder`` that can be written.
+
+    The index of a checkpoint (``checkpoint-STEP-1000.json``) records the results of evaluations, each with its step.
+    With ``best_of``, an evaluation that is among the best saves its weights if they are not saved yet.
 
     Args:
         folder: where checkpoints are saved, and looked for if there is no ``load_from_folder``.
-        load_from_folder: where to restore from instead.
+        load_from_folder: where to restore from instead. Then it is an error when nothing is left to train, or the
+            learning rate would be 0 for the rest; a run that goes on in its own ``folder`` ends with a warning, so
+            that a job may be started again until it is done.
         step_freq: save after every so many steps; ``None`` or -1: not by steps.
         epoch_freq: save after every so many epochs; ``None`` or -1: not by epochs.
-        checkpoints_to_keep: how many stay; older ones are deleted.
+        checkpoints_to_keep: how many of the newest stay; older ones are deleted unless they are among the best.
         force_load: it is an error when there is nothing to restore.
         about: stored in the index of each checkpoint, for those that read it without the modules: configuration,
             labels. Texts, numbers, lists and mappings of them.
+        minutes: save when so many minutes have passed since the last checkpoint; ``None``: not by time.
+        best_of: the evaluation (``EvaluatorCallback(name=...)``) by which checkpoints are judged; "": by none.
+        best_metric: the tag of the value that decides.
+        best_to_keep: how many of the best stay, beside the newest.
+        best_is: whether a good value is the ``lowest`` or the ``highest``.
+        epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
 
     Raises:
         UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
@@ -49,6 +62,13 @@ class CheckpointCallback(NeMoCallback):
         checkpoints_to_keep: int = 4,
         force_load: bool = False,
         about: Mapping[str, Any] | None = None,
+        *,
+        minutes: float | None = None,
+        best_of: str = "",
+        best_metric: str = "wer",
+        best_to_keep: int = 2,
+        best_is: Literal["lowest", "highest"] = "lowest",
+        epoch_names: bool = True,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
         self._epoch_freq = None if epoch_freq == -1 else epoch_freq
@@ -57,42 +77,66 @@ class CheckpointCallback(NeMoCallback):
             step_freq=self._step_freq,
             epoch_freq=self._epoch_freq,
             checkpoints_to_keep=checkpoints_to_keep,
+            best_to_keep=best_to_keep,
         )
+        if minutes is not None and not minutes > 0:
+            raise UsageError("minutes must be above 0", place="CheckpointCallback", got=str(minutes))
+        if best_is not in ("lowest", "highest"):
+            raise UnknownNameError("best_is", best_is, ("lowest", "highest"), place="CheckpointCallback")
         self._folder, self._load_from_folder = folder, load_from_folder
-        self._keep = checkpoints_to_keep
-        self._force_load, self._about = force_load, about
-        self._saves = bool(self._step_freq or self._epoch_freq)
+        self._keep, self._minutes = checkpoints_to_keep, minutes
+        self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
+        self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
+        self._saves = bool(self._step_freq or self._epoch_freq or minutes)
         self._is_unsaved = False
+        self._saved_at = 0.0
 
     def on_action_start(self, state: ActionState) -> None:
         """Restore the newest checkpoint, if there is one."""
         self._is_unsaved = False
         self._restore(state)
+        self._saved_at = time.monotonic()
         if self._saves:
             state.on_first(lambda: make_writable_folder(self._folder))
         elif self._load_from_folder is None:
-            problem = "CheckpointCallback saves nothing: neither step_freq nor epoch_freq is given"
+            problem = "CheckpointCallback saves nothing: neither step_freq, epoch_freq nor minutes is given"
             state.on_first(lambda: logging.warning(problem))
 
-    def on_step_end(self, state: ActionState) -> None:
-        """Save after every ``step_freq``-th step."""
+    def on_step_start(self, state: ActionState) -> None:
+        """Ask for a checkpoint when it is time. The ranks' clocks differ: the first that asks decides for all."""
+        # Here and not at the step's end, where an evaluation may come before this callback.
         self._is_unsaved = True
-        if self._step_freq and (state.step + 1) % self._step_freq == 0:
-            self._save(state, "STEP", state.step + 1)
+        if self._minutes and time.monotonic() - self._saved_at >= 60.0 * self._minutes:
+            state.request_save()
 
-    def on_epoch_end(self, state: ActionState) -> None:
-        """Save after every ``epoch_freq``-th epoch."""
-        if self._epoch_freq and (state.epoch + 1) % self._epoch_freq == 0:
-            self._save(state, "EPOCH", state.epoch + 1)
+    def on_step_end(self, state: ActionState) -> None:
+        """Save after every ``step_freq``-th step, every ``epoch_freq``-th epoch, and when it is time."""
+        by_step = self._step_freq and (state.step + 1) % self._step_freq == 0
+        by_time = self._minutes and state.is_save_requested
+        if self._is_unsaved and (by_step or by_time or self._is_epoch_due(state)):
+            self._save(state)
+
+    def on_evaluation_end(self, state: ActionState) -> None:
+        """Save weights that are among the best; write the result to the checkpoint that has its weights."""
+        if not self._saves or state.evaluation is None:
+            return
+        best = self._best if self._best and state.evaluation.name == self._best.evaluation else None
+        if not self._is_unsaved:
+            state.note_evaluation(self._folder)
+        elif best and state.is_among_best(self._folder, best):
+            self._save(state)
 
     def on_action_end(self, state: ActionState) -> None:
         """Save what is not saved yet."""
         if self._saves and self._is_unsaved:
-            self._save(state, "STEP", state.step + 1)
+            self._save(state)
+
+    def _is_epoch_due(self, state: ActionState) -> bool:
+        return bool(self._epoch_freq and state.is_epoch_over and (state.epoch + 1) % self._epoch_freq == 0)
 
     def _restore(self, state: ActionState) -> None:
         folder = self._load_from_folder or self._folder
-        if state.load_checkpoint(folder) is not None:
+        if state.load_checkpoint(folder, must_go_on=self._load_from_folder is not None) is not None:
             return
         if self._force_load:
             raise CheckpointError(
@@ -104,9 +148,11 @@ class CheckpointCallback(NeMoCallback):
         say = logging.info if self._load_from_folder is None else logging.warning
         state.on_first(lambda: say("No checkpoint in %s: training from scratch", folder))
 
-    def _save(self, state: ActionState, kind: Literal["STEP", "EPOCH"], number: int) -> None:
-        state.save_checkpoint(self._folder, kind, self._keep, self._about)
-        self._is_unsaved = False
+    def _save(self, state: ActionState) -> None:
+        kind: Literal["STEP", "EPOCH"] = "EPOCH" if self._epoch_names and self._is_epoch_due(state) else "STEP"
+        number = 1 + (state.epoch if kind == "EPOCH" else state.step)
+        state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best)
+        self._is_unsaved, self._saved_at = False, time.monotonic()
         state.on_first(lambda: logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder))
 
 

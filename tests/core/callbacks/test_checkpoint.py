@@ -28,7 +28,7 @@ def test_checkpoints_are_saved_by_epochs():
 def test_checkpoints_without_frequency_only_restore_and_say_so(off, capsys):
     state = train(FakeState(checkpoint="STEP-3"), [CheckpointCallback("ck", step_freq=off, epoch_freq=off)])
     assert (state.loaded, state.saved) == (["ck"], [])
-    assert "CheckpointCallback saves nothing: neither step_freq nor epoch_freq" in capsys.readouterr().err
+    assert "CheckpointCallback saves nothing: neither step_freq, epoch_freq nor minutes" in capsys.readouterr().err
 
 
 def test_a_callback_that_only_restores_from_elsewhere_gives_no_warning(capsys):

@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from nemo_lite.backends.pytorch.checkpoint.sets import TRAINER, CheckpointSet, index_path, read_index
+from nemo_lite.backends.pytorch.checkpoint.sets import (
+    TRAINER,
+    CheckpointSet,
+    best_of,
+    index_path,
+    read_index,
+    score_in,
+    score_of,
+)
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -25,6 +34,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
+from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.utils.files import is_abandoned, make_writable_folder, synchronise, temporary_name, write_atomically
 from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
@@ -92,19 +102,21 @@ class CheckpointFolder:
         kind: Kind,
         number: int,
         keep: int,
+        best: Best | None = None,
         about: Mapping[str, Any] | None = None,
         evaluations: Sequence[Mapping[str, Any]] = (),
     ) -> CheckpointSet:
-        """Write one set, then delete the oldest sets beyond ``keep``.
+        """Write one set, then delete those that are neither of the newest ``keep`` nor of the best.
 
-        Only files that an index lists are deleted. The disk must hold ``keep`` + 1 sets for a moment.
+        Only files that an index lists are deleted. The disk must hold one set more than stay for a moment.
 
         Args:
             modules: they, or their weights alone, by name, which becomes part of the file's name.
             state: see :func:`save_training_state`; None writes no ``trainer`` file.
             kind: what ``number`` counts.
             number: the step or epoch.
-            keep: how many sets stay, at least 1.
+            keep: how many of the newest sets stay, at least 1.
+            best: which others stay.
             about: what readers want to know without the modules: configuration, labels; JSON.
             evaluations: results of evaluations known at this time; JSON.
 
@@ -132,11 +144,21 @@ class CheckpointFolder:
             raise
         self._publish(saved)
         self._delete(replaced - saved.files.keys())
-        for oldest in self.sets()[:-keep]:
-            # The index goes first, so that a set is never listed without its files.
-            self._delete([oldest.index_path.name])
-            self._delete(oldest.files)
+        self._delete_all_but(keep, best)
         return saved
+
+    def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
+        """Whether a set with this evaluation would be one of the best."""
+        mine = score_in([evaluation], evaluation["step"], best)
+        others = [score for found in best_of(self.sets(), best) if (score := score_of(found, best)) is not None]
+        return mine is not None and (len(others) < best.keep or mine < max(others))
+
+    def note_evaluation(self, evaluation: Mapping[str, Any]) -> None:
+        """Write an evaluation into the index of the newest set of its step, where there is one."""
+        found = next((found for found in reversed(self.sets()) if found.step == evaluation["step"]), None)
+        if found is not None:
+            others = [each for each in found.evaluations if each.get("name") != evaluation["name"]]
+            _write_index(replace(found, evaluations=[*others, evaluation]))
 
     def sets(self) -> list[CheckpointSet]:
         """The complete sets, oldest first."""
@@ -202,6 +224,15 @@ class CheckpointFolder:
                     os.replace(staging / file_name, self.folder / file_name)
             synchronise(self.folder)
             shutil.rmtree(staging, ignore_errors=True)
+
+    def _delete_all_but(self, keep: int, best: Best | None) -> None:
+        sets = self.sets()
+        kept = {found.tag for found in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
+        for other in sets:
+            if other.tag not in kept:
+                # The index goes first, so that a set is never listed without its files.
+                self._delete([other.index_path.name])
+                self._delete(other.files)
 
     def _finish_interrupted(self) -> None:
         """Publish what a killed process had committed, and remove what it had not."""

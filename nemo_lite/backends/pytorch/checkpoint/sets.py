@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils.helpers import parse_checkpoint_name
 
@@ -141,6 +143,28 @@ def read_index(path: Path) -> CheckpointSet | None:
     names = [parse_checkpoint_name(name) for name in found.files]
     belongs = path == found.index_path and all(name and name.tag == found.tag for name in names)
     return found if in_this_folder and belongs else None
+
+
+def best_of(sets: Sequence[CheckpointSet], best: Best) -> list[CheckpointSet]:
+    """The best of some sets, the best first; of equals the newer one. Those without a rate of their own are no best."""
+    scored = [(score, -found.serial, found) for found in sets if (score := score_of(found, best)) is not None]
+    return [found for _, _, found in sorted(scored, key=lambda each: each[:2])][: best.keep]
+
+
+def score_of(found: CheckpointSet, best: Best) -> float | None:
+    """The value by which a set is judged, lower ones better; None where its weights were not evaluated so."""
+    return score_in(found.evaluations, found.step, best)
+
+
+def score_in(evaluations: Sequence[Mapping[str, Any]], step: int | None, best: Best) -> float | None:
+    """The same of evaluations. Those of another step say nothing about the weights of this one."""
+    for each in evaluations:
+        values = each.get("values")
+        value = values.get(best.metric) if isinstance(values, Mapping) else None
+        is_asked_for = each.get("name") == best.evaluation and each.get("step") == step
+        if is_asked_for and isinstance(value, (int, float)) and math.isfinite(value):
+            return -value if best.highest else value
+    return None
 
 
 def _set_of(content: Mapping[str, Any], folder: Path) -> CheckpointSet:

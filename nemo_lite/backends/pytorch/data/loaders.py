@@ -16,6 +16,7 @@ from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
+from nemo_lite.interruption import leave_signals_to_parent
 
 _NUM_SPARES = 4
 
@@ -102,6 +103,7 @@ class PlannedLoader:
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=pin_memory,
+            worker_init_fn=leave_signals_to_parent,
             generator=torch.Generator(),  # its own: the global one stays where the user left it
         )
 

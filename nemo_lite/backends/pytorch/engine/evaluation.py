@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,9 +19,11 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.dag import Dag, slice_between
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import DagError, UsageError
+from nemo_lite.interruption import flags_of, signal_in
 
 # Any: values of wires are tensors, lists of texts or numbers.
 WireValues: TypeAlias = "list[Any]"
+_Agree: TypeAlias = "Callable[[int], None]"
 
 _PLACEHOLDER = -1  # number of a row that stands for a batch in a round where this rank has none
 
@@ -45,6 +47,20 @@ class BatchResult(NamedTuple):
         return self.number != _PLACEHOLDER
 
 
+class _StopsEarly:
+    """Whether an evaluation ends early, because a rank got a stop signal.
+
+    Args:
+        received: gives the signal that this rank got, 0 for none.
+
+    Attributes:
+        signal: the signal for which all ranks end the evaluation; 0 while they go on.
+    """
+
+    def __init__(self, received: Callable[[], int] = int) -> None:
+        self.received, self.signal = received, 0
+
+
 class Evaluation:
     """A DAG lowered for evaluation.
 
@@ -63,7 +79,7 @@ class Evaluation:
         self.module: fx.GraphModule = lower(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
 
-    def rows(self, comm: Comm) -> Iterator[BatchResult]:
+    def rows(self, comm: Comm, stops: _StopsEarly | None = None) -> Iterator[BatchResult]:
         """The values of each batch of this rank: over all ranks every item once, modules in evaluation mode.
 
         All ranks give the same number of rows. The n-th rows of all ranks are neighbours in the data; a rank without a
@@ -71,11 +87,15 @@ class Evaluation:
 
         Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
         ends, also when it is left early. At its end the loaders of all ranks settle what they noticed.
+
+        Args:
+            comm: the ranks.
+            stops: asked before each row whether to stop early, on all ranks alike.
         """
         self.module.to(self._device)
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
-            for number, batch in _in_step(loader.epoch(0), comm):
+            for number, batch in _in_step(loader.epoch(0), comm, stops or _StopsEarly()):
                 if batch is not None:
                     yield BatchResult(number, None if batch.ids is None else list(batch.ids), self._run(batch))
                     continue
@@ -83,7 +103,8 @@ class Evaluation:
                     spare = spare or self._any_batch(comm)
                     self._run(spare)
                 yield BatchResult(_PLACEHOLDER, None, [])
-        settle(loader, comm)
+        if stops is None or not stops.signal:
+            settle(loader, comm)
 
     def _loader(self, shard: Shard) -> BatchLoader:
         return self.data_layer.loader(training=False, shard=shard)
@@ -104,7 +125,7 @@ class Evaluation:
         return batch
 
 
-def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch | None]]:
+def _in_step(batches: Iterator[Batch], comm: Comm, stops: _StopsEarly) -> Iterator[tuple[int, Batch | None]]:
     """This rank's batches with their numbers, and None in each round in which it has no batch.
 
     A round is one batch for each rank, neighbours in the data. When a rank's batch of a round cannot be used, its next
@@ -112,10 +133,12 @@ def _in_step(batches: Iterator[Batch], comm: Comm) -> Iterator[tuple[int, Batch 
     """
     for count, batch in enumerate(WAITING_FOR_DATA.around(batches)):
         number = count * comm.world_size + comm.rank if batch.number is None else batch.number
-        while not _vote(number // comm.world_size, comm).is_own:
+        while not (vote := _vote(number // comm.world_size, comm, stops)).is_own:
+            if vote.is_over:
+                return
             yield _PLACEHOLDER, None
         yield number, batch
-    while not _vote(None, comm).is_over:
+    while not _vote(None, comm, stops).is_over:
         yield _PLACEHOLDER, None
 
 
@@ -124,11 +147,14 @@ class _Vote(NamedTuple):
     is_over: bool
 
 
-def _vote(own_round: int | None, comm: Comm) -> _Vote:
-    """Whether the round of this rank's next batch is the earliest of all ranks' next ones; whether no rank has any."""
+def _vote(own_round: int | None, comm: Comm, stops: _StopsEarly) -> _Vote:
+    """Whether the round of this rank's next batch is the earliest of all ranks' next ones; whether no round follows."""
     votes = [0.0] * comm.world_size
     votes[comm.rank] = 0.0 if own_round is None else own_round + 1.0
-    votes = comm.sum(votes)  # each rank adds to its own
+    sums = comm.sum([*votes, *flags_of(stops.received())])  # each rank adds to its own vote
+    votes, stops.signal = sums[: comm.world_size], signal_in(sums[comm.world_size :])
+    if stops.signal:
+        return _Vote(is_own=False, is_over=True)
     earliest = min(filter(None, votes), default=0.0)
     return _Vote(is_own=votes[comm.rank] == earliest > 0.0, is_over=earliest == 0.0)
 
@@ -169,18 +195,27 @@ class ItemsComputed:
 
 
 class EvaluationRun(ItemsComputed):
-    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`."""
+    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`.
 
-    def __init__(self, evaluation: Evaluation, comm: Comm) -> None:
+    Args:
+        evaluation: what to run.
+        comm: the ranks.
+        received: gives the stop signal that this rank got, 0 for none; the evaluation of all ranks ends early then.
+        agree: called with that signal at the end, or with 0.
+    """
+
+    def __init__(self, evaluation: Evaluation, comm: Comm, received: Callable[[], int], agree: _Agree) -> None:
         super().__init__(evaluation.data_layer)
-        self._evaluation, self._comm = evaluation, comm
+        self._evaluation, self._comm, self._agree = evaluation, comm, agree
+        self._stops = _StopsEarly(received)
 
     def __iter__(self) -> Iterator[list[WireValues]]:
-        for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm))):
+        for rows in self._comm.rounds(map(tuple, self._evaluation.rows(self._comm, self._stops))):
             in_order = in_data_order([rows])
             for row in in_order:
                 self.note(row.ids)
             yield [list(column) for column in zip(*(row.values for row in in_order), strict=True)]
+        self._agree(self._stops.signal)
 
 
 class InferenceCache:

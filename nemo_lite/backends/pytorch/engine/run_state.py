@@ -21,13 +21,15 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
+from nemo_lite.backends.pytorch.engine.step_batches import Wishes
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.action_state import EvaluationResult, StepTensors, StepTiming, TbWriter
+from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
+from nemo_lite.interruption import StopSignals, name_of
 from nemo_lite.utils import logging
 
 T = TypeVar("T")
@@ -82,7 +84,12 @@ class RunState:
         self.total_steps: int | None = None
         self.learning_rate = 0.0
         self.stop_reason = ""
-        self._all_stop = False
+        self.stop_signals = StopSignals()
+        self.interrupted_by = 0
+        self.is_epoch_over = self.is_save_requested = self._wants_save = self._all_stop = False
+        self.must_go_on = False
+        self.saved = self.loaded_from = ""
+        self.steps_before = 0
         self.clock = _Clock()
         self.evaluation: EvaluationResult | None = None
         self._evaluated: dict[str, EvaluationResult] = {}
@@ -100,15 +107,33 @@ class RunState:
         """End the run. See ``ActionState``."""
         self.stop_reason = reason
 
-    def agree_to_stop(self) -> None:
-        """Note that some rank asked to stop: all ranks stop at this step."""
-        self._all_stop = True
-        self.stop_reason = self.stop_reason or "another rank asked for it"
+    def request_save(self) -> None:
+        """Ask for a checkpoint after this step. See ``ActionState``."""
+        self._wants_save = True
+
+    @property
+    def wishes(self) -> Wishes:
+        """What this rank wants to happen after the step."""
+        return Wishes(bool(self.stop_reason), self._wants_save, self.stop_signals.received)
+
+    def agree(self, wishes: Wishes) -> None:
+        """Note what some rank wanted: all ranks do it at this step."""
+        self.is_save_requested, self._wants_save = wishes.save, False
+        if wishes.stop:
+            self._all_stop = True
+            self.stop_reason = self.stop_reason or "another rank asked for it"
+        self.agree_on_signal(wishes.signal)
+
+    def agree_on_signal(self, number: int) -> None:
+        """Note the stop signal that some rank got, or 0: all ranks end the run at this step."""
+        self.interrupted_by = self.interrupted_by or number
+        if self.interrupted_by:
+            self.stop_reason = self.stop_reason or name_of(self.interrupted_by)
 
     @property
     def is_stopping(self) -> bool:
         """Whether the run ends here. With several ranks: whether all of them know that one asked to stop."""
-        return self._all_stop or (self.comm.world_size == 1 and bool(self.stop_reason))
+        return self._all_stop or bool(self.interrupted_by) or (self.comm.world_size == 1 and bool(self.stop_reason))
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives on rank 0. See ``ActionState``."""
@@ -129,10 +154,13 @@ class RunState:
 
     def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
-        return EvaluationRun(self.prepare_evaluation(wires), self.comm)
+        evaluation, signals = self.prepare_evaluation(wires), self.stop_signals
+        return EvaluationRun(evaluation, self.comm, lambda: signals.received, self.agree_on_signal)
 
     def publish(self, make: Callable[[], EvaluationResult]) -> None:
         """Make the result of an evaluation known. See ``ActionState``."""
+        if self.interrupted_by:  # perhaps in the middle of it
+            return
         self.evaluation = EvaluationResult(**self.from_first(lambda: vars(make())))
         self._evaluated[self.evaluation.name] = self.evaluation
         self._callbacks.notify("on_evaluation_end", self)
@@ -174,7 +202,7 @@ class RunState:
             problem = "the optimizer's state does not fit the parameters"
             raise CheckpointError(problem, place=place, got=str(error)) from error
         self.precision.load_state_dict(state.get("precision", {}))
-        self.step = self.steps_done = int(state["step"])
+        self.step = self.steps_done = self.steps_before = int(state["step"])
         self.epoch = self.epochs_done = int(state["epoch"])
 
     def _optimizer_names(self) -> list[str]:
@@ -211,6 +239,7 @@ class RunState:
         kind: Literal["STEP", "EPOCH"],
         keep: int,
         about: Mapping[str, Any] | None = None,
+        best: Best | None = None,
     ) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
         number = self.steps_done if kind == "STEP" else self.epochs_done
@@ -221,12 +250,24 @@ class RunState:
             weights = {name: self._weights(module) for name, module in modules.items()}
             self._write(
                 lambda: checkpoints.save(
-                    weights, state, kind=kind, number=number, keep=keep, about=about, evaluations=rates
+                    weights, state, kind=kind, number=number, keep=keep, best=best, about=about, evaluations=rates
                 )
             )
+        self.saved = f"{folder}/{kind}-{number}"
 
-    def load_checkpoint(self, folder: str | Path) -> str | None:
+    def is_among_best(self, folder: str | Path, best: Best) -> bool:
+        """Whether the last evaluation is among the best. See ``ActionState``."""
+        result: Any = self.evaluation
+        return bool(self.from_first(lambda: CheckpointFolder(folder).is_among_best(vars(result), best)))
+
+    def note_evaluation(self, folder: str | Path) -> None:
+        """Write the last evaluation into the checkpoint of its step. See ``ActionState``."""
+        result: Any = self.evaluation
+        self._write(lambda: CheckpointFolder(folder).note_evaluation(vars(result)))
+
+    def load_checkpoint(self, folder: str | Path, must_go_on: bool = False) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
+        self.must_go_on, self.loaded_from = must_go_on, str(folder)
         checkpoints = CheckpointFolder(folder)
         # Named first, so that two modules of one name are an error before any step.
         modules = named_weighted_modules(self.modules.values())

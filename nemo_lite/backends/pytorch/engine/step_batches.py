@@ -1,7 +1,8 @@
 """The batches of each optimizer step, on this rank and agreed with the others. Nothing is computed here.
 
 Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once whether
-the step was finite everywhere, whether someone asked to stop, how many items the next step has, and who has none left.
+the step was finite everywhere, whether someone asked to stop or to save, how many
+items the next step has, and who has none left.
 """
 
 from __future__ import annotations
@@ -15,7 +16,25 @@ from typing import NamedTuple
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
 from nemo_lite.errors import UsageError
+from nemo_lite.interruption import flags_of, signal_in
 from nemo_lite.utils import logging
+
+
+class Wishes(NamedTuple):
+    """What a rank, or any of them, wants to happen after the present step.
+
+    Attributes:
+        stop: end the run.
+        save: make a checkpoint.
+        signal: the stop signal that came, 0 for none: end the run, and say so.
+    """
+
+    stop: bool = False
+    save: bool = False
+    signal: int = 0
+
+
+NO_WISHES = Wishes()
 
 
 @dataclass(slots=True)
@@ -29,7 +48,7 @@ class StepBatches:
         world_size: the number of ranks.
         is_over: the epoch has no further step, on any rank.
         was_finite: the step before was finite on all ranks.
-        stop: some rank asked to stop.
+        wishes: those of all ranks.
         wait_seconds: how long this rank waited for its batches.
         first_wait: the same where they are an epoch's first, 0 otherwise.
     """
@@ -40,7 +59,7 @@ class StepBatches:
     world_size: int = 1
     is_over: bool = False
     was_finite: bool = True
-    stop: bool = False
+    wishes: Wishes = NO_WISHES
     wait_seconds: float = 0.0
     first_wait: float = 0.0
 
@@ -66,6 +85,7 @@ class _Sums(NamedTuple):
     Attributes:
         not_finite: ranks whose losses of the step before are not all finite.
         stopping: ranks that want to stop.
+        saving: ranks that want a checkpoint.
         items: of the batches that count.
         repeated_items: those of them that come again.
         batches: how many count.
@@ -76,6 +96,7 @@ class _Sums(NamedTuple):
 
     not_finite: float
     stopping: float
+    saving: float
     items: float
     repeated_items: float
     batches: float
@@ -103,29 +124,29 @@ class StepBatchLoader:
         self._epoch = self._step = 0
         self._repeated = self._dropped = self._joined = 0.0
 
-    def first(self, epoch: int) -> StepBatches:
-        """The batches of the first step of an epoch."""
+    def first(self, epoch: int, wishes: Wishes = NO_WISHES) -> StepBatches:
+        """The batches of the first step of an epoch; for ``wishes`` see :meth:`following`."""
         self._batches = iter(self._loader.epoch(epoch))
         self._epoch, self._step = epoch, 0
         self._repeated = self._dropped = self._joined = 0.0
-        taken = self._agree(are_finite=True, stop=False)
+        taken = self._agree(True, wishes)
         taken.first_wait = taken.wait_seconds
         return taken
 
-    def following(self, *, are_finite: bool, stop: bool) -> StepBatches:
+    def following(self, *, are_finite: bool, wishes: Wishes = NO_WISHES) -> StepBatches:
         """The batches of the next step.
 
         Args:
             are_finite: this rank's losses of the present step are finite.
-            stop: this rank wants to stop.
+            wishes: this rank's.
 
         Raises:
             UsageError: ranks ran out of data, and ``uneven`` is ``error`` or there is nothing that they could repeat.
         """
         self._step += 1
-        return self._agree(are_finite=are_finite, stop=stop)
+        return self._agree(are_finite, wishes)
 
-    def _agree(self, *, are_finite: bool, stop: bool) -> StepBatches:
+    def _agree(self, are_finite: bool, wishes: Wishes) -> StepBatches:
         started = time.perf_counter()
         with WAITING_FOR_DATA:
             batches = list(islice(self._batches, self._size))
@@ -137,7 +158,7 @@ class StepBatchLoader:
                 sum([batch.num_items for batch in batches]),
                 is_over=not batches,
                 was_finite=are_finite,
-                stop=stop,
+                wishes=wishes,
                 wait_seconds=wait_seconds,
             )
         # Batches with a loss that is not finite are not repeated, if there are others.
@@ -147,13 +168,14 @@ class StepBatchLoader:
         counted = self._repeatable if is_out and self._uneven == "pad" else batches
         items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
         is_helpless, again = is_out and not self._repeatable, items if is_out else 0.0
-        mine = _Sums(not are_finite, stop, items, again, count, count**2, is_out, is_helpless)
-        all_ranks = _Sums(*self._comm.sum([float(each) for each in mine]))
+        mine = _Sums(not are_finite, wishes.stop, wishes.save, items, again, count, count**2, is_out, is_helpless)
+        sums = self._comm.sum([*map(float, mine), *flags_of(wishes.signal)])
+        all_ranks, stop_signal = _Sums(*sums[: len(mine)]), signal_in(sums[len(mine) :])
         out = all_ranks.out_of_batches
         taken = StepBatches(
             world_size=world_size,
             was_finite=all_ranks.not_finite == 0,
-            stop=all_ranks.stopping > 0,
+            wishes=Wishes(all_ranks.stopping > 0, all_ranks.saving > 0, stop_signal),
             wait_seconds=wait_seconds,
         )
         taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")

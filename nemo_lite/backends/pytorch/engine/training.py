@@ -18,6 +18,7 @@ from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unrea
 from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
+from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left, is_over
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions
@@ -76,9 +77,8 @@ class Training:
         """Train until a limit is reached or a callback asks to stop."""
         state, callbacks = self._state, self._callbacks
         callbacks.notify("on_action_start", state)
-        if self._is_done():
-            done = "%d steps and %d epochs were done before this run"
-            logging.warning(f"There is nothing left to train: {done}", state.steps_done, state.epochs_done)
+        if not state.is_stopping:
+            check_what_is_left(state, self._options, self._lr_policy)
         while not self._is_done():
             state.epoch = state.epochs_done
             self._reseed(state.epoch)
@@ -87,14 +87,15 @@ class Training:
         if self._skipped.total:
             skipped = "%d of %d steps were skipped: their loss was not finite"
             logging.warning(skipped, self._skipped.total, state.steps_done)
-        if state.stop_reason:
+        if state.stop_reason and not state.interrupted_by:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._tensors.clear()
 
     def _epoch(self) -> None:
         state = self._state
-        taken = self._batches.first(state.epoch)
+        taken = self._batches.first(state.epoch, state.wishes)
+        state.agree(taken.wishes)
         if taken.is_over:
             raise UsageError(
                 f"the data layer gave no batch in epoch {state.epoch}",
@@ -110,10 +111,7 @@ class Training:
             self._callbacks.notify("on_epoch_end", state)
 
     def _is_done(self) -> bool:
-        state, options = self._state, self._options
-        if options.max_steps is not None and state.steps_done >= options.max_steps:
-            return True
-        return state.is_stopping or (options.num_epochs is not None and state.epochs_done >= options.num_epochs)
+        return self._state.is_stopping or is_over(self._state, self._options)
 
     def _step(self, taken: StepBatches) -> StepBatches:
         """Make one optimizer step; the batches of the next one."""
@@ -130,18 +128,18 @@ class Training:
             for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1)
         ]
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
-        following = self._batches.following(are_finite=_all_finite(losses), stop=bool(state.stop_reason))
+        following = self._batches.following(are_finite=_all_finite(losses), wishes=state.wishes)
         if following.was_finite:
             self._skipped.in_a_row = 0
             state.precision.update(objective.optimizer, objective.parameters, self._options.grad_norm_clip)
         else:
             self._skip(taken.batches, losses)
         state.steps_done += 1
+        state.is_epoch_over = following.is_over
         if following.is_over:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
-        if following.stop:
-            state.agree_to_stop()
+        state.agree(following.wishes)
         amount = sum([batch.amount for batch in taken.counted])
         state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
         callbacks.notify("on_step_end", state)
