@@ -79,7 +79,7 @@ def main() -> None:
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
-    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = nemo_asr.load_model(args.compare, factory=factory) if args.compare else None
     sets = evaluate(model, args, factory, Path(args.out))
     if second is not None:

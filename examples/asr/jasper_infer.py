@@ -20,7 +20,7 @@ def main() -> None:
     args = parser.parse_args()
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
-    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory)
+    model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, model.card.sample_rate)
     wires = nemo_asr.connect(model.modules, data_layer)
     values = factory.infer([wires.predictions])

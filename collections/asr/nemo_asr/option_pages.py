@@ -40,7 +40,7 @@ TRAINING = HelpPages(
             "folders and checkpoints",
             """
             work_dir exp_name checkpoint_dir checkpoint_save_freq checkpoint_epoch_freq checkpoint_minutes
-            checkpoints_to_keep best_to_keep
+            checkpoints_to_keep best_to_keep report
             """,
         ),
         "launching": _LAUNCHING,
@@ -59,9 +59,9 @@ TRAINING = HelpPages(
 )
 
 USE = HelpPages(
-    most_used="load_dir eval_datasets out batch_size model_config placement",
+    most_used="load_dir eval_datasets out compare batch_size model_config placement",
     groups={
-        "data": Group("manifests, batches, results", "eval_datasets out batch_size strict_data eval_metric"),
+        "data": Group("manifests, batches, results", "eval_datasets out compare report batch_size strict_data eval_metric"),
         "model": Group("what is loaded, modules of your own", "load_dir model_config overrides imports"),
         "launching": _LAUNCHING,
         "logging": Group("lines in the terminal", "log_level log_style"),

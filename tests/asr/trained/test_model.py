@@ -14,7 +14,7 @@ from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import about_checkpoint
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.errors import CheckpointError, DataError
+from nemo_lite.errors import CheckpointError, ConfigError, DataError
 
 STORED = Path(__file__).parent / "stored_model_1"
 
@@ -140,3 +140,13 @@ def test_the_model_stored_with_the_first_version_of_the_format_is_read():
     assert model.recipe.labels == [" ", "a", "b", "c"]
     total = sum(float(value.double().sum()) for value in state_of(model.modules).values())
     assert total == pytest.approx(float((STORED / "sum.txt").read_text()), rel=1e-6)
+
+
+def test_values_of_its_own_configuration_can_be_set(model, tmp_path):
+    model.save(tmp_path / "model")
+    loaded = nemo_asr.load_model(tmp_path / "model", overrides=["AudioToMelSpectrogramPreprocessor.dither=0.5"])
+    assert loaded.modules.preprocessor.init_params["dither"] == 0.5
+    with pytest.raises(
+        ConfigError, match=r"^--set AudioToMelSpectrogramPreprocessor\.dihter=0: .* \(did you mean dither\?"
+    ):
+        nemo_asr.load_model(tmp_path / "model", overrides=["AudioToMelSpectrogramPreprocessor.dihter=0"])

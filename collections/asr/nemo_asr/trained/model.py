@@ -89,6 +89,7 @@ def load_model(
     *,
     recipe: Recipe | None = None,
     factory: NeuralModuleFactory | None = None,
+    overrides: Sequence[str] = (),
 ) -> TrainedModel:
     """Load a trained model; the log says from which file and step.
 
@@ -98,6 +99,7 @@ def load_model(
         recipe: a configuration to use instead of the model's own; its labels, sample rate and shapes must be the
             model's.
         factory: where several ranks run: rank 0 reads, the others need not have the files.
+        overrides: values that win over the model's own configuration, each ``KEY=VALUE``; see ``load_recipe``.
 
     Raises:
         CheckpointError: there is no model, a file of it is missing or damaged, it carries no configuration and none is
@@ -110,7 +112,7 @@ def load_model(
         if not config:
             remedy = "give the model's configuration as well (--model_config)"
             raise CheckpointError("the checkpoint carries no configuration", place=place, remedy=remedy)
-        recipe = recipe_from_text(config, f"{place} (configuration)")
+        recipe = recipe_from_text(config, f"{place} (configuration)", overrides)
     else:
         _compare(recipe, card, place)
     modules = recipe.model()
