@@ -61,7 +61,9 @@ TRAINING = HelpPages(
 USE = HelpPages(
     most_used="load_dir eval_datasets out compare batch_size model_config placement",
     groups={
-        "data": Group("manifests, batches, results", "eval_datasets out compare report batch_size strict_data eval_metric"),
+        "data": Group(
+            "manifests, batches, results", "eval_datasets out compare report batch_size strict_data eval_metric"
+        ),
         "model": Group("what is loaded, modules of your own", "load_dir model_config overrides imports"),
         "launching": _LAUNCHING,
         "logging": Group("lines in the terminal", "log_level log_style"),
