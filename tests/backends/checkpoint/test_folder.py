@@ -16,6 +16,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
+from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError
 
 
@@ -400,3 +401,31 @@ def test_a_folder_without_a_set_says_what_it_has(tmp_path):
     (tmp_path / "E-STEP-6.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-6 lacks E-STEP-6\.safetensors"):
         read_checkpoint(tmp_path)
+
+
+def test_a_stored_checkpoint_of_version_1_stays_readable():
+    stored = read_checkpoint(Path(__file__).parents[2] / "data" / "checkpoint_v1")
+    assert (stored.step, stored.epoch, stored.about) == (3, 1, {"labels": ["a", "ж"]})
+    assert stored.evaluations == [{"name": "dev", "step": 3, "values": {"wer": 0.25}}]
+    assert stored.weights["Encoder"]["weight"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
+
+
+def test_the_best_stay_beside_the_newest(tmp_path):
+    folder, best = CheckpointFolder(tmp_path), Best("dev", "wer", 2)
+    for step, wer in enumerate((0.9, 0.2, 0.5, 0.3, 0.8, 0.7), 1):
+        rates = [{"name": "dev", "step": step, "values": {"wer": wer}}]
+        is_best = folder.is_among_best(rates[0], best)
+        assert is_best == (step in (1, 2, 3, 4))
+        modules = {"E": filled(step)}
+        folder.save(modules, {"step": step}, kind="STEP", number=step, keep=1, best=best, evaluations=rates)
+    assert [found.number for found in folder.sets()] == [2, 4, 6]
+    folder.note_evaluation({"name": "dev", "step": 6, "values": {"wer": 0.1}})
+    assert folder.latest().evaluations == [{"name": "dev", "step": 6, "values": {"wer": 0.1}}]
+
+
+def test_a_rate_of_other_weights_makes_no_set_the_best(tmp_path):
+    folder, best = CheckpointFolder(tmp_path), Best("dev", "wer", 1)
+    for step in (1, 2):
+        rates = [{"name": "dev", "step": 0, "values": {"wer": 0.1}}]
+        folder.save({"E": filled(0)}, {"step": step}, kind="STEP", number=step, keep=1, best=best, evaluations=rates)
+    assert [found.number for found in folder.sets()] == [2]

@@ -101,3 +101,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="there is a file where a folder is wanted"):
         train(FakeState(), [ModuleSaverCallback([Encoder()], folder=tmp_path / "file")])
+
+
+def test_an_epoch_and_a_step_that_fall_together_are_saved_once():
+    state = train(FakeState(), [CheckpointCallback("ck", step_freq=2, epoch_freq=1)], steps_per_epoch=4)
+    assert [(kind, number) for _, kind, number, _ in state.saved] == [("STEP", 2), ("EPOCH", 4)]
+    saves = CheckpointCallback("ck", epoch_freq=1, epoch_names=False)
+    assert train(FakeState(), [saves], steps_per_epoch=4).saved == [("ck", "STEP", 4, 4)]
+
+
+def test_a_checkpoint_is_saved_when_the_last_is_old(monkeypatch):
+    now = iter(range(0, 10**6, 25))
+    monkeypatch.setattr("nemo_lite.core.callbacks.checkpoint.time.monotonic", lambda: next(now))
+    state = train(FakeState(), [CheckpointCallback("ck", minutes=1.0)], steps_per_epoch=7)
+    assert [number for _, _, number, _ in state.saved] == [3, 6, 7]
