@@ -92,6 +92,7 @@ def make_callbacks(
                 load_from_folder=args.load_dir,
                 force_load=args.load_dir is not None,
                 about=nemo_asr.about_checkpoint(card, config),
+                record=trackers.record,
                 **(saving_arguments(args, evals) if factory.checkpoint_dir else {}),
             )
         )

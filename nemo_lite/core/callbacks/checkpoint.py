@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +46,8 @@ class CheckpointCallback(NeMoCallback):
         best_to_keep: how many of the best stay, beside the newest.
         best_is: whether a good value is the ``lowest`` or the ``highest``.
         epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
+        record: called with "checkpoint" and step, epoch and path of each that is saved, instead of a line in the log:
+            ``Trackers.record``.
 
     Raises:
         UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
@@ -69,6 +71,7 @@ class CheckpointCallback(NeMoCallback):
         best_to_keep: int = 2,
         best_is: Literal["lowest", "highest"] = "lowest",
         epoch_names: bool = True,
+        record: Callable[..., object] | None = None,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
         self._epoch_freq = None if epoch_freq == -1 else epoch_freq
@@ -87,6 +90,7 @@ class CheckpointCallback(NeMoCallback):
         self._keep, self._minutes = checkpoints_to_keep, minutes
         self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
         self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
+        self._record = record
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)
         self._is_unsaved = False
         self._saved_at = 0.0
@@ -153,7 +157,14 @@ class CheckpointCallback(NeMoCallback):
         number = 1 + (state.epoch if kind == "EPOCH" else state.step)
         state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best)
         self._is_unsaved, self._saved_at = False, time.monotonic()
-        state.on_first(lambda: logging.info("Saved checkpoint %s-%d in %s", kind, number, self._folder))
+        state.on_first(lambda: self._tell(state, f"{kind}-{number}"))
+
+    def _tell(self, state: ActionState, name: str) -> None:
+        say = logging.info if self._record is None or logging.style == "nemo" else logging.debug
+        say("Saved checkpoint %s in %s", name, self._folder)
+        if self._record is not None:
+            path = str(Path(self._folder) / f"checkpoint-{name}.json")
+            self._record("checkpoint", step=state.step + 1, epoch=state.epoch + 1, path=path)
 
 
 class ModuleSaverCallback(ActionCallback):

@@ -14,6 +14,16 @@ def test_checkpoints_are_saved_by_steps_done_and_what_is_left_at_the_end():
     assert state.saved == [("ck", "STEP", 4, 2), ("ck", "STEP", 8, 2), ("ck", "STEP", 10, 2)]
 
 
+def test_a_checkpoint_is_told_in_a_line_or_recorded(capsys):
+    train(FakeState(), [CheckpointCallback("ck", step_freq=5)], steps_per_epoch=5)
+    assert "Saved checkpoint STEP-5 in ck\n" in capsys.readouterr().out
+    records = []
+    callback = CheckpointCallback("ck", step_freq=5, record=lambda kind, **fields: records.append((kind, fields)))
+    train(FakeState(), [callback], steps_per_epoch=5)
+    assert records == [("checkpoint", {"step": 5, "epoch": 1, "path": "ck/checkpoint-STEP-5.json"})]
+    assert "Saved" not in capsys.readouterr().out
+
+
 def test_a_checkpoint_that_holds_the_newest_state_is_not_written_again():
     state = train(FakeState(), [CheckpointCallback("ck", step_freq=5)], steps_per_epoch=10)
     assert [number for _, _, number, _ in state.saved] == [5, 10]
