@@ -171,8 +171,7 @@ def main() -> None:
     lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
     if args.warmup_steps >= total_steps:
         nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
-    dags = {"training": nemo.Dag([loss])}
-    dags.update((f"evaluation_{tag}", nemo.Dag(wires.scored)) for tag, wires in evals.items())
+    dags = {"training": nemo.Dag([loss]), **{f"evaluation_{tag}": nemo.Dag(w.scored) for tag, w in evals.items()}}
     if args.plan:
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
