@@ -144,8 +144,7 @@ def saving_arguments(args: Namespace, evals: dict[str, nemo_asr.Wires]) -> dict[
 
 def main() -> None:
     """Train, or with --plan say what would be trained."""
-    parser = AsrArgParser(description="Train a speech recogniser")
-    args = parser.parse_args()
+    args = AsrArgParser(description="Train a speech recogniser").parse_args()
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
     recipe = make_recipe(args)
