@@ -112,7 +112,7 @@ def make_callbacks(
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
         folder, metric = args.run_dir / "model", args.eval_metric
         callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric, trackers.record))
-    return callbacks
+    return [*callbacks, *fine_tune(args, factory, recipe, model)]
 
 
 def fine_tune(
@@ -178,10 +178,7 @@ def main() -> None:
         return
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=[
-            *make_callbacks(args, factory, recipe, model, train, evals, eval_data),
-            *fine_tune(args, factory, recipe, model),
-        ],
+        callbacks=make_callbacks(args, factory, recipe, model, train, evals, eval_data),
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={
