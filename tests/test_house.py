@@ -20,7 +20,7 @@ TESTED_WITH = {
     "collections/asr/nemo_asr/features/audio_preprocessor.py": "tests/asr/features/test_preprocessors.py",
     "collections/asr/nemo_asr/fine_tuning_options.py": "tests/examples/test_jasper_fine_tuning.py",
     "collections/asr/nemo_asr/known_modules.py": "tests/asr/recipe/test_registry.py",
-    "collections/asr/nemo_asr/report/content.py": "tests/asr/report/test_page.py",
+    "collections/asr/nemo_asr/scoring/report/content.py": "tests/asr/scoring/report/test_page.py",
     "collections/asr/nemo_asr/recipe/sections.py": "tests/asr/recipe/test_recipe.py",
     "collections/asr/nemo_asr/recipe/connection_check.py": "tests/asr/recipe/test_recipe.py",
     "examples/asr/jasper.py": "tests/examples/test_jasper_options.py",

@@ -58,7 +58,7 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments, shipped, option_pages, fine_tuning_options < text, audio, features, models < argparse < decoding
-        < scoring < data, report < recipe, tracking < known_modules, corpora, transcription < trained < commands
+        < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -73,8 +73,9 @@ ORDERS = {
     "nemo_asr.recipe": "registry, wiring, feasibility < reference, sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks
+        < report
     """,
-    "nemo_asr.report": """
+    "nemo_asr.scoring.report": """
         transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",

@@ -18,7 +18,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
-from nemo_asr.report import try_report
+from nemo_asr.scoring.report import try_report
 from nemo_asr.text import main_metric
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.callbacks.base import Callback

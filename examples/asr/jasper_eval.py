@@ -19,7 +19,7 @@ import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, add_report_option, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
-from nemo_asr.report import compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report import compare_folders, comparison_table, try_report
 from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jinja2
 
-from nemo_asr.report import charts
-from nemo_asr.report.content import Report
-from nemo_asr.report.run_folder import read_run
+from nemo_asr.scoring.report import charts
+from nemo_asr.scoring.report.content import Report
+from nemo_asr.scoring.report.run_folder import read_run
 from nemo_lite import Dag
 from nemo_lite.core.show import write_svg
 from nemo_lite.errors import NemoLiteError
@@ -38,7 +38,7 @@ def write_report(
     """Write the report of a run, or of an evaluation, as one HTML page; its path.
 
     Args:
-        run_folder: what :func:`~nemo_asr.report.run_folder.read_run` reads.
+        run_folder: what :func:`~nemo_asr.scoring.report.run_folder.read_run` reads.
         path: the page; by default ``report.html`` in the folder.
         sets: only these evaluated sets; None: all.
         facts: names and values that come first.

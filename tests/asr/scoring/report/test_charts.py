@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_asr.report.charts import (
+from nemo_asr.scoring.report.charts import (
     BOTTOM,
     HEIGHT,
     LEFT,

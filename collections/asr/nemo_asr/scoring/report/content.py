@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nemo_asr.report.charts import Chart
-from nemo_asr.report.media import Clip
 from nemo_asr.scoring.bootstrap import Interval
 from nemo_asr.scoring.differences import Piece
+from nemo_asr.scoring.report.charts import Chart
+from nemo_asr.scoring.report.media import Clip
 
 
 @dataclass(frozen=True)

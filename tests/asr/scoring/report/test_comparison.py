@@ -3,9 +3,9 @@
 import pytest
 from toys.run_folder import row, rows_of, write_lines
 
-from nemo_asr.report.comparison import compare, compare_folders, comparison_table
-from nemo_asr.report.transcripts import ScoredUtterance
 from nemo_asr.scoring.bootstrap import paired_test, utterance_errors
+from nemo_asr.scoring.report.comparison import compare, compare_folders, comparison_table
+from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_lite.errors import UsageError
 
 

@@ -3,10 +3,10 @@
 import pytest
 from toys.run_folder import row, rows_of, tone
 
-from nemo_asr.report.scored_sets import MOST_UTTERANCES, ClipMaker, has_no_words, scored_sets
-from nemo_asr.report.transcripts import ScoredUtterance
 from nemo_asr.scoring.bootstrap import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.error_counts import count_errors
+from nemo_asr.scoring.report.scored_sets import MOST_UTTERANCES, ClipMaker, has_no_words, scored_sets
+from nemo_asr.scoring.report.transcripts import ScoredUtterance
 
 
 def utterances(rows):

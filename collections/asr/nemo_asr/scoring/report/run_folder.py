@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from nemo_asr.report.charts import Chart, Curve, Point, chart
-from nemo_asr.report.content import History, Picture, Report
-from nemo_asr.report.media import data_url
-from nemo_asr.report.records import FILE_NAME, RunRecords, number_of, read_records
-from nemo_asr.report.scored_sets import ClipMaker, scored_sets
-from nemo_asr.report.transcripts import find_transcripts, read_transcripts
+from nemo_asr.scoring.report.charts import Chart, Curve, Point, chart
+from nemo_asr.scoring.report.content import History, Picture, Report
+from nemo_asr.scoring.report.media import data_url
+from nemo_asr.scoring.report.records import FILE_NAME, RunRecords, number_of, read_records
+from nemo_asr.scoring.report.scored_sets import ClipMaker, scored_sets
+from nemo_asr.scoring.report.transcripts import find_transcripts, read_transcripts
 from nemo_lite.core.tracking import Record
 from nemo_lite.errors import UsageError
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.report.content import Rate, ScoredSet, Utterance
-from nemo_asr.report.media import Clip, make_clip
-from nemo_asr.report.transcripts import ScoredUtterance
 from nemo_asr.scoring.bootstrap import UtteranceErrors, bootstrap_interval, utterance_errors
 from nemo_asr.scoring.differences import differences
 from nemo_asr.scoring.error_counts import count_errors
+from nemo_asr.scoring.report.content import Rate, ScoredSet, Utterance
+from nemo_asr.scoring.report.media import Clip, make_clip
+from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_asr.text import main_metric
 from nemo_lite.errors import DataError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
 from nemo_asr.scoring.bootstrap import PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
 from nemo_lite.errors import UsageError, did_you_mean
 
 _REMEDY = "evaluate both models on the same manifests"

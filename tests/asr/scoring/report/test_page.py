@@ -18,9 +18,9 @@ from PIL import Image
 from toys.dags import MelFeatures, SoundLayer
 from toys.run_folder import make_run, row, rows_of, tone, write_lines
 
-from nemo_asr.report.page import try_report, write_report
-from nemo_asr.report.transcripts import read_transcripts
 from nemo_asr.scoring.bootstrap import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.report.page import try_report, write_report
+from nemo_asr.scoring.report.transcripts import read_transcripts
 from nemo_lite import Dag, logging
 from nemo_lite.core.show import write_svg
 from nemo_lite.errors import UsageError

@@ -9,7 +9,7 @@ import soundfile
 from PIL import Image
 from toys.run_folder import tone
 
-from nemo_asr.report.media import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
+from nemo_asr.scoring.report.media import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
 from nemo_lite.errors import DataError
 
 

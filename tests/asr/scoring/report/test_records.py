@@ -5,7 +5,7 @@ import json
 import pytest
 from toys.run_folder import records, write_lines
 
-from nemo_asr.report.records import number_of, read_records
+from nemo_asr.scoring.report.records import number_of, read_records
 from nemo_lite.errors import UsageError
 
 
