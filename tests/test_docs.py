@@ -168,6 +168,10 @@ def outline_of(path: Path) -> list[str]:
     return ["| " + " ".join(re.findall("`[^`]+`", line)) if line[0] == "|" else line for line in lines]
 
 
+def test_every_page_is_there_in_both_languages():
+    assert sorted(CHINESE) == sorted(ENGLISH), "docs/zh and docs/en: translate the page that only one of them has"
+
+
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_both_languages_of_a_page_show_the_same_commands_scripts_and_outputs(name):
     assert shown_on(CHINESE[name]) == shown_on(ENGLISH[name]), f"{CHINESE[name]}: copy the block from {ENGLISH[name]}"
