@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from toys.fake_action_state import FakeState
 from toys.tone_corpus import CONFIG
@@ -11,6 +13,7 @@ from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import read_model
 from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.errors import CheckpointError
 
 
 @pytest.fixture(name="make")
@@ -64,7 +67,7 @@ def test_a_run_that_goes_on_keeps_the_better_model_of_its_folder(make, tmp_path)
     first = make()
     CallbackList([first]).notify("on_action_start", FakeState())
     evaluate(FakeState(step=4), first, "dev", 5, wer=0.2)
-    first.on_epoch_end(FakeState(step=4))
+    first.on_step_end(FakeState(step=4))
     for start, step_kept in ((5, 5), (0, 9)):  # one goes on at step 5, one starts anew
         callback, state = make(), FakeState()
         callback.on_action_start(state)
@@ -74,6 +77,73 @@ def test_a_run_that_goes_on_keeps_the_better_model_of_its_folder(make, tmp_path)
         evaluate(state, callback, "dev", 9, wer=0.3)
         callback.on_step_end(state)
         assert read_model(tmp_path / "model").card.step == step_kept
+
+
+def test_an_evaluation_before_the_first_step_of_a_run_that_goes_on_costs_no_better_model(make, tmp_path):
+    first = make()
+    first.on_action_start(FakeState())
+    evaluate(FakeState(step=4), first, "dev", 5, wer=0.2)
+    first.on_step_end(FakeState(step=4))
+    callback, state = make(), FakeState(step=9)
+    callback.on_action_start(state)
+    evaluate(state, callback, "dev", 9, wer=0.3)
+    callback.on_epoch_start(state)
+    callback.on_step_end(state)
+    callback.on_action_end(state)
+    assert read_model(tmp_path / "model").card.step == 5
+
+
+def test_a_run_that_is_started_again_when_it_is_over_keeps_its_model(make, tmp_path):
+    for wer in (0.2, 0.4):
+        callback, state = make(), FakeState(step=9)
+        callback.on_action_start(state)
+        evaluate(state, callback, "dev", 9, wer=wer)
+        callback.on_action_end(state)
+    card = read_model(tmp_path / "model").card
+    assert (card.step, card.rates[0].wer) == (9, 0.2)
+
+
+def test_a_model_is_written_with_the_weights_that_were_evaluated(make, tmp_path):
+    """A run that goes on evaluates before its first step; its folder may have no model yet."""
+    callback, state = make(), FakeState(step=9)
+    callback.on_action_start(state)
+    evaluate(state, callback, "dev", 9, wer=0.3)
+    callback.on_epoch_start(state)
+    assert read_model(tmp_path / "model").card.step == 9
+
+
+def test_a_run_without_a_step_writes_no_model(make, tmp_path):
+    callback, state = make(), FakeState()
+    callback.on_action_start(state)
+    callback.on_action_end(state)
+    assert not (tmp_path / "model/model.json").exists()
+
+
+def test_rates_of_other_weights_are_left_out(make, tmp_path):
+    """A signal ends an evaluation: the second set has no new rate then."""
+    callback, state = make(), FakeState(step=3)
+    callback.on_action_start(state)
+    evaluate(state, callback, "other", 2, wer=0.6)
+    evaluate(state, callback, "dev", 4, wer=0.5)
+    callback.on_step_end(state)
+    assert [rate.set for rate in read_model(tmp_path / "model").card.rates] == ["dev"]
+
+
+def test_a_rate_that_is_no_number_decides_nothing(make, tmp_path):
+    callback, state = make(), FakeState()
+    callback.on_action_start(state)
+    for step, wer in ((1, math.nan), (2, 0.5)):
+        state.step = step - 1
+        evaluate(state, callback, "dev", step, wer=wer)
+        callback.on_step_end(state)
+    assert read_model(tmp_path / "model").card.step == 2
+
+
+def test_a_damaged_card_is_named_before_training(make, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/model.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"model\.json: the file is damaged"):
+        make().on_action_start(FakeState())
 
 
 def test_the_character_rate_may_decide(make, tmp_path):
@@ -96,7 +166,7 @@ def test_without_evaluation_sets_the_last_weights_are_kept(make, tmp_path):
 
 
 def test_another_rank_saves_at_the_same_moments_and_writes_nothing(make, tmp_path):
-    callback, state = make(), FakeState(world_size=2, local_rank=1, global_rank=1, step=5, shared=[0.2])
+    callback, state = make(), FakeState(world_size=2, local_rank=1, global_rank=1, step=5, shared=[(True, 0.2)])
     callback.on_action_start(state)
     callback.on_epoch_start(state)
     for step, wer in ((6, 0.3), (7, 0.1)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class BestModelCallback(NeMoCallback):
 
     Raises:
         UsageError: when training starts, the folder cannot be written to, or a manifest cannot be read.
+        CheckpointError: when training starts, the folder's card is damaged or of a later version.
     """
 
     def __init__(
@@ -56,25 +58,36 @@ class BestModelCallback(NeMoCallback):
         self._manifests, self._metric, self._record = dict(manifests), metric, record
         self._first = next(iter(self._manifests), "")
         self._digests: dict[str, dict[str, str]] = {}
-        self._best: float | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the run that begins."""
         self._rates: dict[str, Rate] = {}
-        self._is_due = False
+        self._rated_at = 0  # steps done when the rates were measured
+        self._best: float | None = None
+        self._held: float | None = None
+        self._has_model = self._is_due = self._has_stepped = False
+        self._goes_on = self._is_known = False
 
     def on_action_start(self, state: ActionState) -> None:
-        """See that the folder can be written to, and take the manifests' digests."""
-        self._rates, self._is_due, self._best = {}, False, None
+        """See that the folder can be written to, what it holds, and take the manifests' digests."""
+        self._forget()
         state.on_first(lambda: make_writable_folder(self._folder))
+        self._has_model, self._held = state.from_first(self._read_held)
         self._digests = state.on_first(self._digests_of_manifests) or {}
 
     def on_epoch_start(self, state: ActionState) -> None:
-        """Where the run goes on, recall what the folder holds: a checkpoint has been restored by now."""
-        if state.step and self._best is None:
-            self._best = state.from_first(self._held)
+        """Write what the evaluation before the first step has decided."""
+        self._see_where_it_starts(state)
+        self._write_if_due(state)
 
     def on_evaluation_end(self, state: ActionState) -> None:
         """Note the rates; those of the first set decide."""
+        self._see_where_it_starts(state)
         result = state.evaluation
         assert result is not None, "an evaluation has ended"
+        if result.step != self._rated_at:  # those of other weights; a signal may have ended the evaluation of a set
+            self._rates, self._rated_at = {}, result.step
         numbers = {name: float(value) for name, value in result.values.items() if name in _METRICS}
         self._rates[result.name] = Rate(
             set=result.name,
@@ -83,14 +96,15 @@ class BestModelCallback(NeMoCallback):
             manifests=self._digests.get(result.name, {}),
             **numbers,
         )
-        rate = numbers.get(self._metric)
+        rate = numbers.get(self._metric, math.nan)
         # At step 0 there is nothing trained yet.
         decides = result.name == self._first and result.step > 0
-        if decides and rate is not None and (self._best is None or rate < self._best):
+        if decides and math.isfinite(rate) and (self._best is None or rate < self._best):
             self._best, self._is_due = rate, True
 
     def on_step_end(self, state: ActionState) -> None:
         """Write, if it is due."""
+        self._has_stepped = True
         self._write_if_due(state)
 
     def on_epoch_end(self, state: ActionState) -> None:
@@ -98,9 +112,18 @@ class BestModelCallback(NeMoCallback):
         self._write_if_due(state)
 
     def on_action_end(self, state: ActionState) -> None:
-        """Write, if it is due, or if no evaluation has decided."""
-        self._is_due = self._is_due or self._best is None
+        """Write, if it is due, or if no evaluation has decided and there are new weights."""
+        self._see_where_it_starts(state)
+        has_new_weights = self._has_stepped or (self._goes_on and not self._has_model)
+        self._is_due = self._is_due or (self._best is None and has_new_weights)
         self._write_if_due(state)
+
+    def _see_where_it_starts(self, state: ActionState) -> None:
+        """Where the run goes on, the rate of the model in the folder is the one to beat."""
+        # At the first moment after all callbacks have started: one of them may have restored a checkpoint.
+        if not self._is_known:
+            self._is_known, self._goes_on = True, state.step > 0
+            self._best = self._held if self._goes_on else None
 
     def _write_if_due(self, state: ActionState) -> None:
         if not self._is_due:
@@ -112,23 +135,23 @@ class BestModelCallback(NeMoCallback):
         state.on_first(lambda: self._write(state, staged))
 
     def _write(self, state: ActionState, staged: Mapping[str, Path]) -> None:
-        rates = [self._rates[name] for name in self._manifests if name in self._rates]
-        card = msgspec.structs.replace(self._card, step=state.step + 1, epoch=state.epoch + 1, rates=rates)
+        step, epoch = state.step + self._has_stepped, state.epoch + self._has_stepped
+        rates = [self._rates[name] for name in self._manifests if name in self._rates and self._rated_at == step]
+        card = msgspec.structs.replace(self._card, step=step, epoch=epoch, rates=rates)
         write_model(self._folder, card, self._config, staged)
         if self._record is None:
             logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
             return
         logging.debug("Saved the best model so far in %s: %s", self._folder, card.progress())
-        value = self._best if self._manifests else None
-        about = {"set": self._first, "metric": self._metric, "value": value, "path": str(self._folder)}
-        self._record("model", step=state.step + 1, **about)
+        about = {"set": self._first, "metric": self._metric, "value": self._best, "path": str(self._folder)}
+        self._record("model", step=step, **about)
 
-    def _held(self) -> float | None:
-        """The first set's error rate of the model in the folder."""
+    def _read_held(self) -> tuple[bool, float | None]:
+        """Whether the folder holds a model, and its error rate on the first set."""
         if not (self._folder / CARD).is_file():
-            return None
+            return False, None
         rates = read_card(self._folder / CARD).rates
-        return next((getattr(rate, self._metric) for rate in rates if rate.set == self._first), None)
+        return True, next((getattr(rate, self._metric) for rate in rates if rate.set == self._first), None)
 
     def _digests_of_manifests(self) -> dict[str, dict[str, str]]:
         return {name: digest_of_files(files.split(",")) for name, files in self._manifests.items()}
