@@ -150,7 +150,7 @@ class CheckpointCallback(NeMoCallback):
             )
         # Warn if the user asked for weights and there are none.
         say = logging.info if self._load_from_folder is None else logging.warning
-        state.on_first(lambda: say("No checkpoint in %s: training from scratch", folder))
+        state.on_first(lambda: say("No checkpoint in %s: training starts at step 0", folder))
 
     def _save(self, state: ActionState) -> None:
         kind: Literal["STEP", "EPOCH"] = "EPOCH" if self._epoch_names and self._is_epoch_due(state) else "STEP"

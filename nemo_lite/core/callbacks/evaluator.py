@@ -26,7 +26,7 @@ class _SoFar:
 
     Attributes:
         is_stale: the weights may differ from those evaluated last.
-        num_steps: steps made.
+        num_steps: steps done; 0 before the first step of this run.
         evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0;
             ``None`` before the first epoch.
     """
@@ -146,7 +146,7 @@ class EvaluatorCallback(ActionCallback):
     def on_action_end(self) -> None:
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
-            self._evaluate("Final evaluation", self._so_far.num_steps)
+            self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
         self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
         self._so_far = _SoFar()
 
@@ -156,6 +156,8 @@ class EvaluatorCallback(ActionCallback):
         return logging.info if self._name is None or logging.style == "nemo" else logging.debug
 
     def _evaluate(self, what: str, step: int) -> None:
+        if self.action.interrupted_by:  # it would be left at its first batch
+            return
         started = time.perf_counter()
         self.action.on_first(lambda: self._say("%s %s", what, "." * 30))
         evaluated: Evaluated = self.action.evaluate(self.eval_tensors)

@@ -54,6 +54,8 @@ class TrackingCallback(NeMoCallback):
 
     def on_action_end(self, state: ActionState) -> None:
         """Note that the run ends in order."""
+        if not self._num_steps:  # where a checkpoint had brought it
+            self._end.update(step=state.step, epoch=state.epoch)
         self._end["reason"] = state.stop_reason or FINISHED
 
     def close(self) -> None:
@@ -65,7 +67,7 @@ class TrackingCallback(NeMoCallback):
 
     def _begin(self, state: ActionState) -> None:
         self._is_running, self._started = True, time.monotonic()
-        self._end = {"step": state.step, "epoch": state.epoch, "reason": FAILED}
+        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
         self._trackers.record("start", **self._start, world_size=state.world_size, total_steps=state.total_steps)
 
     def _record_step(self, state: ActionState) -> None:

@@ -54,7 +54,7 @@ def test_nothing_is_saved_when_no_step_was_made():
 
 def test_an_empty_folder_is_told_in_one_line(capsys):
     train(FakeState(), [CheckpointCallback("ck", step_freq=100)], num_epochs=0)
-    assert capsys.readouterr().out.count("No checkpoint in ck: training from scratch\n") == 1
+    assert capsys.readouterr().out.count("No checkpoint in ck: training starts at step 0\n") == 1
 
 
 def test_weights_that_were_asked_for_and_not_found_are_a_warning(capsys):

@@ -238,3 +238,18 @@ def test_other_callbacks_get_the_result_of_an_evaluation(wires):
     assert (seen[0].num_items, seen[0].digest) == (7, "abc")
     assert writer.of("dev/wer")[0][1] == 3
     assert [text[0] for text in writer.texts] == ["dev/worst", "dev/worst"]
+
+
+def test_a_resumed_run_that_is_over_is_evaluated_at_its_step(wires):
+    state = FakeState()
+    called = state.callbacks = CallbackList([evaluating(wires)[0]])
+    called.notify("on_action_start", state)
+    state.step = 12
+    called.notify("on_action_end", state)
+    assert state.evaluation.step == 12
+
+
+def test_a_run_that_a_signal_ends_is_evaluated_no_more(wires):
+    state = FakeState(interrupted_by=15)
+    train(state, [evaluating(wires)[0]])
+    assert state.evaluated == []

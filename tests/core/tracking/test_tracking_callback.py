@@ -6,7 +6,7 @@ import pytest
 from toys.fake_action_state import FakeState, train
 
 from nemo_lite.core.action_state import EvaluationResult
-from nemo_lite.core.callbacks import NeMoCallback
+from nemo_lite.core.callbacks import CallbackList, NeMoCallback
 from nemo_lite.core.tracking import Tracker, Trackers, TrackingCallback
 from nemo_lite.errors import UsageError
 
@@ -110,3 +110,14 @@ def test_other_ranks_record_nothing_but_make_the_same_calls():
 def test_a_frequency_below_one_is_an_error():
     with pytest.raises(UsageError, match="TrackingCallback: step_freq must be at least 1: got 0"):
         TrackingCallback(Trackers(), step_freq=0)
+
+
+def test_a_run_with_nothing_left_to_train_ends_where_its_checkpoint_brought_it():
+    kept, state = Kept(), FakeState()
+    called = CallbackList([TrackingCallback(Trackers([kept]))])
+    called.notify("on_action_start", state)
+    state.step, state.epoch = 12, 4
+    called.notify("on_action_end", state)
+    called.close()
+    end = kept.records[-1]
+    assert (end["kind"], end["step"], end["epoch"], end["reason"]) == ("end", 12, 4, "finished")
