@@ -194,8 +194,6 @@ def main() -> None:
         synced_batchnorm_groupsize=args.synced_bn_groupsize,
         uneven=args.uneven,
     )
-    for data_layer in (train_data, *eval_data.values()):
-        data_layer.report_unusable()
     if args.run_dir and args.report:
         factory.on_first(lambda: try_report(args.run_dir, dags=dags))
 

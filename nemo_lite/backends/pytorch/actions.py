@@ -43,7 +43,7 @@ from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.errors import CheckpointError, UsageError
-from nemo_lite.interruption import Interrupted, StopSignals, stop_signals
+from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
 
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
@@ -173,8 +173,12 @@ class PtActions:
                 training = self._prepare(dag, pairs, params, called, options, lr_policy, precision)
                 self._state.stop_signals = signals
                 training.run()
+                for data_layer in self._data_layers(dag, called):
+                    data_layer.report_unusable()
                 make_statistics_equal(modules_of(dag), self._comm)
             self._comm.at_step(None)
+            # A signal that came after the last step, to one rank perhaps: all leave, so that none waits for another.
+            self._state.agree_on_signal(signal_in(self._comm.sum(flags_of(signals.received))))
             number = self._state.interrupted_by or signals.received
             if number:
                 self._say(interruption_text(self._state, number))
@@ -277,6 +281,11 @@ class PtActions:
         contents = read_on_first(self._comm, lambda: CheckpointFolder(folder).read(named, pattern))
         assert contents is not None
         contents.fill(named)
+
+    def _data_layers(self, dag: Dag, called: CallbackList) -> Iterable[DataLayerNM]:
+        """Those of a run: what it trains on, and what its callbacks evaluate."""
+        evaluated = [self._state.prepare_evaluation(wires).data_layer for wires in called.eval_wires]
+        return dict.fromkeys([torch_data_layer(dag), *evaluated])
 
     def _loader(self, data_layer: DataLayerNM, uneven: Uneven = "pad") -> BatchLoader:
         shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)

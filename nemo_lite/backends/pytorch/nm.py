@@ -237,7 +237,7 @@ class DataLayerNM(_TorchModule):
         return str(item)
 
     def report_unusable(self) -> None:
-        """List what could not be used, for the end of a run. By default nothing is skipped."""
+        """List what could not be used: called at the end of training. By default nothing is skipped."""
 
     def loader(self, *, training: bool, shard: Shard) -> BatchLoader:
         """The batches of one rank. In evaluation nothing is shuffled, dropped or repeated.
