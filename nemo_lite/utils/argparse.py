@@ -135,13 +135,15 @@ class LaunchedParser(OneLineParser):
         except UsageError as error:
             self.error(str(error))
 
-    def check_folder(self, parsed: Any, option: str, remedy: str) -> bool:
-        """End the script where an option names no folder; whether it names one that this process reads.
+    def acts_for_all(self, parsed: Any) -> bool:
+        """Whether this process reads and records for all: rank 0, or the only one. Other machines may lack files."""
+        process = self.process_of(parsed)
+        return process is None or process.is_first
 
-        Rank 0 reads it; other machines may lack it.
-        """
-        process, given = self.process_of(parsed), getattr(parsed, option)
-        if given is None or not (process is None or process.is_first):
+    def check_folder(self, parsed: Any, option: str, remedy: str) -> bool:
+        """End the script where an option names no folder; whether it names one that this process reads for all."""
+        given = getattr(parsed, option)
+        if given is None or not self.acts_for_all(parsed):
             return False
         path = Path(given)
         if not path.is_dir():
@@ -150,7 +152,7 @@ class LaunchedParser(OneLineParser):
         return True
 
     def check_checkpoints(self, parsed: Any) -> None:
-        """End the script where ``--load_dir`` has no checkpoint. Rank 0 reads it; other machines may lack it.
+        """End the script where ``--load_dir`` has no checkpoint.
 
         A run's folder stands for the folder ``checkpoints`` in it.
         """

@@ -6,8 +6,10 @@ import pytest
 from toys.launchers import no_launcher, slurm_task, torchrun
 from toys.lion import registered_lion
 
+import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
 from nemo_lite import DeviceType, logging
+from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.argparse import OPTIMIZERS, launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
@@ -125,24 +127,27 @@ def test_what_cannot_be_used_or_would_have_no_effect_is_one_line(args, told, cap
     assert told in refusal(capsys, *args.format(" ".join(NEEDED)).split())
 
 
-def test_a_folder_without_checkpoints_is_refused_by_every_script(tmp_path, capsys):
+def test_a_folder_without_checkpoints_is_refused_before_a_run_is_made(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("")
-    for parser, needed in ((AsrArgParser, NEEDED), (EvalArgParser, ("--model_config", "m.yaml"))):
-        told = refusal(capsys, *needed, "--load_dir", str(tmp_path), parser=parser)
-        assert f"--load_dir: there is no checkpoint in '{tmp_path}'" in told
-        assert "is a file; give a folder" in refusal(capsys, *needed, "--load_dir", str(file), parser=parser)
+    told = refusal(capsys, *NEEDED, "--load_dir", str(tmp_path))
+    assert f"--load_dir: there is no checkpoint in '{tmp_path}'" in told
+    assert "is a file; give a folder" in refusal(capsys, *NEEDED, "--load_dir", str(file))
+
+
+def test_a_script_that_uses_a_model_leaves_its_folder_to_load_model(tmp_path):
+    """Which takes a run, a model folder or checkpoints, and names what is none of them."""
+    given = EvalArgParser().parse_args(["--load_dir", str(tmp_path)]).load_dir
+    with pytest.raises(CheckpointError, match=r"there is no model in this folder: wanted a run's folder, a model fold"):
+        nemo_asr.load_model(given)
 
 
 def test_checkpoints_are_looked_for_where_they_are_read_by_the_first_process(monkeypatch, capsys):
-    parsers = {AsrArgParser: NEEDED, EvalArgParser: ("--model_config", "m.yaml")}
     start(monkeypatch, torchrun(2, 0, num_nodes=2))
-    for parser, needed in parsers.items():
-        assert parser().parse_args([*needed, "--load_dir", "nowhere"]).load_dir == "nowhere"
+    assert parse("--load_dir", "nowhere").load_dir == "nowhere"
     start(monkeypatch, torchrun(0, 0, num_nodes=2))
-    for parser, needed in parsers.items():
-        told = refusal(capsys, *needed, "--load_dir", "nowhere", parser=parser)
-        assert "argument --load_dir: 'nowhere' does not exist; give a folder of checkpoints" in told
+    told = refusal(capsys, *NEEDED, "--load_dir", "nowhere")
+    assert "argument --load_dir: 'nowhere' does not exist; give a folder of checkpoints" in told
 
 
 def test_the_number_of_gpus_is_held_against_the_launchers(monkeypatch, capsys):

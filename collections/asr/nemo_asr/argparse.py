@@ -153,7 +153,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
-        self._check_trackers(parsed, process)
+        self._check_trackers(parsed)
         check_fine_tuning(self, parsed)
         self.check_checkpoints(parsed)
 
@@ -231,8 +231,8 @@ class AsrArgParser(NemoArgParser):
         if not parsed.cudnn_benchmark and parsed.random_seed is None:
             parsed.random_seed = 0
 
-    def _check_trackers(self, parsed: Any, process: ProcessInfo | None) -> None:
-        if process is None or process.is_first:  # the other processes record nothing
+    def _check_trackers(self, parsed: Any) -> None:
+        if self.acts_for_all(parsed):
             for package in {"wandb", "mlflow"}.intersection(parsed.track):
                 if find_spec(package) is None:
                     self.error(f"argument --track: {package} is not installed; pip install {package}")
