@@ -14,10 +14,11 @@ import nemo_lite
 from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.recipe.recipe import Recipe
 from nemo_asr.recipe.wiring import connect
-from nemo_lite import Dag, DataLayerNM
+from nemo_asr.transcription.windows import stride_of
+from nemo_lite import DataLayerNM
 from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, frames_of, symbol
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.errors import CheckpointError
 
 # Any: values of JSON.
 
@@ -123,13 +124,7 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 def frame_seconds(recipe: Recipe) -> float:
     """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell."""
     log_probs = connect(recipe.model(with_weights=False), _AnyAudio(recipe.sample_rate)).log_probs
-    try:
-        frames = frames_of(Dag([log_probs]), log_probs)
-    except UsageError:
-        return 0.0
-    # The difference of two lengths: what is added at the ends of a recording (padding, windows) does not count.
-    hour = 3600 * recipe.sample_rate
-    return round(3600 / (frames(2 * hour) - frames(hour)), 6)
+    return round((stride_of(log_probs) or 0) / recipe.sample_rate, 6)
 
 
 class _AnyAudio(DataLayerNM):
