@@ -29,9 +29,23 @@ class Factory:
 
 @pytest.fixture
 def args(tmp_path):
-    return Namespace(
-        run_dir=tmp_path, checkpoint_dir=None, track=[], exp_name="mine", eval_metric="wer", placement=object
-    )
+    given = {"run_dir": tmp_path, "checkpoint_dir": None, "track": [], "exp_name": "mine", "report": True}
+    return Namespace(**given, eval_metric="wer", placement=object)
+
+
+def test_a_run_that_goes_on_reads_its_records_and_says_how_to_make_the_report(args, tmp_path, capsys):
+    values = {"wer": 0.25, "cer": 0.1}
+    first = nemo_asr.trackers_of(args, Factory())
+    first.record("evaluation", step=5, set="dev", **values)
+    first.record("model", step=5, set="dev", metric="wer", value=0.25, path="RUN/model")
+    capsys.readouterr()
+    second = nemo_asr.trackers_of(args, Factory())
+    second.record("evaluation", step=9, set="dev", **{**values, "wer": 0.5})
+    second.record("end", step=9, epoch=2, seconds=1.0, reason="SIGTERM")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dev  WER 50.0 % (best 25.0 % at 5)  CER 10.0 %"
+    assert "Best model (WER 25.0 % of dev, step 5): RUN/model" in lines
+    assert lines[-1] == f"Report so far: nemo-lite report {tmp_path}"
 
 
 @pytest.fixture(scope="module")

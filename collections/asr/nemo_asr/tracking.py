@@ -13,6 +13,8 @@ import torch
 import nemo_lite
 from nemo_asr.data.transcripts_file import write_transcripts
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, score_evaluation
+from nemo_asr.scoring.report.records import FILE_NAME as METRICS
+from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
 from nemo_lite.core import Collected
 from nemo_lite.core.tracking import (
@@ -44,19 +46,26 @@ def trackers_of(args: Namespace, factory: NeuralModuleFactory) -> Trackers:
 def _trackers(args: Namespace, factory: NeuralModuleFactory) -> list[Tracker]:
     trackers: list[Tracker] = []
     if logging.style == "plain":  # else a SimpleLossLoggerCallback writes lines and events, as NeMo's scripts do
-        saved = args.run_dir or args.checkpoint_dir
-        use = f"Transcribe: nemo-lite transcribe {shlex.quote(str(saved))} FILES" if saved else ""
-        rates = sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)  # the one that counts comes first
-        trackers.append(TerminalLines(rates, use))
+        trackers.append(_terminal(args))
         if factory.tb_writer is not None:
             trackers.append(TensorboardTracker(factory.tb_writer))
     if args.run_dir is not None:
-        trackers.append(MetricsFile(args.run_dir / "metrics.jsonl"))
+        trackers.append(MetricsFile(args.run_dir / METRICS))
     if "wandb" in args.track:
         trackers.append(WandbTracker(name=args.exp_name, folder=args.run_dir))
     if "mlflow" in args.track:
         trackers.append(MlflowTracker(name=args.exp_name))
     return trackers
+
+
+def _terminal(args: Namespace) -> TerminalLines:
+    saved, run = args.run_dir or args.checkpoint_dir, args.run_dir
+    use = f"Transcribe: nemo-lite transcribe {shlex.quote(str(saved))} FILES" if saved else ""
+    report = f"Report so far: nemo-lite report {shlex.quote(str(run))}" if run and args.report else ""
+    rates = sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)  # the one that counts comes first
+    records = read_records(run / METRICS) if run and (run / METRICS).is_file() else RunRecords()
+    evaluations = [each for of_set in records.evaluations.values() for each in of_set.values()]
+    return TerminalLines(rates, use, report, [*evaluations, *([records.model] if records.model else [])])
 
 
 def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:

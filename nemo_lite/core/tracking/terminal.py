@@ -29,10 +29,15 @@ class TerminalLines(Tracker):
         rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
             an evaluation has none of them, its numbers are shown as they are.
         use: how to use the model: a line of the summary, where something was saved.
+        if_stopped: a line at the end of the summary of a run that stopped before its last step.
+        earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
+            steps before the first evaluation count for what is the best.
     """
 
-    def __init__(self, rates: Sequence[str] = (), use: str = "") -> None:
-        self._rates, self._use = rates, use
+    def __init__(
+        self, rates: Sequence[str] = (), use: str = "", if_stopped: str = "", earlier: Sequence[Record] = ()
+    ) -> None:
+        self._rates, self._use, self._if_stopped, self._earlier = rates, use, if_stopped, earlier
         self._total_steps: int | None = None
         self._sets: dict[str, _Set] = {}
         self._model: Record | None = None
@@ -73,11 +78,22 @@ class TerminalLines(Tracker):
         """Keep the numbers of an evaluation, and those that are the best so far: the lowest."""
         about = ("step", "num_items", "seconds")
         values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
-        found = self._sets.setdefault(record["set"], _Set({}, {}))
+        if record["set"] not in self._sets:
+            self._recall(record["set"], record["step"])
+        found = self._sets[record["set"]]
         found.last, found.num_items, found.count = values, record.get("num_items"), found.count + 1
         for name, value in values.items():
             if math.isfinite(value) and (name not in found.best or value < found.best[name][0]):
                 found.best[name] = (value, record["step"])
+
+    def _recall(self, name: str, step: int) -> None:
+        """Begin with what the run knew of a set before this step."""
+        self._sets[name] = _Set({}, {})
+        for each in self._earlier:
+            if each["step"] < step and each["kind"] == "model":
+                self._model = self._model or each
+            elif each["step"] < step and each["set"] == name:
+                self._note(each)
 
     def _evaluated(self, name: str, with_count: bool = False) -> str:
         found = self._sets[name]
@@ -105,6 +121,8 @@ class TerminalLines(Tracker):
             lines.append(f"{self._about_the_model(self._model)}: {self._model['path']}")
         if self._use and (self._model or self._checkpoint):
             lines.append(self._use)
+        if self._if_stopped and record["reason"] != FINISHED:
+            lines.append(self._if_stopped)
         return lines
 
     def _about_the_model(self, record: Mapping[str, object]) -> str:

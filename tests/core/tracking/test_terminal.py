@@ -60,6 +60,30 @@ def test_each_set_has_a_best_of_its_own_and_the_first_of_equals_stays(told):
     ]
 
 
+def test_a_run_that_goes_on_knows_what_was_the_best_before(told):
+    model = {"kind": "model", "step": 900, "set": "dev-clean", "metric": "wer", "value": 0.121, "path": "RUN/model"}
+    earlier = [evaluation(900, 0.121), evaluation(1000, 0.3), evaluation(900, 0.1, "gone"), model]
+    assert told(evaluation(1000, 0.3), evaluation(1100, 0.2), end(), earlier=earlier) == [
+        "dev-clean  WER 30.0 % (best 12.1 % at 900)  CER 4.2 %  n=2703",
+        "dev-clean  WER 20.0 % (best 12.1 % at 900)  CER 4.2 %  n=2703",
+        "Done: 145 steps, 4 epochs in 4 min 10 s",
+        "  dev-clean  WER 20.0 % (best 12.1 % at 900)  CER 4.2 %",
+        "Best model (WER 12.1 % of dev-clean, step 900): RUN/model",
+    ]
+
+
+def test_a_run_that_starts_anew_knows_nothing_of_an_older_one(told):
+    assert told(evaluation(0, 1.0), evaluation(100, 0.5), earlier=[evaluation(900, 0.121)]) == [
+        "dev-clean  WER 100.0 %  CER 4.2 %  n=2703",
+        "dev-clean  WER 50.0 % (best)  CER 4.2 %  n=2703",
+    ]
+
+
+def test_the_summary_of_a_run_that_was_stopped_ends_with_a_line_of_its_own(told):
+    assert told(end("SIGTERM"), if_stopped="Report so far: x")[-1] == "Report so far: x"
+    assert "Report so far: x" not in told(end(), if_stopped="Report so far: x")
+
+
 def test_the_rate_that_counts_comes_first(capsys):
     terminal = TerminalLines(rates=("cer", "wer"))
     terminal.write(evaluation(1, 0.2))
