@@ -176,7 +176,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
         if len(calls) > 1:
             raise DataError("the disk of the evaluation set is gone")
 
-    monkeypatch.setattr("nemo_asr.helpers.process_evaluation_epoch", score)
+    monkeypatch.setattr("nemo_asr.tracking.score_evaluation", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
     assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2.json").is_file()
 
@@ -186,13 +186,15 @@ def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_
     write_manifest(audio / "some.json", [*damaged, *lines, *lines])
     finished = run_script(
         *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", "some.json", "--num_epochs", 2),
-        *("--batch_size", 4, "--work_dir", "runs"),
+        *("--batch_size", 4, "--work_dir", "runs", "--log_style", "plain"),
     )
     assert finished.code == 0
     first, last = finished.err.split("2 of 26 utterances could not be used:\n")
     assert "some.json: 2 utterances skipped so far (max_corrupt 2):" in first
     assert [re.match(r"  some\.json:(\d): ", line)[1] for line in last.splitlines()] == ["1", "2"]
-    assert len(list(audio.rglob("checkpoint-*.json"))) == 1
+    (log,) = audio.rglob("log*.txt")
+    assert re.search(r"could not be used:.* Done: .* Report: ", log.read_text(), re.DOTALL), "before the summary"
+    assert {path.stem for path in audio.rglob("checkpoint-*.json")} == {"checkpoint-STEP-7", "checkpoint-STEP-14"}
 
 
 def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(lines, corpus, tmp_path):

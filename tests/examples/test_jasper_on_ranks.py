@@ -61,11 +61,12 @@ def test_the_first_process_says_everything_once_and_the_second_nothing(trained):
     assert first.out.count("Final evaluation") == 1
 
 
-def test_one_set_of_checkpoints_is_saved_and_each_process_has_its_log(trained):
+def test_checkpoints_are_saved_once_and_each_process_has_its_log(trained):
     folder, _ = trained
     names = {path.name for path in (folder / "checkpoints").iterdir()}
-    modules = ("JasperEncoder", "JasperDecoderForCTC", "trainer")
-    assert names == {"checkpoint-STEP-16.json", *(f"{module}-STEP-16.safetensors" for module in modules)}
+    kinds = ("JasperEncoder-{}.safetensors", "JasperDecoderForCTC-{}.safetensors", "trainer-{}.safetensors")
+    tags = [f"STEP-{step}" for step in (10, 12, 14, 16)]  # the newest four epochs
+    assert names == {kind.format(tag) for kind in (*kinds, "checkpoint-{}.json") for tag in tags}
     assert {path.name for path in folder.glob("log_*")} == {f"log_globalrank-{i}_localrank-{i}.txt" for i in (0, 1)}
     assert len(list((folder / "tensorboard").iterdir())) == 1
 

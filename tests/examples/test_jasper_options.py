@@ -199,21 +199,29 @@ def test_max_steps_and_num_epochs_end_the_run(base, corpus):
     assert len(train(*epochs).losses) == 9  # 12 utterances, 4 in a batch
 
 
-def test_a_run_leaves_its_log_its_command_its_configuration_events_and_a_checkpoint(base, tmp_path):
+def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(base, tmp_path):
     train(*base, "--work_dir", "runs")
-    left = {re.sub(r"_2\d{3}-.*?\.|\.tfevents.*", ".", path.name) for path in (tmp_path / "runs/Jasper").rglob("*.*")}
+    folder = tmp_path / "runs/Jasper"
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    left = {re.sub(r"_2\d{3}-.*?\.|(?<=-)[0-9a-f]{8}(?=\.)|\.tfevents.*", ".", path) for path in paths}
     assert left == {
         "log_globalrank-0_localrank-0.txt",
         "cmd-args.log",
         "tones.yaml",
         "metrics.jsonl",
-        "events.out.",
-        "JasperEncoder-STEP-3.safetensors",
-        "JasperDecoderForCTC-STEP-3.safetensors",
-        "trainer-STEP-3.safetensors",
-        "checkpoint-STEP-3.json",
+        "report.html",
+        "training.svg",
+        "tensorboard/events.out.",
+        "checkpoints/JasperEncoder-STEP-3.safetensors",
+        "checkpoints/JasperDecoderForCTC-STEP-3.safetensors",
+        "checkpoints/trainer-STEP-3.safetensors",
+        "checkpoints/checkpoint-STEP-3.json",
+        "model/JasperEncoder-..safetensors",
+        "model/JasperDecoderForCTC-..safetensors",
+        "model/config-..yaml",
+        "model/model.json",
     }
-    (log,) = (tmp_path / "runs/Jasper").glob("log*.txt")
+    (log,) = folder.glob("log*.txt")
     assert "Precision O0" in log.read_text()
 
 
