@@ -99,6 +99,9 @@ def test_a_second_signal_leaves_at_once_and_takes_the_workers_along(tmp_path):
     (end,) = wait_all(ranks)
     assert (end.code, end.seconds < 40) == (128 + signal.SIGTERM, True)
     assert "SIGTERM again: left at once, nothing more was saved" in end.err
+    deadline = time.monotonic() + 20  # they were killed; the system may need a moment for it
+    while any(is_alive(int(pid)) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not any(is_alive(int(pid)) for pid in workers)
 
 
