@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +151,16 @@ def test_values_of_its_own_configuration_can_be_set(model, tmp_path):
         ConfigError, match=r"^--set AudioToMelSpectrogramPreprocessor\.dihter=0: .* \(did you mean dither\?"
     ):
         nemo_asr.load_model(tmp_path / "model", overrides=["AudioToMelSpectrogramPreprocessor.dihter=0"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ('labels=[" ", a, c, b]', "the labels are not the model's: got 'c' as label 2, wanted 'b' as in "),
+        ("sample_rate=8000", "the sample rate is not the model's: got 8000 Hz, wanted 16000 Hz as in "),
+    ],
+)
+def test_no_set_value_may_change_what_the_weights_were_trained_with(setting, told, model, tmp_path):
+    model.save(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=re.escape(f"--set {setting}: {told}") + ".*; leave --set out; to train"):
+        nemo_asr.load_model(tmp_path / "model", overrides=[setting])

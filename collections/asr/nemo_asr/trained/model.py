@@ -113,8 +113,9 @@ def load_model(
             remedy = "give the model's configuration as well (--model_config)"
             raise CheckpointError("the checkpoint carries no configuration", place=place, remedy=remedy)
         recipe = recipe_from_text(config, f"{place} (configuration)", overrides)
+        _compare(recipe, card, place, "leave --set out")
     else:
-        _compare(recipe, card, place)
+        _compare(recipe, card, place, "leave --model_config out: the model carries its own")
     modules = recipe.model()
     for name, module in trained_modules(modules).items():
         if name not in weights:
@@ -139,24 +140,24 @@ def _packed(stored: StoredModel) -> tuple[str, bytes, str, Mapping[str, Mapping[
     return stored.place, card_to_json(stored.card), stored.config, stored.weights
 
 
-def _compare(recipe: Recipe, card: ModelCard, place: str) -> None:
-    """Labels and sample rate of a given configuration must be the model's.
+def _compare(recipe: Recipe, card: ModelCard, place: str, remedy: str) -> None:
+    """Labels and sample rate of a configuration that was given or changed must be the model's.
 
     Raises:
         CheckpointError: they are not.
     """
     if not card.labels:
         return
-    remedy = "leave --model_config out: the model carries its own; to train on with other labels use --init_from"
-    source = recipe.config.place()
+    remedy += "; to train on with other labels use --init_from"
+    source = recipe.config.place
     if recipe.sample_rate != card.sample_rate:
-        got, wanted = f"{recipe.sample_rate} Hz", f"{card.sample_rate} Hz as in {place}"
-        raise CheckpointError("the sample rate is not the model's", place=source, got=got, wanted=wanted, remedy=remedy)
+        problem, got = "the sample rate is not the model's", f"{recipe.sample_rate} Hz"
+        wanted = f"{card.sample_rate} Hz as in {place}"
+        raise CheckpointError(problem, place=source("sample_rate"), got=got, wanted=wanted, remedy=remedy)
     if recipe.labels != card.labels:
-        got, wanted = _first_difference(recipe.labels, card.labels)
-        raise CheckpointError(
-            "the labels are not the model's", place=source, got=got, wanted=f"{wanted} as in {place}", remedy=remedy
-        )
+        problem, (got, wanted) = "the labels are not the model's", _first_difference(recipe.labels, card.labels)
+        wanted = f"{wanted} as in {place}"
+        raise CheckpointError(problem, place=source("labels"), got=got, wanted=wanted, remedy=remedy)
 
 
 def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
