@@ -70,7 +70,7 @@ ORDERS = {
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
     "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",
-    "nemo_asr.recipe": "registry, wiring, feasibility < reference, sections < connection_check < recipe",
+    "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks
         < report

@@ -1,7 +1,4 @@
-"""The reference of all keys that a model's YAML may have, written from the constructors: their types, defaults, texts.
-
-python -m nemo_asr.recipe.reference > docs/en/configuration.md
-"""
+"""Print the reference of all keys that a configuration may have: type, default and text, from the constructors."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentor import perturbation_types
 from nemo_asr.models.jasper_spec import JasperBlockSpec
 from nemo_asr.recipe.registry import KNOWN, ROLES, Known
+from nemo_lite.utils.argparse import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
 _NOT_IN_FILES = ("name", "rng", "batch_size")
 _INTRODUCTION = """# Configuration reference
 
-<!-- Written by `python -m nemo_asr.recipe.reference`; a test compares. Change the docstrings, then run it again. -->
+<!-- Written by `nemo-lite reference`; a test compares. Change the docstrings, then run it again. -->
 
 A model's YAML file has one section for each module, under the name of its class, and at its top level:
 
@@ -78,8 +76,13 @@ def reference() -> str:
 def _sections() -> Iterator[str]:
     for role in ROLES:
         for name, known in KNOWN.items():
-            if known.role == role and name == known.module_class.__name__:
+            if known.role == role and name == known.module_class.__name__ and is_own(known):
                 yield from _section(name, known)
+
+
+def is_own(known: Known) -> bool:
+    """Whether a registered class comes with nemo_asr."""
+    return known.module_class.__module__.startswith("nemo_asr.")
 
 
 def _section(name: str, known: Known) -> Iterator[str]:
@@ -151,5 +154,7 @@ def _escaped(text: str) -> str:
     return re.sub(r":class:`(\w+)`", r"`\1`", text.replace("``", "`")).replace("|", "\\|")
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> None:
+    """Print the page, in Markdown."""
+    OneLineParser(prog="nemo-lite reference", description=__doc__).parse_args(arguments)
     print(reference(), end="")
