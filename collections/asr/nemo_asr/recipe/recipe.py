@@ -100,7 +100,7 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     sections against each other, by connecting them.
 
     Args:
-        path: the file, or the name of a configuration that comes with the package: ``quartznet15x5``.
+        path: the file, or the name of a configuration that comes with the package.
         overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.config.override``. What was set
             is logged.
 
