@@ -1,11 +1,15 @@
 """Comm: a process alone, and what a rank does when others disagree, by the fake."""
 
+import signal
+
+import pytest
 import torch
 from toys.fake_comm import FakeComm
 from toys.nets import Points, Record, build
 
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.interruption import STOP_SIGNALS, Interrupted
 
 
 def train_as(comm, max_steps=1, **kwargs):
@@ -27,9 +31,14 @@ def test_a_process_alone_agrees_with_itself():
     assert comm.on_first(lambda: "made") == "made"
 
 
-def finite(count=2.0, *, bad=0.0, stop=0.0, out=0.0):
+def finite(count=2.0, *, bad=0.0, stop=0.0, out=0.0, sigterm=0.0):
     """What two ranks say together behind a step, one batch of four items next on each."""
-    return [bad, stop, 4.0 * count, 0.0, count, count, out, 0.0]
+    return [bad, stop, 0.0, 4.0 * count, 0.0, count, count, out, 0.0, *signals(sigterm)]
+
+
+def signals(sigterm=0.0):
+    """How many of two ranks got each stop signal."""
+    return [sigterm * (number == signal.SIGTERM) for number in STOP_SIGNALS]
 
 
 def test_a_step_that_is_not_finite_on_another_rank_is_skipped_here_too():
@@ -44,10 +53,20 @@ def test_a_stop_that_another_rank_asks_for_ends_the_run_here_too():
     assert len(record.losses) == 2
 
 
+@pytest.mark.parametrize(
+    "sums", [[finite(), finite(sigterm=1.0)], [finite(), finite(), signals(sigterm=1.0)]], ids=["step", "end"]
+)
+def test_a_signal_to_another_rank_ends_the_run_here_too(sums):
+    with pytest.raises(Interrupted) as stopped:
+        train_as(FakeComm(1, 2, {"sum": sums}))
+    assert (stopped.value.number, stopped.value.exit_code) == (signal.SIGTERM, 75)
+
+
 def test_gradients_are_exchanged_on_the_last_micro_batch_only_and_the_vote_is_one_a_step():
     comm = FakeComm(1, 2)
     train_as(comm, batches_per_step=2)
-    assert [name for name, _ in comm.calls] == ["sum", "sync_only_if", "sync_only_if", "sum"]
+    # The last one, at the end, is about signals.
+    assert [name for name, _ in comm.calls] == ["sum", "sync_only_if", "sync_only_if", "sum", "sum"]
     assert [said for name, said in comm.calls if name == "sync_only_if"] == [False, True]
 
 
