@@ -134,5 +134,5 @@ def reported_to_user() -> Iterator[None]:
             stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
             if not stopped.is_told:
                 name = name_of(stopped.number)
-                print(f"{name}: stopped; no training was running, nothing was saved", file=sys.stderr)
+                print(f"{name}: stopped; no training was running, so nothing had to be saved", file=sys.stderr)
             sys.exit(stopped.exit_code)

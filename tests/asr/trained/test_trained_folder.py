@@ -78,6 +78,20 @@ def test_a_kill_before_the_card_is_replaced_leaves_the_old_model(tmp_path, monke
     assert stored.weights["Encoder"]["weight"].tolist() == [1.0, 1.0]
 
 
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    """A run that trains writes a better one."""
+    write(tmp_path, 1.0)
+    verify = model_folder._verify
+
+    def replaced(folder, file):
+        monkeypatch.undo()
+        write(tmp_path, 2.0)
+        verify(folder, file)
+
+    monkeypatch.setattr(model_folder, "_verify", replaced)
+    assert read_model(tmp_path).weights["Encoder"]["weight"].tolist() == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "other"])
 def test_a_file_that_is_not_the_one_that_was_written_is_named(damage, tmp_path):
     card = write(tmp_path)

@@ -116,6 +116,16 @@ def _named_by_content(file: Path, name: str) -> StoredFile:
 
 def _read_folder(folder: Path) -> StoredModel:
     card = read_card(folder / CARD)
+    try:
+        return _read_files(folder, card)
+    except (CheckpointError, OSError):
+        newer = read_card(folder / CARD)
+        if newer == card:
+            raise
+    return _read_files(folder, newer)  # a run that trains has replaced the model meanwhile
+
+
+def _read_files(folder: Path, card: ModelCard) -> StoredModel:
     for file in card.files:
         _verify(folder, file)
     if card.config is None or not card.weights:
