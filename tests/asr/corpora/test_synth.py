@@ -56,6 +56,18 @@ def test_the_second_validation_set_has_other_voices(corpus):
     assert not set(synth.SEEN_VOICES) & set(synth.UNSEEN_VOICES)
 
 
+def test_a_single_recording_sounds_as_those_of_a_corpus_and_is_always_the_same(tmp_path):
+    seconds = synth.say(tmp_path / "a.wav", "help go", "en-us+m1")
+    synth.say(tmp_path / "b.wav", "help go", "en-us+m1")
+    about = soundfile.info(tmp_path / "a.wav")
+    assert (about.samplerate, about.channels, about.subtype) == (16000, 1, "PCM_16")
+    assert seconds == pytest.approx(about.duration)
+    assert 0.5 < seconds < 5
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+    with pytest.raises(UsageError, match="has no such voice"):
+        synth.say(tmp_path / "c.wav", "help go", "en-us+nobody")
+
+
 def test_no_validation_text_is_in_train_or_twice():
     plan = synth._plan(Arguments(train=300, val1=100, val2=100))
     texts = {name: [item.text for item in items] for name, items in plan.items()}
