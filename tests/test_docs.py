@@ -14,10 +14,10 @@ import pytest
 from toys.launched import Launch, header_of, launch_of, own_address
 from toys.ranks import free_port, wait_all
 from toys.sources import PACKAGES, only_re_exports, parsed
-from toys.tone_corpus import CONFIG, make_corpus, record, run_script
+from toys.tone_corpus import CONFIG, make_corpus, record, run_script, run_subcommand
 
 import nemo_asr
-from nemo_asr.commands import data, transcribe
+from nemo_asr.shipped import config_path
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,16 +26,25 @@ ARCHITECTURE = ROOT / "docs/en/architecture.md"
 GUIDE = ROOT / "docs/en/fast_training.md"
 # The pages of both languages. Tests hold that the Chinese one shows the same, so what it shows need not run again.
 ENGLISH, CHINESE = ({path.name: path for path in DOCS if path.parent == ROOT / "docs" / name} for name in ("en", "zh"))
+ENGLISH["README.md"], CHINESE["README.md"] = ROOT / "README.md", ROOT / "README.zh.md"
 TRANSLATED = sorted(ENGLISH.keys() & CHINESE.keys())
 RUN = [path for path in DOCS if path not in [CHINESE[name] for name in TRANSLATED]]
 # Lines for several processes run with two.
 SCALED_DOWN = {"--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2", "--num_workers": "0"}
+# Lines that make an environment and install into it; the folder is the clone.
+INSTALLING = ("python3 -m venv .venv", ". .venv/bin/activate", "pip install .")
+TRAINED_ELSEWHERE = "runs/Digits"  # by the page about training
 RECORDINGS = (".wav", ".flac", ".ogg")
 
 
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def all_blocks(path: Path) -> list[tuple[str, str]]:
+    """The fenced blocks with their languages, in order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def commands(path: Path) -> Iterator[list[str]]:
@@ -76,31 +85,41 @@ def test_there_is_something_to_test():
     }
 
 
-@pytest.mark.parametrize("path", [path for path in RUN if blocks(path, "python")], ids=lambda path: path.name)
-@pytest.mark.slow
-def test_the_python_blocks_run_one_after_the_other(path, workplace):
-    namespace = {"__name__": "docs"}
-    started = scripts_of(path).values()
-    for number, block in enumerate((block for block in blocks(path, "python") if block not in started), 1):
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(block, f"{path.name}, python block {number}", "exec"), namespace)
+def slow_if_python(path: Path) -> object:
+    """A page to run; python blocks take long."""
+    return pytest.param(path, id=path.name, marks=[pytest.mark.slow] if blocks(path, "python") else [])
 
 
-@pytest.mark.parametrize("path", [path for path in RUN if blocks(path, "bash")], ids=lambda path: path.name)
-def test_the_commands_run_in_their_order(path, workplace, corpus):
-    for name, block in scripts_of(path).items():
+WITH_CODE = [slow_if_python(path) for path in RUN if blocks(path, "python") or blocks(path, "bash")]
+
+
+@pytest.mark.parametrize("path", WITH_CODE)
+def test_a_page_works_from_top_to_bottom(path, workplace, corpus):
+    """Commands and python blocks run in one folder, in their order: each finds what those before it made."""
+    started = scripts_of(path)
+    for name, block in started.items():
         (workplace / name).write_text(block)
-    lone = False
-    for block in blocks(path, "bash"):
-        lines = words_of(block)
-        while lines:
-            launches = take_launches(lines, block)
-            if launches:
-                lone |= not run_launches(launches, workplace, corpus)
-            else:
-                run_command(path.name, lines.pop(0), workplace, corpus)
+    namespace, lone = {"__name__": "docs"}, False
+    for kind, block in all_blocks(path):
+        if kind == "bash":
+            lone |= not run_lines(path.name, block, workplace, corpus)
+        elif kind == "python" and block not in started.values():
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(block, f"{path.name}, a python block", "exec"), namespace)
     if lone:
         pytest.skip("the lines for several machines: this one has no address but the loopback's")
+
+
+def run_lines(doc: str, block: str, workplace: Path, corpus: Path) -> bool:
+    """Run a bash block; False where it has lines for several machines, and this one cannot stand for them."""
+    lines, all_ran = words_of(block), True
+    while lines:
+        launches = take_launches(lines, block)
+        if launches:
+            all_ran &= run_launches(launches, workplace, corpus)
+        else:
+            run_command(doc, lines.pop(0), workplace, corpus)
+    return all_ran
 
 
 def files_in_the_table() -> set[Path]:
@@ -141,8 +160,7 @@ def test_the_walk_through_a_step_names_functions_that_are_there():
 
 def shown_on(path: Path) -> list[tuple[str, object]]:
     """The fenced blocks of a page in order, without what a translation changes."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [(kind, without_prose(kind, block)) for kind, block in found]
+    return [(kind, without_prose(kind, block)) for kind, block in all_blocks(path)]
 
 
 def without_prose(kind: str, block: str) -> object:
@@ -188,8 +206,8 @@ def test_both_languages_of_a_page_have_the_same_headings_lists_tables_and_names_
 
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_links_of_a_page_lead_to_pages_in_the_same_language_where_there_are_some(name):
-    other = re.findall(r"\]\(\.\./en/([^)#]+)", prose_of(CHINESE[name]))
-    assert [page for page in other if page in CHINESE] == [], f"{CHINESE[name]}: take ../en/ off, translate the heading"
+    other = re.findall(r"\]\((?:\.\.|docs)/en/([^)#]+)", prose_of(CHINESE[name]))
+    assert [page for page in other if page in CHINESE] == [], f"{CHINESE[name]}: link the Chinese page and its heading"
 
 
 def test_the_ranks_of_the_guide_are_those_that_a_start_tells():
@@ -213,31 +231,31 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
     elif words[0] == "python" and words[1].startswith("examples/asr/"):
         finished = run_script(Path(words[1]).name, *scaled_down(words[2:], workplace, corpus))
         assert finished.code == 0, f"{shlex.join(words)}\n{finished.err}"
-    elif words[:2] == ["nemo-lite", "transcribe"]:
-        run_transcribe(words[2:], workplace, corpus)
     elif words[:3] == ["nemo-lite", "data", "make"]:
         check_module(f"nemo_asr.corpora.{words[3]}", *words[4:])
-    elif words[:2] == ["nemo-lite", "data"]:
-        # All sets have the same recordings here: check finds that, and its exit code is 1.
-        assert data.main(scaled_down(words[2:], workplace, corpus)) == (words[2] == "check")
+    elif words[0] == "nemo-lite":
+        run_nemo_lite(words[1:], workplace, corpus)
     elif words[0] == "python" and words[1].startswith("benchmarks/"):
         check_options(words[2:], (ROOT / words[1]).read_text(encoding="utf-8"))
     else:
-        pytest.fail(f"{doc} shows a command that no test knows how to check: {' '.join(words)}")
+        # What these lines do is what test_wheel.py does: an environment, and the package in it.
+        line = shlex.join(words)
+        assert line in INSTALLING, f"{doc} shows a command that no test knows how to check: {line}"
 
 
-def run_transcribe(args: list[str], workplace: Path, corpus: Path) -> None:
-    """``nemo-lite transcribe`` with a model that knows nothing, in the place of the one shown."""
-    recipe = nemo_asr.load_recipe(corpus / "tones.yaml")
-    nemo_asr.TrainedModel("new", recipe, recipe.model(), nemo_asr.describe(recipe)).save(workplace / args[0])
-    for folder in (arg for arg in args if arg.endswith("/")):
-        (workplace / folder).mkdir(exist_ok=True)
-        record(workplace / folder / "cab.wav", "cab")
-    args = scaled_down(args, workplace, corpus)
-    piped = Path(args[args.index("<") + 1]).read_bytes() if "<" in args else b""
+def run_nemo_lite(words: list[str], workplace: Path, corpus: Path) -> None:
+    """``nemo-lite`` in this process. The model that another page trains is one that knows nothing."""
+    if words[:2] == ["transcribe", TRAINED_ELSEWHERE] and not (workplace / words[1]).exists():
+        recipe = nemo_asr.load_recipe(corpus / "tones.yaml")
+        nemo_asr.TrainedModel("new", recipe, recipe.model(), nemo_asr.describe(recipe)).save(workplace / words[1])
+    small = scaled_down(words, workplace, corpus)
+    piped = Path(small[small.index("<") + 1]).read_bytes() if "<" in small else b""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
-        assert transcribe.main(args[: args.index("<")] if piped else args) == 0
+        finished = run_subcommand(*(small[: small.index("<")] if piped else small))
+    # All sets have the same recordings here: check finds that.
+    expected = 1 if words[:2] == ["data", "check"] else 0
+    assert finished.code == expected, f"nemo-lite {shlex.join(words)}\n{finished.out}\n{finished.err}"
 
 
 def take_launches(lines: list[list[str]], block: str) -> list[Launch]:
@@ -304,18 +322,26 @@ def scaled_down(args: list[str], workplace: Path, corpus: Path) -> list[str]:
             (workplace / name).write_text((corpus / "train.json").read_text())
         elif name.endswith(RECORDINGS):
             record(workplace / name, "cab")
+        elif name.endswith("/"):
+            (workplace / name).mkdir(exist_ok=True)
+            record(workplace / name / "cab.wav", "cab")
     return [scaled(before, arg) for before, arg in zip(["", *args], args, strict=False)]
 
 
 def scaled(before: str, arg: str) -> str:
     """A word of a command line, behind another one."""
     option, _, value = arg.partition("=")
+    if before == "--model_config" and not arg.endswith(".yaml"):
+        assert config_path(arg).is_file()
+        Path("tones.yaml").write_text(CONFIG)
+        return "tones.yaml"
     return f"{option}={SCALED_DOWN[option]}" if value and option in SCALED_DOWN else SCALED_DOWN.get(before, arg)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings_that_are_there(path):
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r'(?:\]\(|<img src=")(?!https?:)([^)\s"]+)[)"]', text):
         file, _, heading = target.partition("#")
         found = path.parent / file if file else path
         assert found.exists(), target

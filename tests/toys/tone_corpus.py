@@ -10,7 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 import soundfile
 
 from nemo_lite import logging
+from nemo_lite.cli import dispatch
 
 ROOT = Path(__file__).resolve().parents[2]
 ASR = ROOT / "examples" / "asr"
@@ -91,13 +92,24 @@ def run_script(script: str, *args: object) -> Finished:
 
     Its log has NeMo's style, in which losses have all their digits, unless ``--log_style`` is given.
     """
+    path = str(ASR / script)
+    return _run(lambda: runpy.run_path(path, run_name="__main__"), path, *args)
+
+
+def run_subcommand(*words: object) -> Finished:
+    """Run ``nemo-lite`` with these words in this process, otherwise as `run_script` does."""
+    return _run(lambda: sys.exit(dispatch.main()), "nemo-lite", *words)
+
+
+def _run(call: Callable[[], object], *words: object) -> Finished:
+    """Call what reads its arguments from ``sys.argv``."""
     before, code, level = sys.argv, 0, logging.get_verbosity()
     style = os.environ.get(STYLE)
     os.environ.setdefault(STYLE, "nemo")
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        sys.argv = [str(ASR / script), *map(str, args)]
+        sys.argv = [str(word) for word in words]
         try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
+            call()
         except SystemExit as stopped:
             code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
         finally:
