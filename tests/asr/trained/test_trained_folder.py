@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_asr.trained import folder as model_folder
-from nemo_asr.trained.card import ModelCard
+from nemo_asr.trained.card import ModelCard, Rate
 from nemo_asr.trained.folder import about_checkpoint, find_model, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, Weights, save_module
 from nemo_lite.errors import CheckpointError, UsageError
@@ -26,10 +26,10 @@ def write(folder, value=1.0, config="model: Tones\n", card=CARD):
     return write_model(folder, card, config, staged)
 
 
-def save_checkpoint(folder, about):
+def save_checkpoint(folder, about, evaluations=()):
     weights = {"Encoder": Weights("Encoder", {"weight": torch.ones(3)})}
     state = {"step": 7, "epoch": 2}
-    CheckpointFolder(folder).save(weights, state, kind="STEP", number=7, keep=2, about=about)
+    CheckpointFolder(folder).save(weights, state, kind="STEP", number=7, keep=2, about=about, evaluations=evaluations)
 
 
 def test_a_model_that_was_written_is_read(tmp_path):
@@ -138,6 +138,17 @@ def test_a_checkpoint_carries_labels_and_configuration(tmp_path):
     assert (stored.card.labels, stored.card.sample_rate, stored.config) == (["a", "b"], 16000, "model: Tones\n")
     assert (stored.card.step, stored.card.epoch) == (7, 2)
     assert stored.weights["Encoder"]["weight"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_checkpoint_has_the_rates_that_were_measured_with_its_weights(tmp_path):
+    values = {"loss": 2.0, "wer": 0.25, "cer": 0.125, "note": "x"}
+    evaluations = [
+        {"name": "dev", "step": 7, "values": values, "num_items": 4, "digest": "ab", "seconds": 1.0},
+        {"name": "other", "step": 5, "values": values, "num_items": 4, "digest": "ab", "seconds": 1.0},
+    ]
+    save_checkpoint(tmp_path, about_checkpoint(CARD, "model: Tones\n"), evaluations)
+    (rate,) = read_model(tmp_path).card.rates
+    assert rate == Rate(set="dev", wer=0.25, cer=0.125, loss=2.0, utterances=4, digest="ab")
 
 
 def test_an_older_checkpoint_has_weights_and_no_configuration(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from nemo_asr.recipe.wiring import Model
-from nemo_asr.trained.card import CARD, ModelCard, Rate, read_card
+from nemo_asr.trained.card import CARD, METRICS, ModelCard, Rate, read_card
 from nemo_asr.trained.folder import write_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeMoCallback
@@ -17,8 +17,6 @@ from nemo_lite.core.action_state import ActionState
 from nemo_lite.utils import logging
 from nemo_lite.utils.digests import digest_of_files
 from nemo_lite.utils.files import make_writable_folder
-
-_METRICS = ("wer", "cer", "loss")
 
 
 class BestModelCallback(NeMoCallback):
@@ -88,7 +86,7 @@ class BestModelCallback(NeMoCallback):
         assert result is not None, "an evaluation has ended"
         if result.step != self._rated_at:  # those of other weights; a signal may have ended the evaluation of a set
             self._rates, self._rated_at = {}, result.step
-        numbers = {name: float(value) for name, value in result.values.items() if name in _METRICS}
+        numbers = {name: float(value) for name, value in result.values.items() if name in METRICS}
         self._rates[result.name] = Rate(
             set=result.name,
             utterances=result.num_items,

@@ -25,6 +25,7 @@ from nemo_lite.errors import CheckpointError
 FORMAT = "nemo_lite model"
 VERSION = 1
 CARD = "model.json"
+METRICS = ("wer", "cer", "loss")  # what a Rate holds
 _MAX_BYTES = 8 * 2**20
 
 

@@ -15,8 +15,13 @@ from typing import NamedTuple
 import msgspec
 from torch import Tensor
 
-from nemo_asr.trained.card import CARD, ModelCard, StoredFile, card_from_json, card_to_json, read_card
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint, read_tensors
+from nemo_asr.trained.card import CARD, METRICS, ModelCard, StoredFile, card_from_json, card_to_json, read_card
+from nemo_lite.backends.pytorch.checkpoint import (
+    CheckpointFolder,
+    StoredCheckpoint,
+    read_checkpoint,
+    read_tensors,
+)
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.files import make_writable_folder, write_atomically
@@ -153,9 +158,19 @@ def _read_checkpoint(folder: Path) -> StoredModel:
     found = read_checkpoint(folder)
     card = ModelCard(step=found.step or 0, epoch=found.epoch or 0)
     if "model" in found.about:
-        fields = msgspec.json.encode({**found.about["model"], "step": card.step, "epoch": card.epoch})
-        card = card_from_json(fields, found.name)
+        known = {"step": card.step, "epoch": card.epoch, "rates": _rates(found)}
+        card = card_from_json(msgspec.json.encode({**found.about["model"], **known}), found.name)
     return StoredModel(found.name, card, str(found.about.get("config", "")), found.weights)
+
+
+def _rates(found: StoredCheckpoint) -> list[dict[str, object]]:
+    """The error rates that were measured with the weights of a checkpoint, as a card has them."""
+    measured = [each for each in found.evaluations if each.get("step") == found.step]
+    return [
+        {"set": each.get("name", ""), "utterances": each.get("num_items"), "digest": each.get("digest", "")}
+        | {name: value for name, value in each.get("values", {}).items() if name in METRICS}
+        for each in measured
+    ]
 
 
 def _read_checkpoint_of_nemo(folder: Path) -> StoredModel:
