@@ -57,6 +57,13 @@ def command(wheel, tmp_path_factory):
     return folder / "bin/nemo-lite"
 
 
+def test_the_installed_command_runs_the_demo(command, tmp_path):
+    told = run([command, "demo", "--utterances", 16, "--num_epochs", 1], tmp_path)
+    assert "Word error rate of the model" in told
+    for name in ("model/model.json", "report.html", "curves.png", "training.svg", "new.wav"):
+        assert (tmp_path / "runs/demo" / name).stat().st_size
+
+
 def test_the_installed_command_shows_plans_and_trains(command, tmp_path):
     corpus = make_corpus(tmp_path)
     assert "  train  " in run([command, "--help"], tmp_path)
