@@ -1,7 +1,7 @@
 """Geometry of line charts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nemo_asr.scoring.report.charts import (
@@ -59,6 +59,7 @@ def test_curves_without_points_are_left_out():
 
 
 @given(VALUES, VALUES)
+@example(0.0, 5e-324)
 def test_ticks_hold_all_values_and_are_few(one, other):
     low, high = sorted((one, other))
     ticks = nice_ticks(low, high)

@@ -11,6 +11,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 12.0, 34.0  # margins: numbers of the axe
 NUM_COLOURS = 7
 MOST_BUCKETS = 400  # a curve of more points is drawn by the extremes of so many stretches
 MOST_DOTS = 60  # a curve of at most so many points has dots
+_LEAST_SPAN = 1e-300  # smaller ones have no quarter that a float can hold
 _LOG_FROM = 30.0  # a chart whose largest value is so many times its smallest gets a logarithmic axis, where allowed
 
 Point = tuple[float, float]
@@ -98,7 +99,7 @@ def chart(title: str, curves: Iterable[Curve], *, may_be_log: bool = False, perc
 
 def nice_ticks(low: float, high: float) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, from ``low`` or less to ``high`` or more; four to eight of them."""
-    span = (high - low) or abs(high) or 1.0
+    span = next(size for size in (high - low, abs(high), 1.0) if size > _LEAST_SPAN)
     power = 10.0 ** math.floor(math.log10(span / 4))
     width = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 6)
     first, last = math.floor(low / width + 1e-9), math.ceil((low + span) / width - 1e-9)
