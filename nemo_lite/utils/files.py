@@ -33,11 +33,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         write: takes the temporary path and writes the whole content to it.
 
     Raises:
-        UsageError: the folder cannot be written to, or the disk is full; nothing is left behind.
+        UsageError: the folder cannot be written to, the disk is full, or there is a folder, a device or a pipe of this
+            name; nothing is left behind.
     """
     path = Path(path)
     temporary = path.with_name(temporary_name(path.name))
     try:
+        check_replaceable(path)
         sweep_temporaries(path.parent)
         temporary.mkdir()
         write(temporary / path.name)
@@ -53,6 +55,17 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """See that there is nothing but a file under a name: a rename would put one in the place of ``/dev/stdout``.
+
+    Raises:
+        UsageError: there is a folder, a device or a pipe.
+    """
+    if path.exists() and not path.is_file():
+        problem = "this is a folder" if path.is_dir() else "this is a pipe or a device"
+        raise UsageError(problem, place=str(path), wanted="the name of a file")
 
 
 def path_in_list(path: str, folder: str) -> str:

@@ -98,6 +98,17 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
         write_atomically(tmp_path / "gone" / "x", lambda path: path.touch())
 
 
+def test_only_files_are_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "stdout").symlink_to(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, kind in (("pipe", "pipe or a device"), ("stdout", "pipe or a device"), ("folder", "folder")):
+        with pytest.raises(UsageError, match=f"{name}: this is a {kind}: wanted the name of a file"):
+            write_atomically(tmp_path / name, lambda path: path.touch())
+    assert (tmp_path / "pipe").is_fifo()
+    assert names_in(tmp_path) == ["folder", "pipe", "stdout"]
+
+
 def test_temporaries_of_ended_processes_are_swept_and_others_kept(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
