@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import select
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from nemo_lite.interruption import Interrupted, name_of, stop_signals
+
+_STDOUT = 1  # the file descriptor
 
 
 class NemoLiteError(Exception):
@@ -122,11 +127,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def reported_to_user() -> Iterator[None]:
     """Turn a user's mistake into its text on stderr and its exit code: no traceback. For the ``main`` of a script.
 
-    The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM and SIGUSR1 (75: preempted, can go on).
+    The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM and SIGUSR1 (75: preempted, can go on);
+    and for a full disk. Where nobody reads stdout any more, as after ``| head``, the end is quiet (exit code 141).
     """
     with stop_signals():
         try:
             yield
+            sys.stdout.flush()
+        except OSError as error:
+            _end_if_output_fails(error)
+            raise
         except NemoLiteError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
@@ -136,3 +146,29 @@ def reported_to_user() -> Iterator[None]:
                 name = name_of(stopped.number)
                 print(f"{name}: stopped; no training was running, so nothing had to be saved", file=sys.stderr)
             sys.exit(stopped.exit_code)
+
+
+def _end_if_output_fails(error: OSError) -> None:
+    """End the program where nobody reads stdout any more, and where a disk is full; other errors go on."""
+    if isinstance(error, BrokenPipeError) and _nobody_reads():
+        _drop_output()
+        sys.exit(128 + signal.SIGPIPE)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        print(f"UsageError: the output cannot be written: {error.strerror}; free some space", file=sys.stderr)
+        sys.exit(UsageError.exit_code)
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout is a pipe whose other end is closed. Pipes of other processes break too."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _drop_output() -> None:
+    """What the interpreter still writes to stdout at its end goes nowhere, and fails no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)

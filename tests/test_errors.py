@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from nemo_lite.errors import (
@@ -43,3 +47,25 @@ def test_a_script_ends_with_the_text_and_the_exit_code_of_the_error(error, code,
     with pytest.raises(SystemExit) as ended, reported_to_user():
         raise error
     assert (ended.value.code, capsys.readouterr().err) == (code, f"{type(error).__name__}: no\n")
+
+
+@pytest.mark.parametrize("size", [1, 10**6])  # written at the end, and while it runs
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("{} | true", 141, ""),
+        ("{} > /dev/full", 2, "UsageError: the output cannot be written: No space left on device; free some space\n"),
+    ],
+)
+def test_output_that_cannot_be_written_ends_a_script_without_a_traceback(command, code, told, size):
+    script = (
+        f"import time; from nemo_lite.errors import *\nwith reported_to_user(): time.sleep(.2); print('x' * {size})"
+    )
+    line = command.format(f"'{sys.executable}' -c \"$SCRIPT\"") + "; exit ${PIPESTATUS[0]}"
+    ended = subprocess.run(["bash", "-c", line], env={**os.environ, "SCRIPT": script}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (code, told)
+
+
+def test_another_broken_pipe_is_no_matter_of_stdout():
+    with pytest.raises(BrokenPipeError), reported_to_user():
+        raise BrokenPipeError
