@@ -77,6 +77,8 @@ def main() -> None:
     add_data_options(parser)
     add_metric_option(parser)
     args = parser.parse_args()
+    if args.compare and (args.overrides or args.model_config):
+        parser.error("--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT")
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)

@@ -79,6 +79,13 @@ def test_two_models_are_compared_on_the_same_utterances_each_with_its_report(tra
     assert 'alt="DAG training"' in (tmp_path / "runs/Short/report.html").read_text()
 
 
+@pytest.mark.parametrize("changed", [("--set", "sample_rate=16000"), ("--model_config", "tones.yaml")])
+def test_models_that_are_compared_are_not_changed(changed, corpus):
+    options = ("--load_dir", "a", "--compare", "b", "--eval_datasets", corpus / "dev.json")
+    finished = run_script("jasper_eval.py", *options, *changed)
+    assert (finished.code, "error: --compare takes models as they are; evaluate" in finished.err) == (2, True)
+
+
 def test_no_report_is_written_where_none_is_wanted(trained, corpus, tmp_path):
     options, _ = trained
     finished = run_script("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--no-report")
