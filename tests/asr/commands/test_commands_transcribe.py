@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from importlib.metadata import EntryPoint
@@ -108,6 +109,15 @@ def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     assert "\n1 recording (2 more could not be read), 0.5 s of audio" in told.err
 
 
+def test_names_that_are_no_utf8_are_escaped(model, talks, capsys):
+    os.rename(b"bc.wav", b"talks/\xff.wav")
+    assert main([model, "talks/a.wav", "talks/\udcff.wav", "--format", "json", "--out", "found.json", *CPU]) == 0
+    _, line = (talks / "found.json").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["audio_filepath"] == "talks/\udcff.wav"
+    assert main([model, "talks/a.wav", "talks/\udcff.wav", *CPU]) == 0
+    assert capsys.readouterr().out == "talks/a.wav: cab\ntalks/\\udcff.wav: bc\n"
+
+
 def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):
     assert main([model, "none.wav", "--out", "found.txt", *CPU]) == 2
     told = capsys.readouterr()
@@ -122,12 +132,14 @@ def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):
         (("missing.d",), CheckpointError, "empty: there is no model"),
         (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in .flac"),
         (("talks", "--format", "vtt"), UsageError, "vtt files of several recordings need a folder: got 4 recordings"),
-        (("talks", "--out", "talks"), UsageError, "--out talks: this is a folder: wanted the name of a file"),
+        (("talks", "--out", "talks"), UsageError, "talks: this is a folder: wanted the name of a file"),
+        (("talks", "--out", "pipe"), UsageError, "pipe: this is a pipe or a device: wanted the name of a file"),
         (("talks", "--out", "talks/a.wav/x"), UsageError, "there is a file where a folder is wanted"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_any_work(args, error, told, talks):
     (talks / "empty").mkdir()
+    os.mkfifo(talks / "pipe")
     (talks / "inner").mkdir()
     with pytest.raises(error, match=re.escape(told)):
         main(["empty", *args, *CPU])

@@ -17,7 +17,7 @@ from nemo_asr.transcription.transcript import Transcript
 from nemo_lite import DeviceType, NeuralModuleFactory, logging
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
-from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 
 PROGRAM = "nemo-lite transcribe"
 
@@ -88,8 +88,8 @@ def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
         raise UsageError(problem, place=PROGRAM, got=got, remedy="give --out FOLDER")
     if args.out is not None:
-        if not needs_folder and args.out.is_dir():
-            raise UsageError("this is a folder", place=f"--out {args.out}", wanted="the name of a file")
+        if not needs_folder:
+            check_replaceable(args.out)
         make_writable_folder(args.out if needs_folder else args.out.parent)
 
 
@@ -116,6 +116,8 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
         return
     with_names = args.format == "text" and not is_one
     text = "".join(f"{each.name}: {write(each)}" if with_names else write(each) for each in transcripts)
+    # Bytes of a file's name that are no UTF-8 become escapes, which JSON knows as well.
+    text = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     if args.out is not None:
         _to_file(args.out, text)
     else:
