@@ -200,7 +200,12 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_folder_is_no_audio_file(tmp_path):
-    assert "Is a directory" in refusal(tmp_path)
+    assert f"the audio file {tmp_path} is a folder" in refusal(tmp_path)
+
+
+def test_a_pipe_is_no_audio_file_and_nothing_waits_for_it(tmp_path):
+    os.mkfifo(tmp_path / "a.wav")
+    assert f"the audio file {tmp_path}/a.wav is a pipe or a device" in refusal(tmp_path / "a.wav")
 
 
 def test_an_empty_file_is_refused(tmp_path):

@@ -73,6 +73,12 @@ def test_a_missing_manifest_is_named_with_the_nearest_name_before_anything_is_re
         Manifest.open(str(folder))
 
 
+def test_a_manifest_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "m.json")
+    with pytest.raises(DataError, match=r"m\.json: the manifest is a pipe or a device; name a file"):
+        Manifest.open(str(tmp_path / "m.json"))
+
+
 def test_sixteen_bytes_a_line_are_kept(folder):
     write(folder / "train.json", *[entry()] * 5000)
     manifest = Manifest.open("train.json")

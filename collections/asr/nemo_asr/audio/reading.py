@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,9 +166,19 @@ def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO,
     except OSError as error:
         raise DataError(f"the audio file {source} cannot be opened ({error.strerror})", place=place) from None
     try:
+        kind = kind_unless_file(os.fstat(descriptor))
+        if kind:
+            raise DataError(f"the audio file {source} is {kind}", place=place)
         yield descriptor, partial(os.pread, descriptor)
     finally:
         os.close(descriptor)
+
+
+def kind_unless_file(status: os.stat_result) -> str:
+    """What something is that is no file, in words; "" for a file."""
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    return "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
 
 
 def _check_header(read_at: ReadAt, path: str, place: str) -> None:

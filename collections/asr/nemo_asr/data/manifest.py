@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.audio.reading import kind_unless_file
 from nemo_asr.data.manifest_lines import LineReader, LineRef, Source, scan
 from nemo_asr.data.utterances import Integers, Mask, Utterances, check_limits
 from nemo_lite.errors import DataError, did_you_mean
@@ -121,7 +122,8 @@ def _checked_paths(paths: str | Sequence[str]) -> list[str]:
         raise DataError(problem, remedy="write a.json,b.json with no comma at the end")
     missing = [part for part in parts if not os.path.isfile(part)]
     if missing:
-        found = "is a folder" if os.path.isdir(missing[0]) else f"does not exist{_near(missing[0])}"
+        is_there = os.path.exists(missing[0])
+        found = f"is {kind_unless_file(os.stat(missing[0]))}" if is_there else f"does not exist{_near(missing[0])}"
         others = f"missing as well: {', '.join(missing[1:])}" if missing[1:] else ""
         remedy = others or "name a file with one JSON object a line"
         raise DataError(f"the manifest {found}", place=missing[0], remedy=remedy)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.audio.reading import kind_unless_file
 from nemo_asr.data.utterances import Integers, Seconds, Utterance
 from nemo_lite.backends.pytorch.data import MAX_LISTED, DataChangedError, listed
 from nemo_lite.errors import DataError
@@ -168,8 +168,9 @@ class LineReader:
         except OSError as error:
             problem, remedy = f"cannot be opened ({error.strerror})", "mend the path, or delete the line"
         else:
-            if stat.S_ISDIR(status.st_mode):
-                problem, remedy = "is a folder", "mend the path, or delete the line"
+            kind = kind_unless_file(status)
+            if kind:
+                problem, remedy = f"is {kind}", "mend the path, or delete the line"
             elif status.st_size == 0:
                 problem, remedy = "is empty (0 bytes)", "make it again, or delete the line"
             else:
