@@ -105,7 +105,7 @@ def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     told = capsys.readouterr()
     assert told.out == "talks/a.wav: cab\n"
     assert "\nnemo-lite transcribe: error: talks/bad.wav is not a WAV, FLAC, OGG or MP3 file; convert it" in told.err
-    assert "\nnemo-lite transcribe: error: none.wav: the audio file none.wav cannot be opened (No such" in told.err
+    assert "\nnemo-lite transcribe: error: the audio file none.wav cannot be opened (No such" in told.err
     assert "\n1 recording (2 more could not be read), 0.5 s of audio" in told.err
 
 

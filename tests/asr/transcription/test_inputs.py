@@ -35,11 +35,19 @@ def test_folders_are_searched_for_audio_in_order(tmp_path, monkeypatch):
 
 def test_manifests_need_no_text_and_may_name_parts(tmp_path):
     record(tmp_path / "a.wav", "ab")
-    lines = [{"audio_filepath": "a.wav"}, {"audio_filepath": "a.wav", "offset": 0.1, "duration": 0.1, "text": "x"}]
+    lines = [{"audio_filename": "a.wav"}, {"audio_filepath": "a.wav", "offset": 0.1, "duration": 0.1, "text": "x"}]
     path = write_manifest(tmp_path / "dev.json", lines)
     whole, part = recordings_of([str(path)])
     assert {each.source for each in (whole, part)} == {whole.audio, part.audio} == {str(tmp_path / "a.wav")}
     assert [(each.offset, each.duration) for each in (whole, part)] == [(None, None), (0.1, 0.1)]
+
+
+def test_paths_of_a_manifest_may_start_at_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    record(tmp_path / "a.wav", "ab")
+    path = write_manifest(tmp_path / "manifests/dev.json", [{"audio_filepath": "a.wav"}])
+    assert [each.audio for each in recordings_of([str(path)])] == ["a.wav"]
 
 
 def test_stdin_is_read_whole(monkeypatch):
@@ -67,7 +75,7 @@ def test_a_folder_without_audio_and_bad_manifests_are_named(tmp_path):
         recordings_of([str(tmp_path)])
     for lines, told in (
         ([], "the manifest is empty: wanted one JSON object a line"),
-        ([{"audio_filepath": "a.wav"}, {"text": "a"}], r"m\.json:2: the line cannot be read \(.*audio_filepath"),
+        ([{"audio_filepath": "a.wav"}, {"text": "a"}], r"m\.json:2: no audio_filepath \(or audio_filename\); name the"),
         (["{"], r"m\.json:1: the line cannot be read"),
     ):
         with pytest.raises(DataError, match=told):

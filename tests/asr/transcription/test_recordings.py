@@ -61,7 +61,7 @@ def test_bad_recordings_are_named_once_and_the_others_come(num_workers, tmp_path
     assert [batch.ids for batch in loader.epoch(0)] == [[1]]
     loader._account.report()
     assert layer.faults[0].startswith(f"{names[0]} is not a WAV, FLAC, OGG or MP3 file; convert it")
-    assert layer.faults[2] == f"{names[2]}: the audio file {names[2]} cannot be opened (No such file or directory)"
+    assert layer.faults[2] == f"the audio file {names[2]} cannot be opened (No such file or directory)"
     assert layer.faults[3] == f"{names[3]} has samples that are NaN or infinite"
 
 

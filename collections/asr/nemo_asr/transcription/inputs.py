@@ -21,7 +21,8 @@ MANIFEST_SUFFIXES = frozenset({".json", ".jsonl"})
 class _Line(msgspec.Struct):
     """The keys of a manifest line that count here; a text is not needed."""
 
-    audio_filepath: str
+    audio_filepath: str = ""
+    audio_filename: str = ""
     offset: float | None = None
     duration: float | None = None
 
@@ -89,5 +90,8 @@ def _in_manifest(path: Path) -> Iterator[Recording]:
             line = _decoder.decode(written)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DataError(f"the line cannot be read ({error})", place=f"{path}:{number}") from None
-        audio = path_in_list(line.audio_filepath, os.path.dirname(path))
+        named = line.audio_filepath or line.audio_filename
+        if not named:
+            raise DataError("no audio_filepath (or audio_filename); name the audio file", place=f"{path}:{number}")
+        audio = path_in_list(named, os.path.dirname(path))
         yield Recording(audio, audio, offset=line.offset, duration=line.duration)

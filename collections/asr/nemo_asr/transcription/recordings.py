@@ -192,10 +192,10 @@ class RecordingsDataLayer(DataLayerNM):
         self.faults.update({position: self._named(position, reason) for position, reason in faults.items()})
 
     def _named(self, position: int, reason: str) -> str:
-        """The reason with the recording's name before it, once."""
+        """The reason, with the recording's name before it unless it says it."""
         source = self.recordings[position].source
         reason = reason.removeprefix(f"{source}: ")
-        return reason if reason.startswith(source) else f"{source}: {reason}"
+        return reason if source in reason else f"{source}: {reason}"
 
 
 class _Reading(ItemDataset[Recording, Samples]):
