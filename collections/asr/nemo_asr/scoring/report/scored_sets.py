@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from nemo_asr.scoring.report.media import Clip, make_clip
 from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_asr.text import main_metric
 from nemo_lite.errors import DataError
+from nemo_lite.utils.files import path_in_list
 
 MOST_UTTERANCES = 20  # of all sets together, that are shown in full
 FEWEST_OF_A_SET = 2  # also where there are many sets
@@ -31,8 +32,9 @@ class ClipMaker:
         """The recording of an utterance, and a note: what is left out, or why there is none."""
         if not row.audio_filepath:
             return None, "the transcripts do not say where the recording is"
+        folder = os.path.dirname(row.place.rpartition(":")[0])  # place: the manifest and its line
         try:
-            clip = make_clip(_path_of(row), row.offset, row.duration)
+            clip = make_clip(path_in_list(row.audio_filepath, folder), row.offset, row.duration)
         except DataError as error:
             return None, str(error)
         if clip.num_bytes > self._left:
@@ -90,10 +92,3 @@ def _utterance(row: ScoredUtterance, counts: UtteranceErrors, item: int, use_cer
         clip=clip,
         note=note,
     )
-
-
-def _path_of(row: ScoredUtterance) -> Path:
-    """The recording: relative paths start at the manifest's folder, else at the working directory."""
-    path = Path(row.audio_filepath or "").expanduser()
-    beside = Path(row.place.rpartition(":")[0]).parent / path
-    return beside if beside.is_file() else path
