@@ -112,13 +112,13 @@ def make_callbacks(
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
         folder, metric = args.run_dir / "model", args.eval_metric
         callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric, trackers.record))
-    return [*callbacks, *fine_tune(args, factory, recipe, model)]
+    return callbacks
 
 
 def fine_tune(
     args: Namespace, factory: nemo.NeuralModuleFactory, recipe: nemo_asr.Recipe, model: nemo_asr.Model
 ) -> list[Callback]:
-    """Start from a trained model's weights and freeze the encoder, as far as asked for; what unfreezes it."""
+    """Take over a trained model's weights and freeze the encoder, as far as asked for; the callbacks for it."""
     if args.init_from:
         factory.on_first(lambda: nemo_asr.init_from(args.init_from, model, recipe, unless_in=factory.checkpoint_dir))
     if not args.freeze_encoder_until:
@@ -176,9 +176,10 @@ def main() -> None:
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )
         return
+    callbacks = make_callbacks(args, factory, recipe, model, train, evals, eval_data)
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=make_callbacks(args, factory, recipe, model, train, evals, eval_data),
+        callbacks=[*callbacks, *fine_tune(args, factory, recipe, model)],
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={
