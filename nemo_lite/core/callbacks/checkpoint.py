@@ -114,10 +114,10 @@ class CheckpointCallback(NeMoCallback):
             state.request_save()
 
     def on_step_end(self, state: ActionState) -> None:
-        """Save after every ``step_freq``-th step, every ``epoch_freq``-th epoch, and when it is time."""
+        """Save after every ``step_freq``-th step, every ``epoch_freq``-th epoch, and when a callback asked for it."""
         by_step = self._step_freq and (state.step + 1) % self._step_freq == 0
-        by_time = self._minutes and state.is_save_requested
-        if self._is_unsaved and (by_step or by_time or self._is_epoch_due(state)):
+        is_asked_for = self._saves and state.is_save_requested
+        if self._is_unsaved and (by_step or is_asked_for or self._is_epoch_due(state)):
             self._save(state)
 
     def on_evaluation_end(self, state: ActionState) -> None:

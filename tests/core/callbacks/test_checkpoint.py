@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from toys.fake_action_state import Encoder, FakeState, train
 
-from nemo_lite.core.callbacks import CheckpointCallback, ModuleSaverCallback
+from nemo_lite.core.callbacks import CheckpointCallback, ModuleSaverCallback, on_step_start
 from nemo_lite.errors import CheckpointError, UsageError
 
 
@@ -125,3 +125,14 @@ def test_a_checkpoint_is_saved_when_the_last_is_old(monkeypatch):
     monkeypatch.setattr("nemo_lite.core.callbacks.checkpoint.time.monotonic", lambda: next(now))
     state = train(FakeState(), [CheckpointCallback("ck", minutes=1.0)], steps_per_epoch=7)
     assert [number for _, _, number, _ in state.saved] == [3, 6, 7]
+
+
+def test_a_checkpoint_that_another_callback_asks_for_is_saved_where_saving_is_on():
+    @on_step_start
+    def ask(state):
+        if state.step == 2:
+            state.request_save()
+
+    saving, loading = CheckpointCallback("ck", epoch_freq=100), CheckpointCallback("other", load_from_folder="old")
+    state = train(FakeState(checkpoint="old/STEP-1"), [ask, saving, loading])
+    assert [(folder, number) for folder, _, number, _ in state.saved] == [("ck", 3), ("ck", 5)]
