@@ -63,7 +63,9 @@ def check_replaceable(path: Path) -> None:
     Raises:
         UsageError: there is a folder, a device or a pipe.
     """
-    if path.exists() and not path.is_file():
+    folder = os.path.realpath(path.parent)  # /dev/stdout is a link, perhaps to a file
+    cannot_be = folder == "/dev" or folder.startswith("/proc/") or (path.exists() and not path.is_file())
+    if cannot_be:
         problem = "this is a folder" if path.is_dir() else "this is a pipe or a device"
         raise UsageError(problem, place=str(path), wanted="the name of a file")
 

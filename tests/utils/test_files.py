@@ -6,12 +6,13 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import files
-from nemo_lite.utils.files import make_writable_folder, path_in_list, write_atomically
+from nemo_lite.utils.files import check_replaceable, make_writable_folder, path_in_list, write_atomically
 
 
 def names_in(folder):
@@ -105,6 +106,9 @@ def test_only_files_are_replaced(tmp_path):
     for name, kind in (("pipe", "pipe or a device"), ("stdout", "pipe or a device"), ("folder", "folder")):
         with pytest.raises(UsageError, match=f"{name}: this is a {kind}: wanted the name of a file"):
             write_atomically(tmp_path / name, lambda path: path.touch())
+    for name in ("/dev/stdout", "/dev/fd/1"):  # perhaps links to a file
+        with pytest.raises(UsageError, match=f"{name}: this is a pipe or a device"):
+            check_replaceable(Path(name))
     assert (tmp_path / "pipe").is_fifo()
     assert names_in(tmp_path) == ["folder", "pipe", "stdout"]
 
