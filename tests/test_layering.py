@@ -111,7 +111,6 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core.shapes",
     "nemo_lite.core.show",
     "nemo_lite.core.tracking",
-    "nemo_lite.core.tracking",
     "nemo_lite.errors",
     "nemo_lite.utils",
 )

@@ -39,7 +39,7 @@ PUBLIC = {
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
     "nemo_lite.core.tracking": """
         MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers TrackingCallback WandbTracker
-        read_metrics
+        duration_text read_metrics
     """,
     "nemo_lite.core.show": """
         as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg

@@ -1,6 +1,8 @@
-"""Audio files to text.
+"""Audio files to text, as a DAG to change: the wires from audio files to predictions, and one call that runs them.
 
 python examples/asr/jasper_infer.py --load_dir runs/Jasper a.wav b.flac
+
+Without changes `nemo-lite transcribe` does more: words with times, subtitles, long files, a bad file among good ones.
 """
 
 from __future__ import annotations

@@ -9,4 +9,5 @@ from nemo_lite.core.tracking.records import Tracker as Tracker
 from nemo_lite.core.tracking.records import Trackers as Trackers
 from nemo_lite.core.tracking.tensorboard_tracker import TensorboardTracker as TensorboardTracker
 from nemo_lite.core.tracking.terminal import TerminalLines as TerminalLines
+from nemo_lite.core.tracking.terminal import duration_text as duration_text
 from nemo_lite.core.tracking.wandb_tracker import WandbTracker as WandbTracker

@@ -112,7 +112,7 @@ class TerminalLines(Tracker):
 
     def _summary(self, record: Record) -> list[str]:
         counts = ", ".join(f"{record[each]} {each}{'' if record[each] == 1 else 's'}" for each in ("step", "epoch"))
-        done = f"{counts} in {duration(record['seconds'])}"
+        done = f"{counts} in {duration_text(record['seconds'])}"
         lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
         lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
         if self._checkpoint is not None:
@@ -149,9 +149,9 @@ def percent(rate: float) -> str:
     return f"{100 * rate:.{1 if not rate or rate >= 0.01 else 2}f} %"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """``2 h 5 min``, ``4 min 10 s`` or ``3.2 s``."""
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nemo_lite.core.tracking import TerminalLines
-from nemo_lite.core.tracking.terminal import duration, number, percent, scientific
+from nemo_lite.core.tracking.terminal import duration_text, number, percent, scientific
 
 TRAIN = {
     **{"kind": "train", "step": 100, "epoch": 3, "loss": 29.6512345, "lr": 0.012, "amount_per_second": 243.7},
@@ -147,9 +147,10 @@ def test_a_run_that_was_stopped_says_why_and_one_that_failed_has_no_summary(told
         (percent(0.1239), "12.4 %"),
         (percent(0.00351), "0.35 %"),
         (percent(0.0), "0.0 %"),
-        (duration(3.21), "3.2 s"),
-        (duration(250), "4 min 10 s"),
-        (duration(7501), "2 h 5 min"),
+        (duration_text(3.21), "3.2 s"),
+        (duration_text(250), "4 min 10 s"),
+        (duration_text(7501), "2 h 5 min"),
+        (duration_text(59.97), "1 min 0 s"),
     ],
 )
 def test_numbers_are_short(shown, text):

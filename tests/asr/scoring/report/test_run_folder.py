@@ -5,7 +5,7 @@ import base64
 import pytest
 from toys.run_folder import make_run, records, row, write_lines
 
-from nemo_asr.scoring.report.run_folder import MAX_TEXT, duration_text, read_run
+from nemo_asr.scoring.report.run_folder import MAX_TEXT, read_run
 from nemo_lite.errors import DataError, UsageError
 
 
@@ -100,11 +100,3 @@ def test_a_damaged_file_of_transcripts_is_named(tmp_path):
 def test_arguments_may_be_a_command_line(tmp_path, arguments):
     write_lines(tmp_path / "metrics.jsonl", [{"kind": "start", "arguments": arguments}])
     assert read_run(tmp_path).arguments == [("command", "jasper.py --lr 1")]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "0 s"), (59.6, "1 min"), (404.2, "6 min 44 s"), (7200, "2 h"), (90_061, "1 d 1 h"), (3661, "1 h 1 min")],
-)
-def test_durations_have_two_units(seconds, text):
-    assert duration_text(seconds) == text

@@ -13,7 +13,7 @@ from nemo_asr.scoring.report.media import data_url
 from nemo_asr.scoring.report.records import FILE_NAME, RunRecords, number_of, read_records
 from nemo_asr.scoring.report.scored_sets import ClipMaker, scored_sets
 from nemo_asr.scoring.report.transcripts import find_transcripts, read_transcripts
-from nemo_lite.core.tracking import Record
+from nemo_lite.core.tracking import Record, duration_text
 from nemo_lite.errors import UsageError
 
 MAX_TEXT = 200_000  # characters of a configuration that are shown
@@ -60,18 +60,6 @@ def read_run(
         configuration=_configuration(folder),
         dags=_dags(folder),
     )
-
-
-def duration_text(seconds: float) -> str:
-    """``6 min 44 s``: the two largest units."""
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    rest = round(seconds)
-    parts: list[str] = []
-    for name, size in units:
-        number, rest = divmod(rest, size)
-        if number or (name == "s" and not parts):
-            parts.append(f"{number} {name}")
-    return " ".join(parts[:2])
 
 
 def _facts(records: RunRecords) -> Iterator[tuple[str, str]]:
