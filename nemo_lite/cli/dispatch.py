@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 
 from nemo_lite.errors import did_you_mean, reported_to_user
 
@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(_overview(commands))
         return 0 if given else 2
+    if given == ["--version"]:
+        print(f"{PROGRAM} {version('nemo-lite')}")
+        return 0
     name, *rest = given
     if name not in commands:
         near = did_you_mean(name, commands)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 
 import pytest
 
@@ -64,6 +64,11 @@ def test_the_help_lists_all_subcommands_with_a_line_each(arguments, code, capsys
     assert "  say   nemo-lite: the subcommands of the installed packages." in lines
     assert "  gone  cannot be loaded: No module named 'no_such_module'" in lines
     assert lines[-1] == "nemo-lite SUBCOMMAND --help shows the options of one."
+
+
+def test_the_version_is_that_of_the_installed_package(capsys):
+    assert dispatch.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"nemo-lite {version('nemo-lite')}\n"
 
 
 def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys):

@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_another_number_of_processes(trained, corpus, tmp_pat
     words[words.index("--num_epochs") + 1] = "9"
     ends = on_ranks(3, run_as_script, JASPER, words)
     check_all_ended_well(ends)
-    assert "going on at step 16, at the start of epoch 8" in ends[0].out
+    assert "going on at step 16, at the start of epoch 9" in ends[0].out
     assert len(losses(ends[0].out)) == 2  # steps of nine utterances, of twelve
 
 

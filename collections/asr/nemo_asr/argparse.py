@@ -262,7 +262,8 @@ class EvalArgParser(LaunchedParser):
         super().__init__(*args, **kwargs)
         self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
-        self.add_run_options(DeviceType, load_dir="the model: a run's folder, a model folder or one of checkpoints")
+        load_help = "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same"
+        self.add_run_options(DeviceType, load_dir=load_help)
         _add_log_options(self)
 
     def check(self, parsed: Any) -> None:

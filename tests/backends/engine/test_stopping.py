@@ -58,7 +58,7 @@ def test_a_run_goes_on_where_a_signal_ended_it(tmp_path):
     stopped(started(tmp_path, "--folder", "--step", 0.2), "STEP 2", signal.SIGTERM)
     step = read_checkpoint(tmp_path / "checkpoints").step
     (end,) = stopped(started(tmp_path, "--folder", "--step", 0.2), f"STEP {step}", signal.SIGTERM)
-    assert f"going on at step {step}, at the start of epoch 0" in end.out
+    assert f"going on at step {step}, at the start of epoch 1" in end.out
     assert end.code == 75
 
 

@@ -64,7 +64,8 @@ def _parser() -> LaunchedParser:
     audio_help = "audio files (WAV, FLAC, OGG, Opus, MP3), folders of them, manifests, or - for stdin"
     add("audio", metavar="AUDIO", nargs="+", help=audio_help)
     add("--format", choices=tuple(FORMATS), default="text", help="what to write")
-    add("--out", type=_path, help="file to write; a folder for the subtitles of several recordings (default: stdout)")
+    out_help = "file to write; a folder for the subtitles of several recordings (default: stdout)"
+    add("--out", metavar="PATH", type=_path, help=out_help)
     add("--batch_size", type=positive_int, default=BATCH_SIZE, help="most recordings in a batch")
     batch_help = "most seconds of audio computed at once; longer recordings are cut into overlapping windows"
     add("--batch_seconds", type=seconds, default=BATCH_SECONDS, help=batch_help)

@@ -278,7 +278,8 @@ class RunState:
         restored, state = contents.name, contents.state or {}
         if "optimizers" in state:
             self.load_state_dict(state, restored)
-            logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, self.epoch)
+            epoch = self.epoch + 1  # counted from 1, as in the lines of the terminal
+            logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, epoch)
         else:
             logging.warning(
                 "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
