@@ -161,12 +161,14 @@ def test_an_older_checkpoint_has_weights_and_no_configuration(tmp_path):
     ("path", "told"),
     [
         ("empty", "there is no model in this folder: wanted a run's folder, a model folder or a folder of checkpoints"),
+        ("begun", "this run has not saved a model yet; let it train until its first checkpoint"),
         ("none", "this is no folder: got nothing"),
         ("file", "this is no folder: got a file"),
     ],
 )
 def test_where_there_is_no_model_one_line_says_so(path, told, tmp_path):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError) as caught:
         read_model(tmp_path / path)

@@ -63,6 +63,9 @@ def find_model(path: str | Path) -> Path:
     for folder in (path, path / CHECKPOINTS):
         if not CheckpointFolder(folder).is_empty():
             return folder
+    if (path / CHECKPOINTS).is_dir():
+        problem, remedy = "this run has not saved a model yet", "let it train until its first checkpoint"
+        raise CheckpointError(problem, place=str(path), remedy=remedy)
     problem = "there is no model in this folder" if path.is_dir() else "this is no folder"
     got = "" if path.is_dir() else "a file" if path.exists() else "nothing"
     wanted = "a run's folder, a model folder or a folder of checkpoints"
