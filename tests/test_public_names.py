@@ -60,9 +60,9 @@ PUBLIC = {
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
-        TrainedModel about_checkpoint connect describe init_from leave_out_infeasible load_model load_recipe read_model
-        recipe_from_text recipe_of register show_plan start_record trackers_of warn_of_infeasible warn_of_leaks
-        without_weights word_error_rate write_transcripts
+        TrainedModel about_checkpoint check_goes_on connect describe init_from leave_out_infeasible load_model
+        load_recipe read_model recipe_from_text recipe_of register show_plan start_record trackers_of warn_of_infeasible
+        warn_of_leaks without_weights word_error_rate write_transcripts
     """,
 }
 

@@ -85,7 +85,8 @@ def make_callbacks(
         callbacks.append(logger)
     if factory.checkpoint_dir is None:
         nemo.logging.warning("No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir")
-    if factory.checkpoint_dir or args.load_dir:
+    if folder := args.load_dir or factory.checkpoint_dir:
+        factory.on_first(partial(nemo_asr.check_goes_on, folder, recipe))
         callbacks.append(
             nemo.CheckpointCallback(
                 folder=factory.checkpoint_dir or args.load_dir,

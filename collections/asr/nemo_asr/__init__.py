@@ -40,6 +40,7 @@ from nemo_asr.trained.fine_tuning import recipe_of as recipe_of
 from nemo_asr.trained.folder import about_checkpoint as about_checkpoint
 from nemo_asr.trained.folder import read_model as read_model
 from nemo_asr.trained.model import TrainedModel as TrainedModel
+from nemo_asr.trained.model import check_goes_on as check_goes_on
 from nemo_asr.trained.model import load_model as load_model
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan

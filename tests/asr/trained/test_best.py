@@ -166,7 +166,10 @@ def test_without_evaluation_sets_the_last_weights_are_kept(make, tmp_path):
 
 
 def test_another_rank_saves_at_the_same_moments_and_writes_nothing(make, tmp_path):
-    callback, state = make(), FakeState(world_size=2, local_rank=1, global_rank=1, step=5, shared=[(True, 0.2)])
+    callback, state = (
+        make(),
+        FakeState(world_size=2, local_rank=1, global_rank=1, step=5, shared=[(True, (0.2, 0.1, 3.0))]),
+    )
     callback.on_action_start(state)
     callback.on_epoch_start(state)
     for step, wer in ((6, 0.3), (7, 0.1)):
@@ -185,3 +188,15 @@ def test_a_model_that_is_written_is_recorded(make, tmp_path):
     callback.on_step_end(state)
     model = {"step": 7, "set": "dev", "metric": "wer", "value": 0.5, "path": str(tmp_path / "model")}
     assert records == [("model", model)]
+
+
+def test_among_equal_rates_the_other_rate_decides_then_the_loss(make, tmp_path):
+    callback, state = make(), FakeState()
+    callback.on_action_start(state)
+    kept = []
+    for step, (cer, loss) in enumerate([(0.9, 5.0), (0.9, 4.0), (0.8, 6.0), (0.8, 6.0), (0.9, 1.0)], 1):
+        state.step = step - 1
+        evaluate(state, callback, "dev", step, wer=1.0, cer=cer, loss=loss)
+        callback.on_step_end(state)
+        kept.append(read_model(tmp_path / "model").card.step)
+    assert kept == [1, 2, 3, 3, 3]

@@ -58,7 +58,9 @@ def test_a_model_transcribes_arrays_and_files_and_names_all_that_are_bad(model, 
     assert (first.source, first.duration) == (str(tmp_path / "a.wav"), 0.51)
     assert (second.source, second.duration) == ("audio[1]", 1.0)
     assert "".join(word.text for word in second.words) == second.text.replace(" ", "")
-    with pytest.raises(DataError, match=r"^2 of the recordings cannot be read: none\.wav: .*; no\.wav: the audio"):
+    with pytest.raises(
+        DataError, match=r"^2 of the recordings cannot be read: the audio file none\.wav .*; the audio file no\.wav"
+    ):
         model.transcribe(["none.wav", tmp_path / "a.wav", "no.wav"])
 
 
@@ -164,3 +166,13 @@ def test_no_set_value_may_change_what_the_weights_were_trained_with(setting, tol
     model.save(tmp_path / "model")
     with pytest.raises(CheckpointError, match=re.escape(f"--set {setting}: {told}") + ".*; leave --set out; to train"):
         nemo_asr.load_model(tmp_path / "model", overrides=[setting])
+
+
+def test_a_run_does_not_go_on_with_other_labels(model, recipe_of, tmp_path):
+    checkpoint(model, tmp_path, about_checkpoint(model.card, model.recipe.config.as_yaml()))
+    nemo_asr.check_goes_on(tmp_path, recipe_of(("shuffle: false", "shuffle: true")))
+    nemo_asr.check_goes_on(tmp_path / "none", recipe_of())
+    with pytest.raises(CheckpointError) as caught:
+        nemo_asr.check_goes_on(tmp_path, recipe_of(('"b", "c"', '"c", "b"')))
+    assert "the labels are not the model's: got 'c' as label 2, wanted 'b' as in " in str(caught.value)
+    assert "give the configuration that the run began with, or another --exp_name" in str(caught.value)

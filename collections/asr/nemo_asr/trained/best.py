@@ -22,9 +22,9 @@ from nemo_lite.utils.files import make_writable_folder
 class BestModelCallback(NeMoCallback):
     """Writes the model folder whenever the first set is recognised with a lower error rate than ever before.
 
-    Without an evaluation that gives such a rate it writes the last weights, at the end. Put it behind the evaluators in
-    the list of callbacks, so that the rates of all sets are known when it writes. Ties keep the older model. A run that
-    goes on compares with what the folder holds; one that starts anew replaces it.
+    Among equal rates the other rate decides, then the loss. Without an evaluation that gives such a rate it writes the
+    last weights, at the end. Put it behind the evaluators in the list of callbacks, so that the rates of all sets are
+    known when it writes. A run that goes on compares with what the folder holds; one that starts anew replaces it.
 
     Args:
         folder: the model folder.
@@ -62,8 +62,9 @@ class BestModelCallback(NeMoCallback):
         """Nothing is known of the run that begins."""
         self._rates: dict[str, Rate] = {}
         self._rated_at = 0  # steps done when the rates were measured
-        self._best: float | None = None
-        self._held: float | None = None
+        # What a model is ranked by, the lowest first: the rate that decides, then the other one, then the loss.
+        self._best: tuple[float, ...] | None = None
+        self._held: tuple[float, ...] | None = None
         self._has_model = self._is_due = self._has_stepped = False
         self._goes_on = self._is_known = False
 
@@ -87,18 +88,18 @@ class BestModelCallback(NeMoCallback):
         if result.step != self._rated_at:  # those of other weights; a signal may have ended the evaluation of a set
             self._rates, self._rated_at = {}, result.step
         numbers = {name: float(value) for name, value in result.values.items() if name in METRICS}
-        self._rates[result.name] = Rate(
+        rate = self._rates[result.name] = Rate(
             set=result.name,
             utterances=result.num_items,
             digest=result.digest,
             manifests=self._digests.get(result.name, {}),
             **numbers,
         )
-        rate = numbers.get(self._metric, math.nan)
         # At step 0 there is nothing trained yet.
         decides = result.name == self._first and result.step > 0
-        if decides and math.isfinite(rate) and (self._best is None or rate < self._best):
-            self._best, self._is_due = rate, True
+        rank = self._rank_of(rate)
+        if decides and rank is not None and (self._best is None or rank < self._best):
+            self._best, self._is_due = rank, True
 
     def on_step_end(self, state: ActionState) -> None:
         """Write, if it is due."""
@@ -141,15 +142,27 @@ class BestModelCallback(NeMoCallback):
             logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
             return
         logging.debug("Saved the best model so far in %s: %s", self._folder, card.progress())
-        about = {"set": self._first, "metric": self._metric, "value": self._best, "path": str(self._folder)}
+        about = {
+            "set": self._first,
+            "metric": self._metric,
+            "value": self._best and self._best[0],
+            "path": str(self._folder),
+        }
         self._record("model", step=step, **about)
 
-    def _read_held(self) -> tuple[bool, float | None]:
-        """Whether the folder holds a model, and its error rate on the first set."""
+    def _rank_of(self, rate: Rate) -> tuple[float, ...] | None:
+        """What a model with these rates is ranked by; None without the rate that decides."""
+        order = sorted(METRICS, key=lambda name: (name != self._metric, name == "loss"))
+        numbers = [getattr(rate, name) for name in order]
+        rank = tuple(math.inf if number is None or math.isnan(number) else number for number in numbers)
+        return rank if math.isfinite(rank[0]) else None
+
+    def _read_held(self) -> tuple[bool, tuple[float, ...] | None]:
+        """Whether the folder holds a model, and the rank of it on the first set."""
         if not (self._folder / CARD).is_file():
             return False, None
         rates = read_card(self._folder / CARD).rates
-        return True, next((getattr(rate, self._metric) for rate in rates if rate.set == self._first), None)
+        return True, next((self._rank_of(rate) for rate in rates if rate.set == self._first), None)
 
     def _digests_of_manifests(self) -> dict[str, dict[str, str]]:
         return {name: digest_of_files(files.split(",")) for name, files in self._manifests.items()}

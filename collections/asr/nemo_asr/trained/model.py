@@ -16,7 +16,7 @@ from nemo_asr.trained.folder import StoredModel, read_model, write_model
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
 from nemo_asr.transcription.transcript import Transcript
 from nemo_lite import NeuralModule
-from nemo_lite.backends.pytorch.checkpoint import check_fit, fill_module, save_module
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, check_fit, fill_module, save_module
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
@@ -126,6 +126,18 @@ def load_model(
         card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
     logging.info("Loaded %s: %s", place, card.progress())
     return TrainedModel(place, recipe, modules, card)
+
+
+def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
+    """See that the checkpoint from which a run would go on is of a model with these labels and this sample rate.
+
+    Raises:
+        CheckpointError: it is not. Nothing is said where there is no checkpoint, or one that says nothing about it.
+    """
+    found = CheckpointFolder(folder).latest()
+    if found is not None and "model" in found.about:
+        card = card_from_json(msgspec.json.encode(found.about["model"]), str(found))
+        _compare(recipe, card, str(found), "give the configuration that the run began with, or another --exp_name")
 
 
 def trained_modules(model: Model) -> dict[str, nn.Module]:
