@@ -282,8 +282,11 @@ def checkpoints(corpus, tmp_path):
 def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_named(corpus, checkpoints, tmp_path):
     (tmp_path / "other.yaml").write_text(CONFIG.replace('"b", "c"', '"b", "c", "d"'))
     told = refusal(corpus, load_dir=checkpoints, model_config="other.yaml")
+    assert "other.yaml:13:1: the labels are not the model's: got 5 labels, different: 'd', wanted 4 labels" in told
+    (tmp_path / "wide.yaml").write_text(CONFIG.replace("filters: 32", "filters: 48"))
+    told = refusal(corpus, load_dir=checkpoints, model_config="wide.yaml")
     assert re.search(
-        r"JasperDecoderForCTC-STEP-1\.safetensors: does not fit .*is \(5, 64, 1\), the module has \(6,", told
+        r"JasperEncoder-STEP-1\.safetensors: does not fit .*is \(64, 32, 1\), the module has \(64, 48", told
     )
     told = refusal(corpus, load_dir=checkpoints, optimizer="sgd")
     assert (
