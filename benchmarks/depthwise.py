@@ -1,6 +1,6 @@
 """Depthwise convolutions on CPU, forward and backward: what nemo_asr does, against other ways in the same run.
 
-    python benchmarks/depthwise.py [--rounds 7] [--bf16]
+    python benchmarks/depthwise.py [--rounds 7] [--bf16] [--quick]
 
 Prints milliseconds of CPU time (medians of interleaved rounds, one thread) and the ratio to conv1d, for single
 convolutions and for a QuartzNet block of five separable ones with its residual. ``--bf16``: under bfloat16 autocast.
@@ -20,10 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.models.convolution import TimeConv1d
-from nemo_asr.models.jasper_blocks import BatchNorm, JasperBlock
+from nemo_asr.models.frames import Frames
+from nemo_asr.models.jasper_blocks import JasperBlock
 from nemo_asr.models.jasper_spec import JasperBlockSpec
 
 SHAPES = [(16, 256, 33, 400), (16, 96, 11, 400), (4, 512, 75, 400)]  # utterances, channels, taps, frames
+QUICK_SHAPES = [(2, 16, 11, 40)]
 Run = Callable[[], object]
 
 
@@ -80,8 +82,8 @@ def report(title: str, runs: dict[str, Run], rounds: int) -> None:
 def plain(block: JasperBlock) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         with (
-            patch.object(TimeConv1d, "_convolve", nn.Conv1d.forward),
-            patch.object(BatchNorm, "forward", nn.BatchNorm1d.forward),
+            patch("nemo_asr.models.convolution.runs_on_cpu", return_value=False),
+            patch("nemo_asr.models.jasper_blocks.runs_on_cpu", return_value=False),
         ):
             return ours(block)(x)
 
@@ -89,17 +91,18 @@ def plain(block: JasperBlock) -> Callable[[Tensor], Tensor]:
 
 
 def ours(block: JasperBlock) -> Callable[[Tensor], Tensor]:
-    return lambda x: block([x], torch.linspace(x.shape[2] // 2, x.shape[2], len(x)).long())[0][0]
+    return lambda x: block([x], Frames(torch.linspace(x.shape[2] // 2, x.shape[2], len(x)).long()))[0][0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a small shape; the figures mean nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {'bfloat16 autocast' if options.bf16 else 'float32'}")
-    for num_utterances, channels, taps, num_frames in SHAPES:
+    for num_utterances, channels, taps, num_frames in QUICK_SHAPES if options.quick else SHAPES:
         x = torch.randn(num_utterances, channels, num_frames, requires_grad=True)
         conv = TimeConv1d(channels, channels, taps, groups=channels)
         ways = (conv1d, conv2d_channels_last, fft, nemo_asr)

@@ -172,7 +172,7 @@ MISTAKES = (
     Case("no_placement", "jasper.py", f"{_TRY} --placement TPU"),
     Case("no_gpu", "jasper.py", f"{_TRY} --placement GPU"),
     Case("float16_on_cpu", "jasper.py", f"{_TRY} --amp_dtype float16"),
-    Case("no_effect", "jasper.py", f"{_TRY} --exp_name mine"),
+    Case("no_effect", "jasper.py", f"{_TRY} --save_freq 5"),
     Case("global_batch_size", "jasper.py", f"{_DATA} --max_steps 2 --global_batch_size 7 --iter_per_step 2"),
     Case("num_gpus", "jasper.py", f"{_TRY} --num_gpus 8"),
     Case("num_gpus_on_2", "jasper.py", f"{_TRY} --num_gpus 3", "ranks"),

@@ -8,12 +8,14 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
 _STDOUT = 1  # the file descriptor
+# What when_failing was given last.
+_tell: list[Callable[[BaseException], object]] = []
 
 
 class NemoLiteError(Exception):
@@ -67,6 +69,10 @@ class DataError(NemoLiteError, ValueError):
     """A datum (a manifest line, an audio file) that cannot be used."""
 
 
+class DataWorkerError(NemoLiteError, RuntimeError):
+    """A process that reads data (``num_workers``) and that the system ended."""
+
+
 class DeviceError(NemoLiteError, ValueError):
     """A device that was asked for and is not there."""
 
@@ -84,9 +90,13 @@ class DistributedError(NemoLiteError, RuntimeError):
 
     Args:
         exit_code: that of the rank that failed first, where it is known: all ranks end with the same one.
+
+    Attributes:
+        is_told: the user has read it already.
     """
 
     exit_code = 3
+    is_told = False
 
     def __init__(self, problem: str, *, exit_code: int | None = None, **details: str) -> None:
         super().__init__(problem, **details)
@@ -123,23 +133,40 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def when_failing(tell: Callable[[BaseException], object]) -> None:
+    """Let a function know the error with which :func:`reported_to_user` ends the program, after the user has read it.
+
+    It takes the place of the one before: a backend tells other processes, which wait for this one.
+    """
+    _tell[:] = [tell]
+
+
 @contextmanager
-def reported_to_user() -> Iterator[None]:
-    """Turn a user's mistake into its text on stderr and its exit code: no traceback. For the ``main`` of a script.
+def reported_to_user(program: str = "") -> Iterator[None]:
+    """Turn a user's mistake into a line on stderr and its exit code: no traceback. For the ``main`` of a script.
+
+    The line begins with ``PROGRAM: error:``, as those about options do. ``program`` is by default the script's name.
 
     The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM and SIGUSR1 (75: preempted, can go on);
     and for a full disk. Where nobody reads stdout any more, as after ``| head``, the end is quiet (exit code 141).
     """
+    program = program or os.path.basename(sys.argv[0])
     with stop_signals():
         try:
             yield
             sys.stdout.flush()
         except OSError as error:
-            _end_if_output_fails(error)
+            _end_if_output_fails(error, program)
             raise
         except NemoLiteError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            if not getattr(error, "is_told", False):
+                print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+            _tell_others(error)
             sys.exit(error.exit_code)
+        except SystemExit as end:
+            if isinstance(end.__cause__, NemoLiteError):
+                _tell_others(end.__cause__)
+            raise
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
             if not stopped.is_told:
@@ -148,7 +175,13 @@ def reported_to_user() -> Iterator[None]:
             sys.exit(stopped.exit_code)
 
 
-def _end_if_output_fails(error: OSError) -> None:
+def _tell_others(error: BaseException) -> None:
+    with suppress(KeyboardInterrupt):  # a signal ends the telling, and the exit code stays
+        for tell in _tell:
+            tell(error)
+
+
+def _end_if_output_fails(error: OSError, program: str) -> None:
     """End the program where nobody reads stdout any more, and where a disk is full; other errors go on."""
     if isinstance(error, BrokenPipeError) and _nobody_reads():
         _drop_output()
@@ -158,7 +191,7 @@ def _end_if_output_fails(error: OSError) -> None:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        print(f"UsageError: the output cannot be written: {error.strerror}; free some space", file=sys.stderr)
+        print(f"{program}: error: the output cannot be written: {error.strerror}; free some space", file=sys.stderr)
         sys.exit(UsageError.exit_code)
 
 

@@ -16,16 +16,33 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
+            if any(makes_once(definition) for name in item.fixturenames for definition in fixtures_of(item, name)):
+                # In one test process: two would each make what the tests of this file share.
+                item.add_marker(pytest.mark.xdist_group(item.path.name))
             fixtures = [definition.func for name in item.fixturenames for definition in fixtures_of(item, name)]
             if any(starts_processes(function, set()) for function in [item.function, *fixtures]):
                 item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Without groups, two test processes would make network namespaces of the same names."""
+    in_groups = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if session.config.getoption("loadgroup", False) and in_groups and "@" not in in_groups[0].nodeid:
+        raise pytest.UsageError("pytest-xdist does not see the groups of tests: install with -c constraints.txt")
+
+
 def fixtures_of(item: pytest.Function, name: str) -> Iterator[pytest.FixtureDef[object]]:
     yield from item._fixtureinfo.name2fixturedefs.get(name, ())
+
+
+def makes_once(definition: pytest.FixtureDef[object]) -> bool:
+    """Whether tests of one file share what the fixture makes."""
+    return definition.scope == "module"
 
 
 def starts_processes(function: object, seen: set[object]) -> bool:

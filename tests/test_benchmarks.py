@@ -12,9 +12,11 @@ QUICKLY = {
     "step_overhead.py": ("--quick", "--rounds", "1"),
     "training.py": ("--quick", "--rounds", "1"),
     "data_pipeline.py": ("--quick", "--rounds", "1"),
-    "depthwise.py": ("--rounds", "1"),
+    "depthwise.py": ("--quick", "--rounds", "1"),
+    "gpu.py": ("--quick",),
     "ddp_scaling.py": ("--quick",),
     "transcription.py": ("--quick", "--rounds", "1"),
+    "evaluation.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {"golden.py", "golden_api.py", "golden_cases.py", "golden_runs.py"}  # takes minutes: run by hand
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_type_error_shows_both_types_below_each_other():
 def test_a_script_ends_with_the_text_and_the_exit_code_of_the_error(error, code, capsys):
     with pytest.raises(SystemExit) as ended, reported_to_user():
         raise error
-    assert (ended.value.code, capsys.readouterr().err) == (code, f"{type(error).__name__}: no\n")
+    assert (ended.value.code, capsys.readouterr().err) == (code, f"{Path(sys.argv[0]).name}: error: no\n")
 
 
 @pytest.mark.parametrize("size", [1, 10**6])  # written at the end, and while it runs
@@ -54,7 +55,7 @@ def test_a_script_ends_with_the_text_and_the_exit_code_of_the_error(error, code,
     ("command", "code", "told"),
     [
         ("{} | true", 141, ""),
-        ("{} > /dev/full", 2, "UsageError: the output cannot be written: No space left on device; free some space\n"),
+        ("{} > /dev/full", 2, "-c: error: the output cannot be written: No space left on device; free some space\n"),
     ],
 )
 def test_output_that_cannot_be_written_ends_a_script_without_a_traceback(command, code, told, size):

@@ -27,13 +27,13 @@ def test_importing_loads_nothing_slow_that_most_scripts_never_use():
     )
 
 
-def test_importing_nemo_lite_costs_little_beside_torch(tmp_path):
-    # Measured 0.19 s beside 1.4 s of torch; as a share, since machines and their load differ. The first run compiles
-    # the sources into a cache of its own: an installed package has its bytecode.
+def test_importing_nemo_lite_costs_little_beside_torch():
+    # Measured 0.19 s beside 1.4 s of torch; as a share, since machines and their load differ. Up to four attempts, of
+    # which the first may compile the sources: an installed package has its bytecode.
     code = (
         "import time; a = time.perf_counter(); import torch; b = time.perf_counter(); import nemo_lite; "
         "print((time.perf_counter() - b) / (b - a))"
     )
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=env) for _ in range(4)]
-    assert min(float(run.stdout) for run in runs[1:]) < 0.25
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    runs = (subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=env) for _ in range(4))
+    assert any(float(run.stdout) < 0.25 for run in runs)

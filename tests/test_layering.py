@@ -25,12 +25,13 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
-        launch, lr_policies, misc, helpers, files, digests, help_pages < nemo_logging
+        launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options < nemo_logging
         < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
-        neural_types < graph < action_state, run_options, show < callbacks < tracking, backend < environment < factory
+        neural_types < graph, compile_options < action_state, run_options, show < callbacks < tracking, backend
+        < environment < factory
     """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
@@ -40,25 +41,33 @@ ORDERS = {
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
     "nemo_lite.core.tracking": "records < *",
-    "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan",
+    "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan, precision",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
-        < lowering, precision, placement, module_wrapper, tutorials, optim < engine < actions < adapter
+        < lowering, precision, placement, snapshot, module_wrapper, tutorials < optim < compiling < lowerings < engine
+        < precision.check
+        < actions < adapter
     """,
-    "nemo_lite.backends.pytorch.data": "items, order, seeds < cost_sampling, unusable < loaders",
+    "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < loaders",
     "nemo_lite.backends.pytorch.distributed": """
-        network_interface, comm, exchange, replica, batchnorm < rendezvous, sharding < rank_table < fingerprint, health
-        < group
+        network_interface, data_workers < comm, exchange, replica, batchnorm < rendezvous, sharding
+        < rank_table < contract, health < contract_terms, group
     """,
-    "nemo_lite.backends.pytorch.distributed.health": "activity, diagnosis < heartbeat < monitor",
-    "nemo_lite.backends.pytorch.checkpoint": "storage, sets < folder",
+    "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
+    "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
+    "nemo_lite.backends.pytorch.checkpoint": "storage, sets, finite < folder",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
+    "nemo_lite.backends.pytorch.precision": """
+        dtypes, gradients, loss_scale, saved_weights, apex_package < half_modules, master_weights < apex_amp < policy
+        < check
+    """,
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, step_batches, step_values < objectives, evaluation < run_state < stopping < training
+        arguments, module_state, step_batches, step_values, skipped_steps, step_guard < objectives, evaluation
+        < run_state, verdict < stopping < training
     """,
     "nemo_asr": """
-        arguments, shipped, option_pages, fine_tuning_options < text, audio, features, models < argparse < decoding
-        < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
+        arguments, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models < argparse
+        < decoding < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
@@ -69,7 +78,7 @@ ORDERS = {
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
-    "nemo_asr.models": "convolution, jasper_spec < squeeze_excite < jasper_blocks < *",
+    "nemo_asr.models": "frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < *",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks
@@ -84,9 +93,13 @@ ORDERS = {
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
 # Packages whose files nothing outside imports: others import the package.
-IMPORTED_AS_A_WHOLE = ("nemo_lite.backends.pytorch.distributed.health",)
+IMPORTED_AS_A_WHOLE = (
+    "nemo_lite.backends.pytorch.distributed.health",
+    "nemo_lite.backends.pytorch.distributed.rendezvous",
+)
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
 LATE_IMPORTS = {
+    "nemo_lite.backends.pytorch.compiling": "imports torch._dynamo, which is slow; only runs that compile pay for it",
     "argcomplete": "optional: completion of the options by a shell",
     "wandb": "optional: logging to Weights & Biases",
     "mlflow": "optional: logging to MLflow",

@@ -28,7 +28,7 @@ PUBLIC = {
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Collected Dag DeviceType EvaluatorCallback ModuleSaverCallback
-        NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node Optimization Ports SimpleLogger
+        NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node Optimization Ports RunOptions SimpleLogger
         SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
         WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types on_action_end
         on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
@@ -42,7 +42,8 @@ PUBLIC = {
         duration_text read_metrics
     """,
     "nemo_lite.core.show": """
-        as_mermaid as_svg as_text frames_of show_plan symbolic_shapes write_svg
+        NodePrecision PrecisionReport as_mermaid as_svg as_text frames_of show_plan show_precision symbolic_shapes
+        write_svg
     """,
     "nemo_lite.config": """
         Config MAX_BYTES MAX_DEPTH MAX_VALUES build check_call load_config override parse_config raise_if
@@ -128,7 +129,7 @@ IMPORT_PATHS = {
     "nemo_lite.core.ports": "Ports",
     "nemo_lite.core.shapes": "Expr Shape Size ceil_div floor_div frames_of named shape_of symbol",
     "nemo_lite.errors": """
-        CheckpointError ConfigError DagError DataError DeviceError DistributedError NemoLiteError
+        CheckpointError ConfigError DagError DataError DataWorkerError DeviceError DistributedError NemoLiteError
         NeuralPortNameMismatchError NeuralPortNmTensorMismatchError NeuralTypeError NonFiniteLossError
         UnknownNameError UsageError did_you_mean reported_to_user
     """,
@@ -143,7 +144,7 @@ IMPORT_PATHS = {
     "nemo_lite.utils.helpers": """
         CheckpointName find_checkpoint_files get_checkpoint_from_dir parse_checkpoint_name rgetattr rsetattr
     """,
-    "nemo_lite.utils.launch": "LAUNCHERS launch_line rank_in restart_warning who_am_i",
+    "nemo_lite.utils.launch": "LAUNCHERS forget_launcher launch_line rank_in who_am_i",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy PolynomialDecayAnnealing PolynomialHoldDecayAnnealing
         SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupPolicy get_all_lr_classes

@@ -4,8 +4,9 @@
         --train_dataset train-a.json,train-b.json --eval_datasets dev-clean.json dev-other.json \
         --num_epochs 100 --work_dir runs
 
-``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read. ``--import my_encoder.py``
-makes modules of your own known. Started by torchrun, Slurm or MPI, it trains on all their processes.
+``--plan`` prints and saves the DAGs and the schedule, and exits before any audio is read. ``--precision_check 10``
+compares each node with float32 and exits. ``--import my_encoder.py`` makes modules of your own known. Started by
+torchrun, Slurm or MPI, it trains on all their processes.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from nemo_asr.scoring.report import try_report
 from nemo_asr.text import main_metric
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.show import show_precision
 from nemo_lite.core.tracking import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.lr_policies import get_lr_policy
 
 
-def make_recipe(args: Namespace) -> nemo_asr.Recipe:
+def make_recipe(args: Namespace, factory: nemo.NeuralModuleFactory | None) -> nemo_asr.Recipe:
     """The configuration: the given one, or that of the model whose weights training starts from."""
     if args.model_config:
         return nemo_asr.load_recipe(args.model_config, args.overrides)
-    return nemo_asr.recipe_of(args.init_from, args.overrides)
+    return nemo_asr.recipe_of(args.init_from, args.overrides, factory=factory)
 
 
 def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo.DataLayerNM:
@@ -54,11 +56,11 @@ def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:
         "files_to_copy": [args.model_config] if args.model_config else [],
     }
     return nemo.NeuralModuleFactory(
-        amp_dtype=args.amp_dtype,
+        amp_backend=args.amp_backend,
         cudnn_benchmark=args.cudnn_benchmark,
         random_seed=args.random_seed,
         **factory_arguments(args),
-        **({} if args.plan else folders),
+        **({} if args.plan or args.precision_check else folders),
     )
 
 
@@ -84,7 +86,7 @@ def make_callbacks(
         )
         callbacks.append(logger)
     if factory.checkpoint_dir is None:
-        nemo.logging.warning("No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir")
+        nemo.logging.warning("No checkpoint will be saved: there is no --work_dir, --exp_name or --checkpoint_dir")
     if folder := args.load_dir or factory.checkpoint_dir:
         factory.on_first(partial(nemo_asr.check_goes_on, folder, recipe))
         callbacks.append(
@@ -147,8 +149,10 @@ def main() -> None:
     """Train, or with --plan say what would be trained."""
     args = AsrArgParser(description="Train a speech recogniser").parse_args()
 
-    # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.
-    recipe = make_recipe(args)
+    # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind. But what the
+    # first process alone needs to have, the configuration of --init_from, it can give to the others only by a factory.
+    early = make_factory(args) if args.num_processes > 1 and not args.model_config else None
+    recipe = make_recipe(args, early)
     args.eval_metric = args.eval_metric or main_metric(recipe.labels)
     train_data = make_data(args, recipe, args.train_dataset, training=True)
     eval_data = {
@@ -156,7 +160,7 @@ def main() -> None:
         for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     }
 
-    factory = make_factory(args)
+    factory = early or make_factory(args)
     model = recipe.model(with_weights=not args.plan)
     train = nemo_asr.connect(model, train_data, training=True)
     loss, *_ = train.scored
@@ -176,6 +180,9 @@ def main() -> None:
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )
+        return
+    if args.precision_check:
+        show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
         return
     callbacks = make_callbacks(args, factory, recipe, model, train, evals, eval_data)
     factory.train(

@@ -36,21 +36,25 @@ def describe_rates(heard: list[str], said: list[str], metric: str) -> str:
 
 
 def evaluate(
-    model: nemo_asr.TrainedModel, args: Namespace, factory: nemo.NeuralModuleFactory, folder: Path
+    model: nemo_asr.TrainedModel, args: Namespace, factory: nemo.NeuralModuleFactory, folder: Path, name: str = ""
 ) -> list[str]:
-    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets."""
+    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets.
+
+    ``name`` of the model stands before the rates, where there are two.
+    """
     recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
     given: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
     data = {tag: recipe.data_layer(path, training=False, **given) for tag, path in manifests}
     out = factory.on_first(lambda: make_writable_folder(folder))
     for tag, data_layer in data.items():
         _, *wires = nemo_asr.connect(model.modules, data_layer).scored  # all but the loss
-        values = factory.infer(wires)
-        if values is None or out is None:  # rank 0 has the values of all
+        heard: list[str] = []
+        said: list[str] = []
+        for predictions, texts, lengths in factory.infer_batches(wires):  # comes out on rank 0
+            heard += post_process_predictions([predictions], recipe.labels)
+            said += post_process_transcripts([texts], [lengths], recipe.labels)
+        if out is None:
             continue
-        predictions, texts, lengths = values
-        heard = post_process_predictions(predictions, recipe.labels)
-        said = post_process_transcripts(texts, lengths, recipe.labels)
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
         scored = factory.get_trainer().inferred
         assert scored is not None, "infer has run"
@@ -58,8 +62,8 @@ def evaluate(
         path = out / f"{tag}.transcripts.jsonl"
         nemo_asr.write_transcripts(path, data_layer, scored.items, said, heard)
         metric = args.eval_metric or main_metric(recipe.labels)
-        print(f"{tag}: {describe_rates(heard, said, metric)}")
-        print(f"{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
+        print(f"{name}{tag}: {describe_rates(heard, said, metric)}")
+        print(f"{name}{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}"}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
@@ -83,9 +87,9 @@ def main() -> None:
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = nemo_asr.load_model(args.compare, factory=factory) if args.compare else None
-    sets = evaluate(model, args, factory, Path(args.out))
+    sets = evaluate(model, args, factory, Path(args.out), "A, " if second else "")
     if second is not None:
-        evaluate(second, args, factory, Path(args.out) / "compared")
+        evaluate(second, args, factory, Path(args.out) / "compared", "B, ")
         factory.on_first(lambda: print_comparison(args, sets))
 
 

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = did_you_mean(name, commands)
         return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
     code = None
-    with reported_to_user():
+    with reported_to_user(f"{PROGRAM} {name}"):
         code = commands[name].load()(rest)
     return code or 0
 

@@ -74,6 +74,7 @@ from nemo_lite.core.neural_types import StringType as StringType
 from nemo_lite.core.neural_types import Target as Target
 from nemo_lite.core.neural_types import TokenIndex as TokenIndex
 from nemo_lite.core.neural_types import VoidType as VoidType
+from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from nemo_lite.core.action_state import Inferred, TbWriter
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.compile_options import CompileOptions
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError
 
 T = TypeVar("T")
@@ -37,7 +39,11 @@ class DeviceType(Enum):
 
 
 class Optimization(Enum):
-    """Precision, in the levels of apex amp: O0 is float32, O1 mixed; ``nothing`` is another name of O0."""
+    """Precision, in the levels of apex amp; ``nothing`` is another name of O0.
+
+    O0 is float32; O1 computes each operation in the type that it is safe in; O2 has half weights and activations, and
+    float32 master weights and normalisation layers; O3 is half throughout.
+    """
 
     mxprO0 = 0  # noqa: N815  # NeMo's name
     mxprO1 = 1  # noqa: N815
@@ -76,6 +82,8 @@ class LaunchOptions:
         backend: ``nccl`` or ``gloo``.
         timeout_seconds: how long ranks wait for the slowest one in an exchange.
         start_seconds: how long they wait for each other at the start.
+        silence_seconds: how long they wait for a sign of life from another machine; ``None``: it follows from
+            ``timeout_seconds``.
     """
 
     launcher: str = "auto"
@@ -85,6 +93,7 @@ class LaunchOptions:
     backend: str | None = None
     timeout_seconds: float = 600.0
     start_seconds: float = 60.0
+    silence_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,17 +102,21 @@ class ActionSettings:
 
     Attributes:
         optimization_level: the precision level.
-        amp_dtype: dtype of O1, ``None`` for the device's best.
+        amp_dtype: half type of O1 to O3; ``auto`` or ``None`` for the device's best.
+        amp_backend: what trains in O1 to O3: ``auto``, ``native`` or ``apex``.
         seed: base of every random draw, or ``None``.
         files: files that must be the same on all ranks, such as the configuration.
         shard_weights: divide weights, gradients and optimizer state among the ranks.
+        compile: how DAGs are compiled, or ``False``.
     """
 
     optimization_level: Optimization
     amp_dtype: str | None
+    amp_backend: str
     seed: int | None
     files: Sequence[str | Path]
     shard_weights: bool
+    compile: CompileOptions | Literal[False] | None = None
 
 
 class Device(Protocol):
@@ -130,6 +143,9 @@ class Comm(Protocol):
 
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives, called on rank 0 only; ``None`` on the others."""
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives, called on rank 0 only, on all ranks."""
 
     def all_agree(self, ok: bool) -> bool:
         """Whether ``ok`` holds on every rank; the same answer everywhere."""
@@ -181,6 +197,14 @@ class Actions(Protocol):
     def infer(self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None) -> list[list[Any]] | None:
         """The values of wires over their whole data layer."""
 
+    def infer_batches(self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None) -> Iterator[list[Any]]:
+        """The values of wires, batch by batch."""
+
+    def precision_check(
+        self, tensors: Sequence[NmTensor], num_batches: int, checkpoint_dir: str | Path | None = None
+    ) -> PrecisionReport | None:
+        """How far each node of a DAG is from float32; ``None`` on ranks above 0."""
+
     def lower(self, tensors: Sequence[NmTensor]) -> Any:
         """The module that computes these wires from a batch of their data layer."""
 
@@ -212,14 +236,14 @@ class BackendAdapter(Protocol[D, C]):
         and DistributedError when the other ranks do not come.
         """
 
-    def check_precision(self, device: D, level: Optimization, amp_dtype: str | None) -> None:
-        """Raise UsageError when the device does not compute in this precision."""
+    def check_precision(self, device: D, level: Optimization, amp_dtype: str | None, amp_backend: str) -> None:
+        """Raise UsageError when the device does not compute in this precision, or what should train in it is absent."""
 
     def seed(self, seed: int) -> None:
-        """Seed every generator and ask for repeatable algorithms."""
+        """Seed every generator."""
 
-    def set_benchmark(self, benchmark: bool) -> None:
-        """Let the device library time its algorithms and keep the fastest."""
+    def set_cudnn(self, benchmark: bool, deterministic: bool) -> None:
+        """Let the device library time its algorithms and keep the fastest, or take only repeatable ones."""
 
     def make_actions(self, device: D, comm: C, tb_writer: TbWriter | None, settings: ActionSettings) -> Actions:
         """A new actions object."""

@@ -22,6 +22,7 @@ from nemo_lite.core.backend import (
     LaunchOptions,
     Optimization,
 )
+from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
@@ -37,7 +38,7 @@ class RunEnvironment:
     Args:
         local_rank: index of this process on its machine, as the launcher gives it. Without it, the launcher's
             environment is read. Several ranks run on GPUs with nccl, or, where there is none, on the CPU with gloo.
-        optimization_level: ``Optimization`` or ``"O0"``, ``"O1"``; ``None`` takes O1 on a GPU and O0 on a CPU.
+        optimization_level: ``Optimization`` or ``"O0"`` to ``"O3"``; ``None`` takes O1 on a GPU and O0 on a CPU.
         placement: where to run; by default on the GPU if there is one, else on the CPU. ``AllGpu`` is for a script that
             a launcher starts once for each GPU; alone it runs on one and says how to start them all.
         cudnn_benchmark: let cuDNN time its algorithms; it makes runs differ in the last bits.
@@ -50,7 +51,10 @@ class RunEnvironment:
         files_to_copy: files to copy into the work directory.
         add_time_to_log_dir: put a folder named after the time between ``log_dir`` and the rest.
         backend: what executes the DAGs.
-        amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1; by default what the device does best.
+        amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1 to O3; ``"auto"``, the default, is bfloat16 where the device
+            has it in hardware, else float16.
+        amp_backend: what trains in O1 to O3: ``"native"`` (torch), ``"apex"`` (apex.amp, where it is installed), or
+            ``"auto"``: native.
         launcher: what started the processes: ``auto`` (found out), ``pytorch``, ``slurm``, ``mpi`` or ``none``.
         init_method: ``tcp://host:port`` of rank 0, if the launcher does not give it.
         rank: index of this process among all, with ``init_method`` and without a launcher.
@@ -58,8 +62,13 @@ class RunEnvironment:
         dist_backend: ``nccl`` or ``gloo``; by default what suits the device.
         dist_timeout: seconds that ranks wait for the slowest of them before the run ends with a report.
         dist_start_timeout: seconds that ranks wait for each other at the start.
+        dist_silence_timeout: seconds without a sign of life after which a rank on another machine is gone; a link may
+            be down for so long. By default a tenth of ``dist_timeout``, but from 6 to 60.
         shard_weights: divide weights, gradients and optimizer state among the ranks (FSDP2) instead of keeping them
             whole on each: for models that are too large for one GPU.
+        cudnn_deterministic: take only algorithms of cuDNN that give the same bits in each run; they are slower.
+        compile: ``True``, or a dict with keys of :class:`CompileOptions` (``backend``, ``mode``, ``dynamic``,
+            ``fullgraph``): ``torch.compile`` what trains, evaluates and infers; features and losses stay as they are.
 
     Attributes:
         placement: where modules run.
@@ -73,8 +82,9 @@ class RunEnvironment:
         logger: ``nemo_lite.logging``.
 
     Raises:
-        UsageError: a placement or seed of another kind, a seed together with ``cudnn_benchmark``, a precision that the
-            device does not have, or a work directory that cannot be written.
+        UsageError: a placement or seed of another kind, ``cudnn_benchmark`` together with a seed or
+            ``cudnn_deterministic``, a precision that the device does not have, or a work directory that cannot be
+            written.
         DeviceError: a GPU is asked for where there is none.
     """
 
@@ -107,49 +117,57 @@ class RunEnvironment:
         dist_backend: str | None = None,
         dist_timeout: float = 600.0,
         dist_start_timeout: float = 60.0,
+        dist_silence_timeout: float | None = None,
         shard_weights: bool = False,
+        cudnn_deterministic: bool = False,
+        amp_backend: str = "auto",
+        compile: Compile = False,  # noqa: A002  # torch's name
     ) -> None:
-        _check_arguments(placement, random_seed, cudnn_benchmark)
+        _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
+        compiling = CompileOptions.of(compile)
         self._adapter = self._backends[backend]
-        launch = LaunchOptions(launcher, init_method, rank, world_size, dist_backend, dist_timeout, dist_start_timeout)
+        waits = dist_timeout, dist_start_timeout, dist_silence_timeout
+        launch = LaunchOptions(launcher, init_method, rank, world_size, dist_backend, *waits)
         self._comm, device, device_name = self._adapter.join(placement, local_rank, launch)
         self.device: Final[Device] = device
         self.world_size: Final = self._comm.world_size
         self.local_rank: Final = self._comm.local_rank
         self.global_rank: Final = None if self.local_rank is None else self._comm.rank
-        self.placement: Final = self._placed(placement)
-        by_device = Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
-        self.optim_level: Final = by_device if optimization_level is None else Optimization.parse(optimization_level)
-        self._adapter.check_precision(self.device, self.optim_level, amp_dtype)
-        if placement is None:
-            logging.info("Running on %s (no placement was asked for)", device_name)
-        self._adapter.set_benchmark(cudnn_benchmark)
+        self.placement: Final = self._placed(placement, device_name)
+        self.optim_level: Final = self._level(optimization_level)
+        amp = self.optim_level, amp_dtype, amp_backend
+        self._adapter.check_precision(self.device, *amp)
+        self._adapter.set_cudnn(cudnn_benchmark, cudnn_deterministic)
         if random_seed is not None:
             self._adapter.seed(random_seed)
         with self._comm.guarded():
-            self._experiment = ExpManager(
-                work_dir=log_dir,
-                local_rank=self.local_rank,
-                global_rank=self.global_rank,
-                use_tb=create_tb_writer,
-                ckpt_dir=checkpoint_dir,
-                tb_dir=tensorboard_dir,
-                files_to_copy=files_to_copy,
-                add_time=add_time_to_log_dir,
-                broadcast_func=self._comm.share,
+            folders = {"work_dir": log_dir, "ckpt_dir": checkpoint_dir, "tb_dir": tensorboard_dir}
+            self._experiment = self._make_folders(
+                **folders, use_tb=create_tb_writer, files_to_copy=files_to_copy, add_time=add_time_to_log_dir
             )
         self.work_dir: Final = self._experiment.work_dir
         self.checkpoint_dir: Final = self._experiment.ckpt_dir
-        files = tuple(files_to_copy or ())
-        self._settings = ActionSettings(self.optim_level, amp_dtype, random_seed, files, shard_weights)
+        self._settings = ActionSettings(*amp, random_seed, files_to_copy or (), shard_weights, compiling)
         if set_default:
             self.set_default_factory(self)
 
-    def _placed(self, placement: DeviceType | None) -> DeviceType:
+    def _make_folders(self, **folders: Any) -> ExpManager:
+        share, local_rank, global_rank = self._comm.share, self.local_rank, self.global_rank
+        return ExpManager(local_rank=local_rank, global_rank=global_rank, broadcast_func=share, **folders)
+
+    def _placed(self, placement: DeviceType | None, device_name: str) -> DeviceType:
         """Where it really runs: on the CPU if there is no GPU; ``AllGpu`` if several ranks run on GPUs."""
+        if placement is None:
+            logging.info("Running on %s (no placement was asked for)", device_name)
         if str(self.device) == "cpu":
             return DeviceType.CPU
         return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
+
+    def _level(self, wanted: Optimization | str | None) -> Optimization:
+        """The precision: what is wanted, or what suits the device."""
+        if wanted is None:
+            return Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
+        return Optimization.parse(wanted)
 
     @classmethod
     def register_backend(cls, backend: Backend, adapter: BackendAdapter[D, C]) -> None:
@@ -178,7 +196,7 @@ class RunEnvironment:
         return self._experiment.tb_writer
 
 
-def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool) -> None:
+def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool, cudnn_deterministic: bool) -> None:
     if placement is not None and not isinstance(placement, DeviceType):
         wanted = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
         raise UsageError("placement must be a DeviceType", got=repr(placement), wanted=wanted)
@@ -187,5 +205,10 @@ def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bo
     if random_seed is not None and cudnn_benchmark:
         raise UsageError(
             "random_seed and cudnn_benchmark contradict each other",
+            remedy="leave one out: timed algorithms differ from run to run",
+        )
+    if cudnn_deterministic and cudnn_benchmark:
+        raise UsageError(
+            "cudnn_deterministic and cudnn_benchmark contradict each other",
             remedy="leave one out: timed algorithms differ from run to run",
         )

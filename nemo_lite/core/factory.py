@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +12,12 @@ from nemo_lite.core.backend import Backend as Backend
 from nemo_lite.core.backend import DeviceType as DeviceType
 from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.core.environment import RunEnvironment
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
@@ -87,9 +89,7 @@ class NeuralModuleFactory(RunEnvironment):
         ``make`` is called on rank 0 only; an error in it ends all ranks.
         """
         with self._comm.guarded():
-            value: Any = self._comm.on_first(make)
-            shared: T = self._comm.share(value)
-        return shared
+            return self._comm.from_first(make)
 
     def create_optimizer(
         self, optimizer: Any, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
@@ -118,6 +118,7 @@ class NeuralModuleFactory(RunEnvironment):
         reset: bool = False,
         max_nonfinite_steps: int = 25,
         uneven: Uneven = "pad",
+        compile: Compile = None,  # noqa: A002  # torch's name
     ) -> None:
         """Train; without losses only ``on_action_end`` of the callbacks runs. ``PtActions.train`` does the work.
 
@@ -129,17 +130,15 @@ class NeuralModuleFactory(RunEnvironment):
             callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
             lr_policy: called with (initial rate, step, epoch); returns the learning rate.
             batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.
-            stop_on_nan_loss: stop at the first loss that is not finite; otherwise its step is skipped.
+            stop_on_nan_loss: stop at the first step whose loss or gradient is not finite; otherwise it is skipped.
             synced_batchnorm, synced_batchnorm_groupsize: share batch statistics, among so many ranks (0: all).
-            gradient_predivide: refused: it was an option of apex' data parallelism.
             amp_max_loss_scale: upper bound of the loss scale (float16).
             reset: forget optimizers, step and epoch of earlier calls.
-            max_nonfinite_steps: stop after so many steps in a row whose loss was not finite.
-            uneven: what to do with the items of an epoch that do not fill a batch on every rank: ``pad`` (some come
-                twice), ``drop`` (leave them out), ``join`` (ranks without data take part with weight zero), ``error``.
+            uneven: what becomes of the items of an epoch that do not fill a batch on every rank; see :data:`Uneven`.
+            compile: for this training and its evaluations, instead of the factory's.
 
         Raises:
-            UsageError: both or neither of ``num_epochs`` and ``max_steps``, or arguments that contradict each other.
+            UsageError: both or neither of ``num_epochs`` and ``max_steps``, ``gradient_predivide``, or a contradiction.
             DagError: wires that do not form one DAG with one data layer.
             NonFiniteLossError: with ``stop_on_nan_loss``, or ``max_nonfinite_steps`` in a row.
             DistributedError: another rank failed, died or hangs.
@@ -160,6 +159,7 @@ class NeuralModuleFactory(RunEnvironment):
                 amp_max_loss_scale=amp_max_loss_scale,
                 max_nonfinite_steps=max_nonfinite_steps,
                 uneven=uneven,
+                compile=compile,
             )
         trainer.train(tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options=options)
 
@@ -181,6 +181,7 @@ class NeuralModuleFactory(RunEnvironment):
         use_cache: bool = False,
         offload_to_cpu: bool = True,
         modules_to_restore: Sequence[NeuralModule] | None = None,
+        compile: Compile = None,  # noqa: A002
     ) -> list[list[Any]] | None:
         """The values of wires over their whole data layer: for each wire a list with one entry a batch, in data order.
 
@@ -195,16 +196,64 @@ class NeuralModuleFactory(RunEnvironment):
             use_cache: continue from values that were kept, instead of running the DAG from its data layer.
             offload_to_cpu: move each batch's values to host memory as soon as they are there.
             modules_to_restore: restore only these; by default all of the DAG that have weights.
+            compile: for this call, instead of the factory's.
 
         Raises:
             UsageError: both ``cache`` and ``use_cache``.
             CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
             DagError: wires that do not form one DAG, or need more than what was kept.
         """
+        how = CompileOptions.of(compile)
         options = InferOptions(
-            checkpoint_dir, ckpt_pattern, verbose, cache, use_cache, offload_to_cpu, modules_to_restore
+            checkpoint_dir, ckpt_pattern, verbose, cache, use_cache, offload_to_cpu, modules_to_restore, how
         )
         return self.get_trainer().infer(tensors, options=options)
+
+    def infer_batches(
+        self,
+        tensors: Sequence[NmTensor],
+        checkpoint_dir: str | Path | None = None,
+        ckpt_pattern: str = "",
+        verbose: bool = True,
+        offload_to_cpu: bool = True,
+        modules_to_restore: Sequence[NeuralModule] | None = None,
+        compile: Compile = None,  # noqa: A002
+    ) -> Iterator[list[Any]]:
+        """The same as :meth:`infer`, batch by batch: a list with one value for each wire, in data order.
+
+        Memory holds one batch of each rank. All ranks iterate to the end; the values come out on rank 0, nothing on the
+        others. It runs while it is iterated, so nothing runs before the first batch is asked for.
+        """
+        options = InferOptions(
+            checkpoint_dir,
+            ckpt_pattern,
+            verbose,
+            offload_to_cpu=offload_to_cpu,
+            modules_to_restore=modules_to_restore,
+            compile=CompileOptions.of(compile),
+        )
+        return self.get_trainer().infer_batches(tensors, options=options)
+
+    def precision_check(
+        self, tensors: Sequence[NmTensor], num_batches: int = 1, checkpoint_dir: str | Path | None = None
+    ) -> PrecisionReport | None:
+        """How far each node of a DAG is from float32 in the factory's precision, on the first batches. Nothing trains.
+
+        The modules run in evaluation mode, with the weights that they have, and are left as they were.
+
+        Args:
+            tensors: the wires whose DAG runs.
+            num_batches: how many batches.
+            checkpoint_dir: restore the modules' weights from here first.
+
+        Returns:
+            the report, which ``nemo_lite.core.show.show_precision`` prints; ``None`` on ranks above 0.
+
+        Raises:
+            UsageError: the factory's precision is float32, the weights are sharded, or there is no batch.
+            CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
+        """
+        return self.get_trainer().precision_check(tensors, num_batches, checkpoint_dir)
 
     def lower(self, tensors: Sequence[NmTensor]) -> Any:
         """A new ``torch.fx`` module that computes these wires; ``print(factory.lower([loss]).code)`` shows it.

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from nemo_lite.core.compile_options import CompileOptions
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -49,6 +50,7 @@ class RunOptions:
     amp_max_loss_scale: float | None = 2.0**24
     max_nonfinite_steps: int = 25
     uneven: Uneven = "pad"
+    compile: CompileOptions | Literal[False] | None = None
 
     def __post_init__(self) -> None:
         if (self.num_epochs is None) == (self.max_steps is None):
@@ -81,8 +83,26 @@ class RunOptions:
         _refuse_unknown("train", flat, [field.name for field in fields(cls) if field.name not in _IN_PARAMS])
         if flat.get("batches_per_step") is None:
             flat["batches_per_step"] = 1
+        flat["compile"] = CompileOptions.of(flat.get("compile"))
         params = optimization_params or {}
         return cls(**{name: params[name] for name in _IN_PARAMS if name in params}, **flat)
+
+    def is_reached(self, steps: int, epochs: int) -> bool:
+        """Whether so many steps and epochs are all that were asked for."""
+        return steps >= self.max_steps if self.max_steps is not None else epochs >= (self.num_epochs or 0)
+
+    def nothing_left(self, steps: int, epochs: int) -> UsageError | None:
+        """The error for a run that goes on after so many steps and epochs; ``None`` where some are left."""
+        if not self.is_reached(steps, epochs):
+            return None
+        total, done = (self.max_steps, steps) if self.max_steps is not None else (self.num_epochs or 0, epochs)
+        name = "num_epochs" if self.max_steps is None else "max_steps"
+        return UsageError(
+            "there is nothing left to train",
+            got=f"{steps} steps ({epochs} epochs) done before",
+            wanted=f"a larger --{name} than {total}",
+            remedy=f"--{name} is a total; use --{name} {done + total} or --init_from",
+        )
 
     def check_world_size(self, world_size: int) -> None:
         """Raise UsageError when the ranks cannot be divided into groups that share batch statistics."""
@@ -106,6 +126,7 @@ class InferOptions:
     use_cache: bool = False
     offload_to_cpu: bool = True
     modules_to_restore: Sequence[NeuralModule] | None = None
+    compile: CompileOptions | Literal[False] | None = None
 
     def __post_init__(self) -> None:
         if self.cache and self.use_cache:
@@ -119,7 +140,7 @@ class InferOptions:
             UnknownNameError: an argument that ``infer`` does not have.
         """
         _refuse_unknown("infer", flat, [field.name for field in fields(cls)])
-        return cls(**flat)
+        return cls(**{**flat, "compile": CompileOptions.of(flat.get("compile"))})
 
 
 def _refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:

@@ -15,8 +15,10 @@ from typing import Any, NoReturn, TypeVar
 from nemo_lite.errors import UsageError, did_you_mean
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name
-from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, who_am_i
+from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
+from nemo_lite.utils.nemo_logging import logging
+from nemo_lite.utils.precision_options import AMP_LEVELS, add_precision_options
 
 N = TypeVar("N", int, float)
 
@@ -26,10 +28,11 @@ OPTIMIZERS: dict[str, Mapping[str, object]] = {}
 
 _LARGEST_FLOAT32 = 3.4e38
 _WEEK_SECONDS = 604_800
+_DIST_BACKENDS = ("nccl", "gloo")
 # Options of LaunchedParser, and arguments of the factory.
 _OF_THE_LAUNCH = (
     *("local_rank", "launcher", "init_method", "rank", "world_size"),
-    *("dist_backend", "dist_timeout", "dist_start_timeout"),
+    *("dist_backend", "dist_timeout", "dist_start_timeout", "dist_silence_timeout"),
 )
 
 
@@ -63,12 +66,20 @@ class OneLineParser(argparse.ArgumentParser):
         self.check(parsed)
         return parsed
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(value, map(str, action.choices or ()))
+            raise
+
     def check(self, parsed: Any) -> None:
         """Called with what was parsed: a subclass checks it, and changes it, here. Nothing by default."""
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise SystemExit(2) from UsageError(message)  # the cause is for reported_to_user: other processes are told
 
 
 class LaunchedParser(OneLineParser):
@@ -87,12 +98,20 @@ class LaunchedParser(OneLineParser):
         add("--init_method", help="tcp://host:port where processes meet (default: what the launcher says)")
         add("--rank", type=not_negative_int, help="index of this process among all, with --init_method")
         add("--world_size", type=positive_int, help="number of processes, with --init_method")
-        add("--dist_backend", choices=("nccl", "gloo"), help="what exchanges gradients (default: nccl on GPUs)")
+        add("--dist_backend", choices=_DIST_BACKENDS, help="what exchanges gradients (default: nccl on GPUs)")
         timeout_help = (
             "seconds a rank may wait for another one; then the run ends with a report that names the late rank"
         )
         add("--dist_timeout", type=seconds, default=600.0, help=timeout_help)
         add("--dist_start_timeout", type=seconds, default=60.0, help="seconds until all processes must have started")
+        silence_help = (
+            "seconds without a sign of life after which a process on another machine is gone; so long may a link be "
+            "down (default: a tenth of --dist_timeout, from 6 to 60)"
+        )
+        add("--dist_silence_timeout", type=seconds, help=silence_help)
+        hidden: Any = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        for option, values in _WENET.items():
+            add(f"--ddp.{option}", dest=option, **values, **hidden)
 
     def add_run_options(self, placements: type[Enum], load_dir: str | None = None) -> None:
         """The options of a script that runs a model: modules of one's own, device, precision, checkpoints.
@@ -110,7 +129,7 @@ class LaunchedParser(OneLineParser):
         add("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[], help=set_help)
         own_help = "folder of checkpoints to start from (default: the run's own)"
         add("--load_dir", type=_folder, required=load_dir is not None, help=load_dir or own_help)
-        add("--amp_opt_level", choices=("O0", "O1"), help="float32 (O0) or mixed precision (O1, default on a GPU)")
+        add_precision_options(self)
         add(
             "--placement",
             type=partial(_member, placements),
@@ -119,11 +138,16 @@ class LaunchedParser(OneLineParser):
             "runs on one GPU and prints the line that starts it on all",
         )
         add("--shard_weights", action="store_true", help="divide the weights among the processes (FSDP2)")
+        add("--compile", action="store_true", help="compile the model (torch.compile), for training and evaluation")
+        mode_help = "default, reduce-overhead (with CUDA graphs) or max-autotune, in which --compile works; asks for it"
+        add("--compile_mode", metavar="MODE", help=mode_help)
 
     def check(self, parsed: Any) -> None:
         """What the options and the launcher say must fit together; then files of ``--import`` are run."""
         process = self.process_of(parsed)
         parsed.local_rank = None if process is None else process.local_rank
+        if parsed.launcher == "none" and (ignored := forget_launcher()):
+            logging.warning(ignored)
         for file in getattr(parsed, "imports", ()):
             self._run_file(Path(file))
 
@@ -184,7 +208,7 @@ class NemoArgParser(LaunchedParser):
         super().__init__(*args, **kwargs)
         add = self.add_argument
         precision_help = "precision, from float32 (O0) and mixed (O1, O2) to half (O3)"
-        add("--amp_opt_level", choices=("O0", "O1", "O2", "O3"), default="O0", help=precision_help)
+        add("--amp_opt_level", choices=AMP_LEVELS, default="O0", help=precision_help)
         add("--cudnn_benchmark", action="store_true", help="let cuDNN time its kernels; for constant shapes")
         add("--model_config", help="YAML file of the model")
         add("--train_dataset", help="training data")
@@ -238,8 +262,9 @@ def launch_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     """As `launch_arguments`, with where to run and in what precision: the options of ``add_run_options``."""
-    run = {"placement": parsed.placement, "optimization_level": parsed.amp_opt_level}
-    return {**launch_arguments(parsed), **run, "shard_weights": parsed.shard_weights}
+    run = {"placement": parsed.placement, "optimization_level": parsed.amp_opt_level, "amp_dtype": parsed.amp_dtype}
+    compiling = {"mode": parsed.compile_mode} if parsed.compile_mode else parsed.compile
+    return {**launch_arguments(parsed), **run, "shard_weights": parsed.shard_weights, "compile": compiling}
 
 
 def _number(
@@ -271,10 +296,19 @@ seconds = _number(
     metavar="SECONDS",
 )
 
+# Options of WeNet's recipes, each without the "ddp." before it.
+_WENET: Mapping[str, Mapping[str, Any]] = {
+    "init_method": {},
+    "rank": {"type": not_negative_int},
+    "world_size": {"type": positive_int},
+    "dist_backend": {"choices": _DIST_BACKENDS},
+}
+
 
 def _member(kind: type[Enum], text: str) -> Enum:
     if text not in kind.__members__:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind.__members__)}")
+        near = did_you_mean(text, kind.__members__)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind.__members__)}{near}")
     return kind[text]
 
 

@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from nemo_lite.errors import UsageError
 
+Plain = str | int | float | bool | None
+
 _PIECE_BYTES = 2**20
+_MOST_CHARACTERS = 120  # of a value that is shown as it is
 _MISSING = "none"
+
+
+class Content(str):
+    """A digest of data that each machine has a copy of: of a file, or of what was read from files."""
+
+
+def plain_values(name: str, value: Any) -> Iterator[tuple[str, Plain]]:
+    """A value under a name, to be compared and shown; a mapping is an entry for each of its keys (``name.key``).
+
+    Numbers, texts and None are themselves, other short values JSON, long ones a digest. What counts of a value is as in
+    :func:`digest_of`.
+    """
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        for key, inner in value.items():
+            yield from plain_values(f"{name}.{key}", inner)
+        return
+    described = _described(value)
+    if isinstance(described, dict) and described.keys() == {"object"}:
+        described = described["object"]
+    is_plain = isinstance(described, (str, int, type(None)))  # a bool is an int
+    if not is_plain and not (isinstance(described, float) and math.isfinite(described)):
+        described = _as_json(described)
+    yield name, described if len(str(described)) <= _MOST_CHARACTERS else digest_of(value)
 
 
 def digest_of(value: Any) -> str:
@@ -23,8 +51,7 @@ def digest_of(value: Any) -> str:
     Of a path only the file name counts, because folders may differ between machines. Of any other object only the
     class counts, because most have no content that is the same in two processes.
     """
-    text = json.dumps(_described(value), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_as_json(_described(value)).encode()).hexdigest()
 
 
 def digest_of_files(paths: Iterable[str | Path]) -> dict[str, str]:
@@ -83,6 +110,10 @@ def digest_of_file(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def _as_json(described: Any) -> str:
+    return json.dumps(described, sort_keys=True, separators=(",", ":"))
+
+
 def _described(value: Any) -> Any:
     """A JSON value that is different for different values."""
     if isinstance(value, Enum):
@@ -101,5 +132,7 @@ def _described(value: Any) -> Any:
         return {"mapping": {f"{type(key).__name__} {key}": _described(item) for key, item in value.items()}}
     if isinstance(value, os.PathLike):
         return {"file": os.path.basename(os.fspath(value))}
+    if isinstance(value, partial):
+        return {"partial": _described([value.func, value.args, value.keywords])}
     kind = value if isinstance(value, type) or callable(value) else type(value)
     return {"object": f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', type(kind).__qualname__)}"}

@@ -41,10 +41,10 @@ class HelpPages:
         names = {name: group.summary for name, group in self._with_other(by_name).items()}
         width = max(map(len, names))
         lines = [f"  {name:{width}}  {summary}" for name, summary in {**names, _ALL: "everything"}.items()]
-        usage = f"usage: {parser.prog} {' '.join(_called(action) for action in positional)} [options]".replace(
-            "  ", " "
-        )
-        return "\n".join([usage, "", parser.description or "", "", text, "--help GROUP shows more:", *lines, ""])
+        called = " ".join([parser.prog, *map(_called, positional), "[options]"])
+        usage = parser.usage % {"prog": parser.prog} if parser.usage else called
+        head = [f"usage: {usage}", "", parser.description or "", ""]
+        return "\n".join([*head, text, "--help GROUP shows more:", *lines, ""])
 
     def page(self, parser: argparse.ArgumentParser, name: str) -> str:
         """What ``--help GROUP`` prints; "" where there is no such group."""
@@ -131,8 +131,9 @@ def _placeholder(action: argparse.Action) -> str:
 
 
 def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """The options but for ``--help``, by destination."""
-    options = (action for action in parser._actions if action.option_strings)
+    """The options that are shown, but for ``--help``, by destination."""
+    shown = (action for action in parser._actions if action.help is not argparse.SUPPRESS)
+    options = (action for action in shown if action.option_strings)
     return {action.dest: action for action in options if not isinstance(action, ShowHelp)}
 
 

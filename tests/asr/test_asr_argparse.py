@@ -7,10 +7,10 @@ from toys.launchers import no_launcher, slurm_task, torchrun
 from toys.lion import registered_lion
 
 import nemo_asr
-from nemo_asr.argparse import AsrArgParser, EvalArgParser, unique_tags
+from nemo_asr.argparse import AsrArgParser, EvalArgParser
 from nemo_lite import DeviceType, logging
 from nemo_lite.errors import CheckpointError
-from nemo_lite.utils.argparse import OPTIMIZERS, launch_arguments
+from nemo_lite.utils.argparse import OPTIMIZERS, factory_arguments, launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
 
@@ -53,6 +53,14 @@ def test_both_generations_of_names_give_the_same_options():
     assert older.run_dir == Path("runs/Jasper")
 
 
+def test_the_runs_folder_is_named_after_the_run_also_without_a_folder_to_put_it_in():
+    assert (parse("--exp_name", "mine").run_dir, parse("--exp_name", "mine").create_tb_writer) == (Path("mine"), True)
+    assert parse("--exp_name", "mine", "--work_dir", "runs").run_dir == Path("runs/mine")
+    assert parse("--exp_name", "mine", "--save_freq", "5").checkpoint_save_freq == 5
+    assert parse("--work_dir", "runs").run_dir == Path("runs/Jasper")
+    assert (parse().run_dir, parse().exp_name) == (None, "Jasper")
+
+
 def test_validation_sets_of_both_spellings_add_up():
     assert parse("--eval_datasets", "a.json", "--val_manifest2", "b.json").eval_datasets == ["a.json", "b.json"]
     assert parse().eval_datasets == []
@@ -92,7 +100,13 @@ def test_the_defaults_are_those_of_nemos_jasper():
             "--num_gpus: 8 asked, no launcher started this process; start it with torchrun --nproc-per-node=8, or",
         ),
         ("{} --disable_mixed_precision --amp_opt_level O1", "--disable_mixed_precision contradicts --amp_opt_level O1"),
-        ("{} --amp_opt_level O2", "invalid choice: 'O2'"),
+        ("{} --amp_opt_level O4", "invalid choice: 'O4'"),
+        ("{} --disable_mixed_precision --amp_opt_level O3", "--disable_mixed_precision contradicts --amp_opt_level O3"),
+        ("{} --amp_dtype float61", "argument --amp_dtype: invalid choice: 'float61'"),
+        ("{} --amp_backend apx", "argument --amp_backend: invalid choice: 'apx'"),
+        ("{} --amp_opt_level O0 --amp_backend apex", "--amp_backend has no effect in float32 (O0); leave it out"),
+        ("{} --precision_check 2", "--precision_check compares a level with float32; give --amp_opt_level O1, O2 or"),
+        ("{} --precision_check 0 --amp_opt_level O2", "argument --precision_check: '0' is not a whole number from 1"),
         ("{} --amp_opt_level O0 --amp_dtype float16", "--amp_dtype has no effect in float32 (O0); leave it out"),
         ("{} --optimizer sgd --beta1 0.9", "--beta1 and --beta2 have no effect with --optimizer sgd"),
         ("{} --beta1 1.5", "'1.5' is not below 1"),
@@ -107,8 +121,7 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --placement TPU", "'TPU' is none of GPU, CPU, AllGpu"),
         ("{} --create_tb_writer", "--create_tb_writer needs a folder for the events"),
         ("{} --tensorboard_dir tb --no-create_tb_writer", "--no-create_tb_writer contradicts --tensorboard_dir"),
-        ("{} --exp_name x", "--exp_name has no effect without --work_dir; leave it out"),
-        ("{} --save_freq 5", "--checkpoint_save_freq has no effect without --work_dir or --checkpoint_dir"),
+        ("{} --save_freq 5", "--checkpoint_save_freq has no effect without --work_dir or --exp_name or --ch"),
         ("{} --eval_freq 5", "--eval_freq has no effect without --eval_datasets"),
         ("{} --eval_batch_size 5", "--eval_batch_size has no effect without --eval_datasets"),
         ("{} --synced_bn_groupsize 2", "--synced_bn_groupsize has no effect without --synced_bn; leave it out"),
@@ -228,6 +241,16 @@ def test_every_optimizer_without_two_betas_refuses_the_options(monkeypatch, caps
 
 def test_a_dtype_asks_for_mixed_precision():
     assert parse("--amp_dtype", "bfloat16").amp_opt_level == "O1"
+    assert parse("--amp_dtype", "bfloat16", "--amp_opt_level", "O3").amp_opt_level == "O3"
+    assert parse("--amp_dtype", "auto").amp_opt_level is None
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [((), False), (("--compile",), True), (("--compile_mode", "max-autotune"), {"mode": "max-autotune"})],
+)
+def test_the_factory_compiles_as_the_options_say(given, how):
+    assert factory_arguments(parse(*given))["compile"] == how
 
 
 def test_timed_algorithms_go_without_a_seed():
@@ -281,25 +304,6 @@ def test_the_help_shows_every_option_and_the_defaults(capsys):
     assert "default: None" not in text
 
 
-@pytest.mark.parametrize(
-    ("manifests", "tags"),
-    [
-        ([], []),
-        (["/d/dev-clean.json"], ["dev-clean"]),
-        (["a/dev.json", "b/dev.json"], ["a_dev", "b_dev"]),
-        (["x/a/dev.json", "y/a/dev.json", "x/b/test.json"], ["x_a_dev", "y_a_dev", "x_b_test"]),
-        (["/dev.json", "/a/dev.json"], ["_dev", "a_dev"]),
-        (["dev.json,test.json"], ["dev+test"]),
-        (["dev.json", "dev.json"], ["dev_1", "dev_2"]),
-        (["dev.json", "dev.json", "dev_1.json"], ["dev_2", "dev_3", "dev_1"]),
-        (["dev.v1.json", "dev.v2.json"], ["dev.v1", "dev.v2"]),
-        (["", "dev.json,"], ["", "dev+"]),
-    ],
-)
-def test_every_set_gets_a_tag_of_its_own(manifests, tags):
-    assert unique_tags(manifests) == tags
-
-
 @pytest.mark.parametrize("package", ["wandb", "mlflow"])
 def test_a_service_whose_package_is_missing_ends_the_script_before_anything_is_read(package, capsys, monkeypatch):
     monkeypatch.setattr("nemo_asr.argparse.find_spec", lambda name: None)
@@ -317,7 +321,7 @@ def test_a_service_whose_package_is_there_is_taken(monkeypatch):
 def test_tensorboard_as_a_tracker_is_the_writer_of_events(capsys):
     assert parse("--track", "tensorboard", "--work_dir", "runs").create_tb_writer is True
     text = refusal(capsys, *NEEDED, "--track", "tensorboard")
-    assert "--track tensorboard needs a folder for the events; give --work_dir or --tensorboard_dir" in text
+    assert "--track tensorboard needs a folder for the events; give --work_dir, --exp_name or --tensorboard_dir" in text
     both = ("--track", "tensorboard", "--no-create_tb_writer", "--work_dir", "runs")
     assert "--no-create_tb_writer contradicts --track tensorboard" in refusal(capsys, *NEEDED, *both)
 

@@ -24,6 +24,15 @@ def test_a_name_is_a_configuration_that_comes_with_the_package(name):
     assert config_path(name) == ASR / "configs/quartznet5x5.yaml"
 
 
+def test_a_path_of_nemos_guides_stands_for_the_name_where_there_is_no_such_file(tmp_path):
+    guided = tmp_path / "nemo/examples/asr/configs/jasper15x5SEP.yaml"
+    assert config_path(guided) == ASR / "configs/jasper15x5SEP.yaml"
+    assert config_path(guided.with_name("mine.yaml")) == guided.with_name("mine.yaml")
+    guided.parent.mkdir(parents=True)
+    guided.write_text("model: Own\n")
+    assert config_path(guided) == guided
+
+
 def test_a_file_wins_over_a_name(tmp_path):
     Path("quartznet5x5").write_text("model: Own\n")
     assert config_path("quartznet5x5") == Path("quartznet5x5")

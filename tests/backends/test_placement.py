@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from nemo_lite.backends.pytorch.placement import choose_device, describe, to_cpu, to_device
+from nemo_lite.backends.pytorch.placement import AheadOfUse, HostCopy, choose_device, describe, to_cpu, to_device
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import DeviceError
 
@@ -41,3 +42,66 @@ def test_tensors_move_and_other_values_stay():
     assert (meta.device.type, rest) == ("meta", ["text", 3])
     back = to_cpu(values)
     assert (back[0].requires_grad, back[1:]) == (False, ["text", 3])
+
+
+def test_numbers_on_their_way_to_the_host_are_read_when_they_are_wanted():
+    assert HostCopy(torch.tensor([1.0, 0.0])).values() == [1.0, 0.0]
+
+
+def test_batches_are_moved_ahead_and_on_a_cpu_stay_the_tensors_they_are():
+    values = (torch.ones(2), "text")
+    ahead = AheadOfUse(torch.device("cpu"))
+    assert ahead.start(values) is values
+    ahead.arrive(values)
+    moved, text = AheadOfUse(torch.device("meta")).start(values)
+    assert (moved.device.type, text) == ("meta", "text")
+
+
+class FakeStream:
+    """A stream that notes what it is asked to wait for."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class FakeTensor:
+    """Notes its moves, and which streams use its memory."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def to(self, device, non_blocking):
+        self.log.append(f"copied to {device}, {'not ' if non_blocking else ''}waiting, in {self.log.current}")
+        return self
+
+    def record_stream(self, stream):
+        self.log.append(f"memory kept for {stream.name}")
+
+
+class Log(list):
+    current = "computing"
+
+
+def test_copies_to_a_gpu_are_made_on_a_stream_of_their_own_and_waited_for_there(monkeypatch):
+    log, device = Log(), torch.device("cuda", 0)
+
+    @contextmanager
+    def entered(stream):
+        log.current = stream.name
+        yield
+        log.current = "computing"
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream("copying", log))
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream("computing", log))
+    monkeypatch.setattr(torch, "Tensor", FakeTensor)
+    ahead = AheadOfUse(device)
+    ahead.arrive(ahead.start([FakeTensor(log), 3]))
+    assert log == [
+        "copied to cuda:0, not waiting, in copying",
+        "computing waits for copying",
+        "memory kept for computing",
+    ]

@@ -54,7 +54,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys):
     with pytest.raises(SystemExit) as stopped:
         dispatch.main(["fail"])
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == "UsageError: --it: is wrong; leave it out\n"
+    assert capsys.readouterr().err == "nemo-lite fail: error: --it: is wrong; leave it out\n"
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["-h"], 0), ([], 2)])

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
 from nemo_lite.errors import DeviceError, UnknownNameError, UsageError
 
 
-@pytest.mark.parametrize("level", ["O2", "O3", nemo.Optimization.mxprO2])
-def test_levels_that_do_not_exist_are_refused_and_not_replaced(level):
-    with pytest.raises(UsageError, match=r"optimization level O[23] is not supported; use O1 \(mixed\) or O0"):
-        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level=level).get_trainer()
+def test_levels_that_do_not_exist_are_refused_and_not_replaced():
     with pytest.raises(UnknownNameError, match='optimization level "O7" is not known; known: O0, O1, O2, O3'):
         nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O7")
 
@@ -25,15 +23,27 @@ def test_asking_for_a_gpu_where_there_is_none_is_one_clear_line():
         nemo.NeuralModuleFactory(placement=nemo.DeviceType.GPU)
 
 
+def test_repeatable_algorithms_are_taken_only_where_that_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(PyTorchAdapter, "set_cudnn", lambda self, benchmark, deterministic: asked.append(deterministic))
+    for arguments in ({}, {"random_seed": 3}, {"cudnn_deterministic": True}):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, **arguments)
+    assert asked == [False, False, True]
+    with pytest.raises(UsageError, match="cudnn_deterministic and cudnn_benchmark contradict each other"):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, cudnn_benchmark=True, cudnn_deterministic=True)
+
+
 def test_a_seed_and_cudnn_benchmark_contradict_each_other():
     with pytest.raises(UsageError, match="random_seed and cudnn_benchmark contradict each other"):
         nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, cudnn_benchmark=True)
 
 
 def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is_made(tmp_path):
-    for arguments in ({"optimization_level": "O2"}, {"optimization_level": "O1", "amp_dtype": "float16"}):
-        with pytest.raises(UsageError, match=r"is not supported|is not computed on a CPU"):
-            nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, log_dir=tmp_path / "run", **arguments)
+    for level in ("O1", "O2", "O3"):
+        with pytest.raises(UsageError, match="amp_dtype: float16 is not computed on a CPU; use bfloat16"):
+            nemo.NeuralModuleFactory(
+                placement=nemo.DeviceType.CPU, log_dir=tmp_path / "run", optimization_level=level, amp_dtype="float16"
+            )
     assert not (tmp_path / "run").exists()
 
 

@@ -87,7 +87,7 @@ def test_a_manifest_that_cannot_be_used_is_named_by_line_before_a_folder_is_made
     [
         ("trian.json", r"trian\.json: the manifest does not exist \(did you mean train\.json\?\)"),
         ("nowhere/train.json", r"nowhere/train\.json: the manifest does not exist \(there is no folder nowhere\)"),
-        (".", r"DataError: \.: the manifest is a folder; name a file"),
+        (".", r"error: \.: the manifest is a folder; name a file"),
         ("train.json,", r'the list of manifests "train\.json," has an empty part; write a\.json,b\.json with no comma'),
     ],
 )
@@ -122,7 +122,7 @@ def audio(tmp_path, lines):
 def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told, lines, corpus, audio):
     write_manifest(audio / "bad.json", [{**lines[0], **changes}])
     line = refusal(corpus, train_dataset="bad.json")
-    assert re.search(rf"^DataError: bad\.json:1: .*{told}", line)
+    assert re.search(rf"^jasper\.py: error: bad\.json:1: .*{told}", line)
     assert line.endswith("max_corrupt allows 0: mend the files, delete their lines, or raise max_corrupt\n")
     assert list(audio.rglob("*.safetensors")) == []
 
@@ -136,7 +136,9 @@ def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told,
 )
 def test_a_duration_that_is_not_the_files_ends_a_strict_run_only(changes, told, lines, corpus, audio):
     write_manifest(audio / "bad.json", [{**line, **changes} for line in lines[:1]])
-    assert re.search(rf"^DataError: bad\.json:1: .*{told}", refusal(corpus, "--strict_data", train_dataset="bad.json"))
+    assert re.search(
+        rf"^jasper\.py: error: bad\.json:1: .*{told}", refusal(corpus, "--strict_data", train_dataset="bad.json")
+    )
     write_manifest(audio / "bad.json", [{**lines[0], **changes}, *lines[1:]])
     assert re.search(told, refusal(corpus, "--strict_data", "--eval_datasets", "bad.json"))
 
@@ -289,9 +291,8 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
         r"JasperEncoder-STEP-1\.safetensors: does not fit .*is \(64, 32, 1\), the module has \(64, 48", told
     )
     told = refusal(corpus, load_dir=checkpoints, optimizer="sgd")
-    assert (
-        "checkpoints/STEP-1: the optimizers differ: got Novograd saved, wanted SGD of this run; train on with" in told
-    )
+    differ = "the optimizers differ: got Novograd saved, wanted SGD of this run; train on with"
+    assert f"checkpoints/checkpoint-STEP-1.json: {differ}" in told
     weights = checkpoints / "JasperEncoder-STEP-1.safetensors"
     weights.write_bytes(b"?" * weights.stat().st_size)
     assert "JasperEncoder-STEP-1.safetensors: the file is damaged" in refusal(corpus, load_dir=checkpoints)
@@ -303,5 +304,5 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
 @pytest.mark.slow
 def test_a_process_of_its_own_says_one_line_and_returns_2(corpus):
     options = ["--model_config", corpus / "tones.yaml", "--train_dataset", "none", "--max_steps", 1]
-    told = "DataError: none: the manifest does not exist; name a file with one JSON object a line\n"
+    told = "jasper.py: error: none: the manifest does not exist; name a file with one JSON object a line\n"
     assert run_process("jasper.py", *options) == (2, "", told)

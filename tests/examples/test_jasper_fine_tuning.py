@@ -1,5 +1,6 @@
 """jasper.py --init_from: training that starts from the weights of a trained model, with its labels or with others."""
 
+import os
 import re
 
 import pytest
@@ -124,11 +125,23 @@ def test_a_trained_encoder_learns_other_labels_sooner(corpus, base, renamed):
     assert last_loss("--init_from", base, "--exp_name", "tuned") < 0.5 * last_loss("--exp_name", "scratch")
 
 
+def beside_the_model_or_not(base, folder, args):
+    """jasper.py on a rank; only the first finds the model under ``base``."""
+    own = folder / os.environ["RANK"]
+    own.mkdir()
+    os.chdir(own)
+    if os.environ["RANK"] == "0":
+        os.symlink(base, "base")
+    run_as_script(str(ASR / "jasper.py"), args)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--shard_weights"]], ids=["whole", "sharded"])
 def test_on_two_processes_the_second_gets_the_weights_from_the_first(corpus, base, tmp_path, more):
-    options = words(*more, init_from=base, max_steps=1, work_dir=tmp_path / "runs", lr=0, optimizer="sgd", batch_size=2)
-    ends = on_ranks(2, run_as_script, str(ASR / "jasper.py"), [*common(corpus), *options])
+    """The second has neither the model nor, where none is given, its configuration."""
+    options = words(init_from="base", max_steps=1, work_dir=tmp_path / "runs", lr=0, optimizer="sgd", batch_size=2)
+    given = common(corpus) if more else words(train_dataset=corpus / "train.json")
+    ends = on_ranks(2, beside_the_model_or_not, base, tmp_path, [*given, *more, *options])
     assert [end.code for end in ends] == [0, 0], ends
     assert "JasperEncoder: all 13 tensors loaded" in ends[0].out
     assert ends[1].out == ends[1].err == ""

@@ -1,5 +1,6 @@
 """The scripts, unchanged, on several processes: what they print and leave behind, and that results do not change."""
 
+import os
 import re
 
 import pytest
@@ -33,6 +34,23 @@ def losses(text):
 
 def check_all_ended_well(ends):
     assert [end.code for end in ends] == [0] * len(ends), "\n".join(end.out + end.err for end in ends)
+
+
+def run_with_words_of_its_own(script, words_of_ranks):
+    run_as_script(script, words_of_ranks[int(os.environ["RANK"])])
+
+
+def test_processes_of_different_commands_end_at_once_and_name_the_options_with_their_values(corpus, tmp_path):
+    others = (["--eval_freq", "1"], ["--lr", "0.5", "--num_epochs", "9", "--eval_freq", "2", "--random_seed", "7"])
+    words = [training(corpus, tmp_path, *more) for more in others]
+    ends = on_ranks(2, run_with_words_of_its_own, JASPER, words)
+    assert [end.code for end in ends] == [2, 2]
+    for end in ends:
+        assert "the ranks do not agree: --num_epochs: rank 0 has 8, rank 1 has 9\n" in end.err
+        assert "\n--lr: rank 0 has 0.02, rank 1 has 0.5\n" in end.err
+        assert "\n--random_seed: rank 0 has 0, rank 1 has 7\n" in end.err
+        assert "\n--eval_freq (EvaluatorCallback.eval_step): rank 0 has 1, rank 1 has 2; " in end.err
+        assert "Traceback" not in end.err
 
 
 @pytest.fixture(scope="module")

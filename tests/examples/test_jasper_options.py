@@ -234,7 +234,7 @@ def test_folders_can_be_chosen_one_by_one(base, tmp_path):
 
 
 def test_without_a_folder_nothing_is_saved_and_that_is_said(base, tmp_path):
-    assert "No checkpoint will be saved: there is neither --work_dir nor --checkpoint_dir" in train(*base).err
+    assert "No checkpoint will be saved: there is no --work_dir, --exp_name or --checkpoint_dir" in train(*base).err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -249,8 +249,10 @@ def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_
     assert over.code == 2
     assert "there is nothing left to train: got 5 steps" in over.err
     assert "--max_steps is a total; use --max_steps 10 or --init_from" in over.err
+    assert not (tmp_path / "other").exists(), "told before the folder is made"
     finished = train(*base, "--max_steps", 5, "--work_dir", "runs")
     assert "There is nothing left to train: got 5 steps" in finished.err
+    assert "going on at step" not in finished.out
     unsaved = train(*base, "--max_steps", 6, "--load_dir", "runs/Jasper/checkpoints")
     assert len(unsaved.losses) == 1
     assert first.losses[0] not in unsaved.losses

@@ -49,13 +49,13 @@ def test_a_signal_ends_a_run_in_order_and_the_same_command_goes_on(corpus, tmp_p
         assert ended == code, out + err
         name, before = number.name, done
         done = steps_in("runs/Jasper/metrics.jsonl")
-        assert f"{name}: stopping after this step; a second signal leaves at once" in err
-        saved = f"saved runs/Jasper/checkpoints/STEP-{done}. To go on"
-        assert f"{name}: stopped after {done} steps; {saved}" in err
-        assert command in err
+        assert f"{name}: stopping after this step; a second signal leaves at once" in out
+        saved = f"saved runs/Jasper/checkpoints/checkpoint-STEP-{done}.json. To go on"
+        assert f"{name}: stopped after {done} steps; {saved}" in out
+        assert command in out
         assert "Traceback" not in out + err
         assert f"Stopped: {name}; {done} steps, " in out
-        assert out.splitlines()[-1] == "Report so far: nemo-lite report runs/Jasper"
+        assert "\nReport so far: nemo-lite report runs/Jasper\n" in out
         if before:
             assert f"going on at step {before}, at the start of epoch" in out
     assert read_model(tmp_path / "runs/Jasper").card.rates[0].set == "dev"

@@ -90,5 +90,5 @@ def test_a_damaged_member_ends_training_on_two_processes_with_its_place(zips, tm
     ends = on_ranks(2, run_as_script, str(ASR / "jasper.py"), words)
     assert [end.code for end in ends] == [2, 2]
     told = "".join(end.err for end in ends)
-    assert f"DataError: {archive}: 02: the archive cannot be read" in told
+    assert f"error: {archive}: 02: the archive cannot be read" in told
     assert "max_corrupt allows 0: mend the members, or raise max_corrupt" in told

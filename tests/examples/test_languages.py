@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from toys.tone_corpus import run_script, write_manifest
+from toys.tone_corpus import HEAD, run_script, write_manifest
 
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 
@@ -45,21 +45,16 @@ LANGUAGES = {
     "de": Language(sentences(GERMAN), " abcdefghijklmnopqrstuvwxyzäöüß", 50, "WER"),
     "ru": Language(sentences(RUSSIAN), " абвгдеёжзийклмнопрстуфхцчшщъыьэюя", 50, "WER"),
 }
-CONFIG = """sample_rate: 16000
-AudioToTextDataLayer:
-  train: {shuffle: true}
-  eval: {shuffle: false}
-AudioToMelSpectrogramPreprocessor: {features: 32, n_fft: 512, dither: 0.0}
-JasperEncoder:
-  activation: relu
-  conv_mask: true
-  jasper:
+CONFIG = (
+    HEAD
+    + """
     - {filters: 96, repeat: 1, kernel: [11], stride: [2], dilation: [1], dropout: 0.0, residual: false, separable: true}
     - {filters: 96, repeat: 1, kernel: [13], stride: [1], dilation: [1], dropout: 0.0, residual: false, separable: true}
     - {filters: 96, repeat: 1, kernel: [13], stride: [1], dilation: [1], dropout: 0.0, residual: false, separable: true}
     - {filters: 128, repeat: 1, kernel: [1], stride: [1], dilation: [1], dropout: 0.0, residual: false}
 labels: LABELS
 """
+)
 
 
 def speak_corpus(language, texts, folder):

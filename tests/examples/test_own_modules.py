@@ -77,7 +77,7 @@ def test_a_size_that_does_not_fit_is_told_by_the_ports_at_its_place(options, tmp
     finished = run_script("jasper.py", *options, "--max_steps", 3)
     assert finished.code == 2
     assert finished.err == (
-        "ConfigError: gru.yaml:7:14: GruEncoder.feat_in is 80, wanted 32: GruEncoder.frames cannot take "
+        "jasper.py: error: gru.yaml:7:14: GruEncoder.feat_in is 80, wanted 32: GruEncoder.frames cannot take "
         "AudioToMelSpectrogramPreprocessor.processed_signal (AudioToMelSpectrogramPreprocessor: line 6): "
         "got B D=32 T MelSpectrogram, wanted B D=80 T Spectrogram; D is 32, not 80. Give both modules the same size.\n"
     )

@@ -72,6 +72,7 @@ def test_two_models_are_compared_on_the_same_utterances_each_with_its_report(tra
     finished = run_script("jasper_eval.py", "--load_dir", "runs/Short", "--compare", folder, *options)
     assert finished.code == 0, finished.err
     assert f"\nA: runs/Short\nB: {folder}\n" in finished.out
+    assert re.findall(r"^(\w), dev: WER", finished.out, re.MULTILINE) == ["A", "B"]
     assert "dev: B is better on 4 and worse on 0 of 4 utterances; B has the lower WER" in finished.out
     for page, name in (("runs/Short", "curves"), ("out", "worst"), ("out/compared", "worst")):
         assert f'id="{name}"' in (tmp_path / page / "report.html").read_text()
@@ -133,8 +134,8 @@ def test_a_transcript_does_not_change_with_its_neighbours_in_the_batch(trained, 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("none.wav",), "DataError: none.wav: there is no such audio file; give WAV, FLAC or OGG files"),
-        (("one.wav", "corrupt.wav"), "DataError: corrupt.wav is not a WAV, FLAC, OGG or MP3 file; convert it to"),
+        (("none.wav",), "jasper_infer.py: error: none.wav: there is no such audio file; give WAV, FLAC or OGG files"),
+        (("one.wav", "corrupt.wav"), "error: corrupt.wav is not a WAV, FLAC, OGG or MP3 file; convert it to"),
         (("one.wav", "--batch_sze", "3"), "error: unrecognized arguments: --batch_sze 3 (did you mean --batch_size?)"),
         (("--batch_size", "0", "one.wav"), "'0' is not a whole number from 1"),
         ((), "error: the following arguments are required: files"),

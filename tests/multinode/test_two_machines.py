@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,6 +215,18 @@ def test_a_cut_link_ends_both_sides_and_each_names_the_other(start, lan, launche
     assert all("; its machine or the network to it failed" in text for text in (first, second))
     # The second machine's torchrun waits for its own connection to the first until the system gives that up.
     assert [side.wait(deadline) for side in run.sides[: 1 if launcher is torchrun else 2]] in ([1], [3, 3])
+
+
+def test_a_link_that_is_down_for_seven_seconds_ends_no_run_that_may_wait_for_600(start, lan):
+    run = start(srun, steps=60, pause=0.05, dist_timeout=600)
+    run.wait_for_step(3)
+    lan.cut()
+    time.sleep(7)
+    lan.repair()
+    assert run.codes(60) == [0, 0], [side.text for side in run.sides]
+    times = steps_of(run.out, 0)
+    assert max(after - before for before, after in pairwise(times)) > 6.5
+    torch.testing.assert_close(weights_of(run.out, 0), weights_of(run.out, 1))
 
 
 def meet_alone(lan: Lan, node: int, folder: Path, **environ: str) -> Started:

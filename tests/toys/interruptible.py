@@ -54,7 +54,7 @@ class Tell(nemo.NeMoCallback):
         self.seconds = seconds
 
     def on_step_end(self, state: Any) -> None:
-        if state.step == 1:
+        if state.step == 0:
             say(f"WORKERS {' '.join(str(process.pid) for process in multiprocessing.active_children())}")
         say(f"STEP {state.step}")
         time.sleep(self.seconds)

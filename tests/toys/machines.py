@@ -112,6 +112,10 @@ class Lan:
         """From now on no packet passes; nobody is told."""
         self._link("set", "down")
 
+    def repair(self) -> None:
+        """Packets pass again."""
+        self._link("set", "up")
+
     def limit(self, megabits_per_second: float) -> None:
         """Let no more than that pass in each direction."""
         for machine in self.machines:

@@ -16,14 +16,19 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "nemo_lite", "nemo_asr"])
+# What the scripts import when they start, too: on a rank TensorBoard alone takes as long as all the rest.
+_CONTEXT.set_forkserver_preload(
+    [
+        *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.utils.tensorboard", "numpy.ma"),
+        *("nemo_lite", "nemo_asr", "nemo_asr.argparse", "nemo_asr.helpers"),
+    ]
+)
 
 
 @dataclass
@@ -144,13 +149,14 @@ def _run(folder: Path, env: dict[str, str], function: Callable[..., Any], args: 
     try:
         value = function(*args)
     except NemoLiteError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        if not getattr(error, "is_told", False):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except SystemExit:
         raise
-    except BaseException:
-        traceback.print_exc()
-        raise
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
     finally:
         atexit._run_exitfuncs()  # a forked process would leave them out; a script runs them
     (folder / "result").write_bytes(pickle.dumps(value))

@@ -26,8 +26,8 @@ STYLE = "NEMO_LITE_LOG_STYLE"
 FREQUENCIES = {"a": 500, "b": 1200, "c": 2600}  # Hz
 TEXTS = ["cab", "abba", "bc", "aabc", "caca", "bab", "ccb", "acb", "bbca", "cb", "abc", "cabb"]
 
-CONFIG = """model: Tones
-sample_rate: 16000
+# Of a configuration, up to the blocks of its encoder.
+HEAD = """sample_rate: 16000
 AudioToTextDataLayer:
   train: {shuffle: true}
   eval: {shuffle: false}
@@ -35,11 +35,16 @@ AudioToMelSpectrogramPreprocessor: {features: 32, n_fft: 512, dither: 0.0}
 JasperEncoder:
   activation: relu
   conv_mask: true
-  jasper:
+  jasper:"""
+CONFIG = (
+    "model: Tones\n"
+    + HEAD
+    + """
     - {filters: 32, repeat: 1, kernel: [11], stride: [2], dilation: [1], dropout: 0.0, residual: false, separable: true}
     - {filters: 64, repeat: 1, kernel: [1], stride: [1], dilation: [1], dropout: 0.0, residual: false}
 labels: [" ", "a", "b", "c"]
 """
+)
 
 
 class Finished(NamedTuple):

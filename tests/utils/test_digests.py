@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from enum import Enum
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.digests import digest_of, digest_of_files, digest_of_package
+from nemo_lite.utils.digests import digest_of, digest_of_files, digest_of_package, plain_values
 
 
 class Colour(Enum):
@@ -46,6 +48,33 @@ def test_different_values_have_different_digests() -> None:
 )
 def test_order_of_keys_folders_and_identities_do_not_count(left: Any, right: Any) -> None:
     assert digest_of(left) == digest_of(right)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        *((each, each) for each in (0.5, 3, True, None, "relu")),
+        (math.inf, "Infinity"),
+        (np.float32(0.5), 0.5),
+        ([0.9, 0.98], "[0.9,0.98]"),
+        (Path("/data/a.json"), '{"file":"a.json"}'),
+        (Colour, f"{__name__}.Colour"),
+        (Colour.RED, '{"Colour":"RED"}'),
+        (["a"] * 200, digest_of(["a"] * 200)),
+        ("a" * 200, digest_of("a" * 200)),
+        ({}, '{"mapping":{}}'),
+        (partial(math.sqrt, 2), '{"partial":[{"object":"math.sqrt"},[2],{"mapping":{}}]}'),
+    ],
+)
+def test_short_values_are_shown_and_long_ones_are_digests(value: Any, plain: Any) -> None:
+    assert [*plain_values("name", value)] == [("name", plain)]
+
+
+def test_a_mapping_is_an_entry_for_each_key() -> None:
+    assert dict(plain_values("speed", {"prob": 0.5, "rates": {"low": 0.9}})) == {
+        "speed.prob": 0.5,
+        "speed.rates.low": 0.9,
+    }
 
 
 def test_a_file_counts_by_name_and_content(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 
 from nemo_lite.utils.argparse import NemoArgParser, launch_arguments
+from nemo_lite.utils.launch import rank_in
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}
 
@@ -41,6 +43,7 @@ def test_defaults_are_those_of_nemo():
         "dist_backend": None,
         "dist_timeout": 600.0,
         "dist_start_timeout": 60.0,
+        "dist_silence_timeout": None,
         "amp_opt_level": "O0",
         "cudnn_benchmark": False,
         "model_config": None,
@@ -103,6 +106,13 @@ def test_what_does_not_fit_together_is_one_line(environ, args, message, monkeypa
     assert message in error_of(capsys, *args)
 
 
+def test_a_rank_beside_launcher_none_is_said_and_ignored(monkeypatch, caplog):
+    start(monkeypatch, {"RANK": "1", "LOCAL_RANK": "1"})
+    assert NemoArgParser().parse_args(["--launcher=none"]).local_rank is None
+    assert caplog.messages == ["--launcher none: this process runs alone and ignores RANK=1 LOCAL_RANK=1"]
+    assert rank_in(os.environ) == 0  # the log of a rank above 0 is silent
+
+
 def test_what_was_said_of_the_launch_goes_to_the_factory():
     line = "--init_method tcp://127.0.0.1:99 --rank 1 --world_size 2 --dist_backend gloo --dist_timeout 7.5"
     assert launch_arguments(NemoArgParser().parse_args([*line.split(), "--dist_start_timeout", "900"])) == {
@@ -114,6 +124,7 @@ def test_what_was_said_of_the_launch_goes_to_the_factory():
         "dist_backend": "gloo",
         "dist_timeout": 7.5,
         "dist_start_timeout": 900.0,
+        "dist_silence_timeout": None,
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
-from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning
+from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning, check_what_is_left
 from nemo_asr.option_pages import TRAINING, USE
+from nemo_asr.set_tags import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType, logging
@@ -24,6 +24,7 @@ from nemo_lite.utils.argparse import (
 )
 from nemo_lite.utils.launch import ProcessInfo
 from nemo_lite.utils.nemo_logging import LEVELS, STYLES
+from nemo_lite.utils.precision_options import add_training_precision_options, fold_precision
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {
@@ -33,10 +34,9 @@ _OLDER = {
     "save_freq": "checkpoint_save_freq",
 }
 _VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
-_SAVING = ("work_dir", "checkpoint_dir")
+_SAVING = ("work_dir", "exp_name", "checkpoint_dir")
 # An option -> those of which it needs one, because otherwise it would have no effect.
 _NEEDS = {
-    "exp_name": ("work_dir",),
     "checkpoint_save_freq": _SAVING,
     "checkpoint_epoch_freq": _SAVING,
     "checkpoint_minutes": _SAVING,
@@ -47,6 +47,7 @@ _NEEDS = {
     "synced_bn_groupsize": ("synced_bn",),
 }
 _DEFAULT_BATCH_SIZE = 64
+_DEFAULT_NAME = "Jasper"
 
 # What some of the common options are in these scripts.
 _HELP = {
@@ -70,7 +71,7 @@ class AsrArgParser(NemoArgParser):
 
     The result has, beside the options: ``run_dir``, the run's folder or None; ``betas``, the optimizer's where they are
     given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``; ``batch_size`` of one
-    process, also with ``--global_batch_size``.
+    process, also with ``--global_batch_size``; ``num_processes``.
     """
 
     help_pages = TRAINING
@@ -93,7 +94,8 @@ class AsrArgParser(NemoArgParser):
     def _add_run_folders(self) -> None:
         add = self.add_argument
         add("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
-        add("--exp_name", default="Jasper", help="name of the run: its results go to WORK_DIR/EXP_NAME")
+        name_help = f"name of the run: its results go to WORK_DIR/EXP_NAME, or ./EXP_NAME (default: {_DEFAULT_NAME})"
+        add("--exp_name", help=name_help)
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
         add_metric_option(self)
@@ -113,7 +115,6 @@ class AsrArgParser(NemoArgParser):
 
     def _add_training_options(self) -> None:
         add = self.add_argument
-        add("--amp_dtype", choices=("bfloat16", "float16"), help="what O1 computes in; asks for O1")
         add("--beta1", type=_beta, help="first decay rate of the optimizer")
         add("--beta2", type=_beta, help="second decay rate of the optimizer")
         add("--warmup_steps", type=not_negative_int, default=0, help="steps in which the learning rate rises")
@@ -135,7 +136,7 @@ class AsrArgParser(NemoArgParser):
             add(f"--{older}", type=kind, help=f"older name of --{newer}")
         for manifest in _VAL_MANIFESTS:
             add(f"--{manifest}", default="", help="one more of --eval_datasets")
-        add("--disable_mixed_precision", action="store_true", help="older spelling of --amp_opt_level O0")
+        add_training_precision_options(self, positive_int)
         add("--num_gpus", type=positive_int, help="processes that the launcher started, one for each GPU; checked")
 
     def check(self, parsed: Any) -> None:
@@ -148,14 +149,16 @@ class AsrArgParser(NemoArgParser):
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
         self._check_num_gpus(parsed, process)
-        self._fold_batch_size(parsed, process.world_size if process else 1)
-        self._fold_precision(parsed)
+        parsed.num_processes = process.world_size if process else 1
+        self._fold_batch_size(parsed, parsed.num_processes)
+        fold_precision(self, parsed)
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
         self._check_trackers(parsed)
         check_fine_tuning(self, parsed)
         self.check_checkpoints(parsed)
+        check_what_is_left(self, parsed)
 
     def _fold_older_options(self, parsed: Any) -> None:
         for older, newer in _OLDER.items():
@@ -204,16 +207,6 @@ class AsrArgParser(NemoArgParser):
                 f"--iter_per_step {parsed.iter_per_step}); {' and '.join(map(str, near))} would"
             )
 
-    def _fold_precision(self, parsed: Any) -> None:
-        if parsed.disable_mixed_precision:
-            if parsed.amp_opt_level == "O1":
-                self.error("--disable_mixed_precision contradicts --amp_opt_level O1; leave one out")
-            parsed.amp_opt_level = "O0"
-        if parsed.amp_dtype:
-            if parsed.amp_opt_level == "O0":
-                self.error("--amp_dtype has no effect in float32 (O0); leave it out")
-            parsed.amp_opt_level = "O1"
-
     def _fold_betas(self, parsed: Any) -> None:
         """``parsed.betas``: what --beta1 and --beta2 say, for one that is not given the optimizer's own; or None."""
         given = (parsed.beta1, parsed.beta2)
@@ -242,15 +235,17 @@ class AsrArgParser(NemoArgParser):
             if parsed.create_tb_writer is False:
                 self.error("--no-create_tb_writer contradicts --track tensorboard; leave one out")
             parsed.create_tb_writer = True
-        has_folder = bool(parsed.work_dir or parsed.tensorboard_dir)
+        has_run_dir = bool(parsed.work_dir or parsed.exp_name)
+        has_folder = has_run_dir or bool(parsed.tensorboard_dir)
         if parsed.create_tb_writer and not has_folder:
             option = "--track tensorboard" if "tensorboard" in parsed.track else "--create_tb_writer"
-            self.error(f"{option} needs a folder for the events; give --work_dir or --tensorboard_dir")
+            self.error(f"{option} needs a folder for the events; give --work_dir, --exp_name or --tensorboard_dir")
         if parsed.create_tb_writer is False and parsed.tensorboard_dir:
             self.error("--no-create_tb_writer contradicts --tensorboard_dir; leave one out")
         if parsed.create_tb_writer is None:
             parsed.create_tb_writer = has_folder
-        parsed.run_dir = Path(parsed.work_dir).expanduser() / parsed.exp_name if parsed.work_dir else None
+        parsed.exp_name = parsed.exp_name or _DEFAULT_NAME
+        parsed.run_dir = Path(parsed.work_dir or "").expanduser() / parsed.exp_name if has_run_dir else None
 
 
 class EvalArgParser(LaunchedParser):
@@ -260,6 +255,8 @@ class EvalArgParser(LaunchedParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.prog == "nemo-lite eval":  # which makes options of the models before it calls the script
+            self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
         self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         load_help = "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same"
@@ -270,6 +267,7 @@ class EvalArgParser(LaunchedParser):
         """The log is as asked for from here on."""
         _set_log(parsed)
         super().check(parsed)
+        fold_precision(self, parsed)
 
 
 def add_report_option(parser: ArgumentParser, page: str) -> None:
@@ -290,36 +288,6 @@ def add_metric_option(parser: ArgumentParser) -> None:
     """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
     help_text = "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)"
     parser.add_argument("--eval_metric", choices=METRICS, help=help_text)
-
-
-def unique_tags(manifests: Sequence[str]) -> list[str]:
-    """A short name for each evaluation set: the file's stem, with as many folders before it as make it different.
-
-    Comma-separated manifests are named after each part: ``dev-clean+dev-other``. The same set given twice is numbered.
-    """
-    sets = [[_parts(manifest) for manifest in together.split(",")] for together in manifests]
-    tags: list[str] = []
-    for depth in range(1, 1 + max((len(parts) for together in sets for parts in together), default=0)):
-        tags = ["+".join("_".join(parts[-depth:]) for parts in together) for together in sets]
-        if len(set(tags)) == len(tags):
-            return tags
-    return _numbered(tags)
-
-
-def _parts(manifest: str) -> list[str]:
-    """The folders and the stem of a path."""
-    path = PurePath(manifest.strip())
-    return [*(folder.strip("/") for folder in path.parts[:-1]), path.stem]
-
-
-def _numbered(tags: Sequence[str]) -> list[str]:
-    """The tags, those that occur more than once with a number that makes them different."""
-    numbered: list[str] = []
-    for tag in tags:
-        candidates = (f"{tag}_{number}" for number in range(1, 2 + 2 * len(tags)))
-        is_taken = tags.count(tag) > 1
-        numbered.append(next(c for c in candidates if c not in tags and c not in numbered) if is_taken else tag)
-    return numbered
 
 
 def _add_log_options(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The options of jasper.py for fine-tuning, and their checks. What they do is in ``trained/fine_tuning.py``."""
+"""Where jasper.py starts from: the options of fine-tuning, and checks. They act in ``trained/fine_tuning.py``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.core import RunOptions
 from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positive_int
 
 
@@ -35,6 +37,21 @@ def check_fine_tuning(parser: LaunchedParser, parsed: Any) -> None:
             "leave one out"
         )
     parser.check_folder(parsed, "init_from", "give a run's folder, a model folder or a folder of checkpoints")
+
+
+def check_what_is_left(parser: LaunchedParser, parsed: Any) -> None:
+    """End the script where the checkpoint of ``--load_dir`` has all the training that is asked for.
+
+    Training sees it as well, but then the run's folder is there.
+    """
+    if parsed.load_dir is None or not parser.acts_for_all(parsed):
+        return
+    found = CheckpointFolder(parsed.load_dir).latest()
+    if found is None or found.step is None or found.epoch is None:  # of an older version, or of NeMo
+        return
+    options = RunOptions(num_epochs=parsed.num_epochs, max_steps=parsed.max_steps)
+    if error := options.nothing_left(found.step, found.epoch):
+        parser.error(str(error))
 
 
 def _path(text: str) -> str:

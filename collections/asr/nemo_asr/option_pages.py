@@ -7,8 +7,8 @@ from nemo_lite.utils.help_pages import Group, HelpPages
 _LAUNCHING = Group(
     "devices, precision, several processes and machines",
     """
-    placement amp_opt_level amp_dtype shard_weights launcher local_rank rank world_size init_method dist_backend
-    dist_timeout dist_start_timeout
+    placement amp_opt_level amp_dtype amp_backend compile compile_mode shard_weights launcher local_rank rank world_size
+    init_method dist_backend dist_timeout dist_start_timeout dist_silence_timeout
     """,
 )
 
@@ -27,7 +27,7 @@ TRAINING = HelpPages(
         ),
         "model": Group(
             "the configuration, modules of your own, weights to start from",
-            "model_config overrides imports load_dir init_from freeze_encoder_until plan",
+            "model_config overrides imports load_dir init_from freeze_encoder_until plan precision_check",
         ),
         "optimisation": Group(
             "how long, learning rate, optimizer, batch statistics",

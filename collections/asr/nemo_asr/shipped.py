@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nemo_lite import logging
 from nemo_lite.errors import ConfigError, did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent
+# Where NeMo's guides have its configurations, below one folder or another.
+_IN_GUIDES = ("examples", "asr", "configs")
 _PLACES = (_PACKAGE / "examples", _PACKAGE.parents[2] / "examples" / "asr")
 
 
@@ -22,18 +25,22 @@ def examples_folder() -> Path:
 def config_path(given: str | os.PathLike[str]) -> Path:
     """The file that is meant by a path, or by the name of a configuration that comes with the package.
 
-    A file wins over a name: ``quartznet15x5`` is the one of that name in the current folder, else ours.
+    A file wins over a name: ``quartznet15x5`` is the one of that name in the current folder, else ours. A path as in
+    NeMo's guides, ``.../examples/asr/configs/jasper15x5SEP.yaml``, stands for the name where there is no such file.
 
     Raises:
         ConfigError: a name, not a path, that is neither; with the nearest name and all known ones.
     """
     path = Path(given)
-    if path.is_file() or path.parent != Path() or not path.name:
+    is_name = path.parent == Path()
+    if path.is_file() or not path.name or not (is_name or path.parent.parts[-3:] == _IN_GUIDES):
         return path
     shipped = {file.stem: file for file in sorted((examples_folder() / "configs").glob("*.yaml"))}
     if path.suffix in ("", ".yaml") and path.stem in shipped:
+        if not is_name:
+            logging.info("%s is not there: taking the %s that comes with nemo_lite", path, path.stem)
         return shipped[path.stem]
-    if path.suffix:
+    if path.suffix or not is_name:
         return path
     names = f"{', '.join(shipped)}{did_you_mean(path.name, shipped)}"
     raise ConfigError(f"{given}: is neither a file nor the name of a configuration; known names: {names}")

@@ -65,7 +65,8 @@ def _terminal(args: Namespace) -> TerminalLines:
     rates = sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)  # the one that counts comes first
     records = read_records(run / METRICS) if run and (run / METRICS).is_file() else RunRecords()
     evaluations = [each for of_set in records.evaluations.values() for each in of_set.values()]
-    return TerminalLines(rates, use, report, [*evaluations, *([records.model] if records.model else [])])
+    earlier = [*evaluations, *([records.model] if records.model else [])]
+    return TerminalLines(rates, use, report, earlier, records.seconds)
 
 
 def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:

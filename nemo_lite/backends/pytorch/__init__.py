@@ -1,8 +1,9 @@
-"""The PyTorch backend: re-exports, and the registration with the factory."""
+"""The PyTorch backend: re-exports, the registration with the factory, and that failures are told to other ranks."""
 
 from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter as PyTorchAdapter
+from nemo_lite.backends.pytorch.distributed import announce_failures
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.nm import DataLayerNM as DataLayerNM
 from nemo_lite.backends.pytorch.nm import LossNM as LossNM
@@ -12,3 +13,4 @@ from nemo_lite.backends.pytorch.nm import WeightShareTransform as WeightShareTra
 from nemo_lite.core.factory import Backend, NeuralModuleFactory
 
 NeuralModuleFactory.register_backend(Backend.PyTorch, PyTorchAdapter())
+announce_failures()

@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Optimization
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import launch_line, restart_warning, who_am_i
+from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i
 
 
 class PyTorchAdapter:
@@ -33,31 +33,32 @@ class PyTorchAdapter:
             world_size=launch.world_size,
         )
         if process is None:
+            if launch.launcher == "none" and (ignored := forget_launcher()):
+                logging.warning(ignored)
             device = choose_device(placement)
             if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
                 line = launch_line(torch.cuda.device_count(), sys.argv)
                 logging.warning("AllGpu: no launcher started this script, so it runs on one GPU; for all: %s", line)
             return SingleProcess(), device, describe(device)
-        if warning := restart_warning():
-            logging.warning(warning)
-        patience = Patience(launch.start_seconds, launch.timeout_seconds)
+        patience = Patience(launch.start_seconds, launch.timeout_seconds, launch.silence_seconds)
         group = ProcessGroup(process, lambda: choose_device(placement, process.local_rank), launch.backend, patience)
         return group, group.device, describe(group.device)
 
-    def check_precision(self, device: torch.device, level: Optimization, amp_dtype: str | None) -> None:
-        """Raise UsageError when the device does not compute in this precision."""
-        Precision(level, device, amp_dtype)
+    def check_precision(
+        self, device: torch.device, level: Optimization, amp_dtype: str | None, amp_backend: str
+    ) -> None:
+        """Raise UsageError when the device does not compute in this precision, or apex is asked for and absent."""
+        Precision(level, device, amp_dtype, amp_backend=amp_backend)
 
     def seed(self, seed: int) -> None:
-        """Seed Python's, numpy's and torch's generators, and take repeatable algorithms of cuDNN."""
+        """Seed Python's, numpy's and torch's generators."""
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
-        torch.backends.cudnn.deterministic = True
 
-    def set_benchmark(self, benchmark: bool) -> None:
-        """Let cuDNN time its algorithms."""
-        torch.backends.cudnn.benchmark = benchmark
+    def set_cudnn(self, benchmark: bool, deterministic: bool) -> None:
+        """Let cuDNN time its algorithms, or take only those that repeat their results to the last bit."""
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
 
     def make_actions(
         self, device: torch.device, comm: Comm, tb_writer: TbWriter | None, settings: ActionSettings

@@ -7,20 +7,69 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from torch import fx, nn
 
-from nemo_lite.core.graph.dag import Slice
+from nemo_lite.core.graph.dag import Node, Slice
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.errors import DagError
 
 
-def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
+class Unit(NamedTuple):
+    """One call in a lowered module: mostly of a node's module, or of one that stands for several nodes.
+
+    Attributes:
+        name: of the attribute that holds the module.
+        module: what is called.
+        inputs: wires by the names of its arguments.
+        outputs: wires that it gives.
+        gives_tuple: whether it returns them as a tuple.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Mapping[str, NmTensor]
+    outputs: Sequence[NmTensor]
+    gives_tuple: bool
+
+
+class Lowering(Protocol):
+    """How a slice becomes a module: :func:`lower`, or one that compiles parts of it."""
+
+    def __call__(self, part: Slice, name: str) -> fx.GraphModule:
+        """See :func:`lower`."""
+
+
+def units_of(nodes: Iterable[Node]) -> Iterator[Unit]:
+    """Each node by itself.
+
+    Raises:
+        DagError: a node whose module does not run on torch.
+    """
+    for node in nodes:
+        if not isinstance(node.module, nn.Module):
+            raise DagError(
+                f"{node.name} ({type(node.module).__name__}) does not run on torch", remedy="derive it from TrainableNM"
+            )
+        outputs = tuple(node.outputs.values())
+        yield Unit(node.name, node.module, node.inputs, outputs, gives_tuple=len(outputs) > 1)
+
+
+def lower(
+    part: Slice, name: str = "Dag", units: Callable[[Sequence[Node]], Iterable[Unit]] = units_of
+) -> fx.GraphModule:
     """A new fx module over the slice's module objects, in their present mode and on their present device.
 
     Its forward takes the slice's input wires as positional arguments, in their order and unused ones too, and returns a
     tuple of the output wires, also for a single one. ``print(lowered.code)`` reads as a script. Each intermediate is
     freed as soon as its last reader has run.
+
+    Args:
+        part: what is lowered.
+        name: of the module's class.
+        units: from the nodes to the calls that stand for them, in order.
 
     Raises:
         DagError: a node whose module does not run on torch, or a wire that the slice does not produce.
@@ -28,16 +77,11 @@ def lower(part: Slice, name: str = "Dag") -> fx.GraphModule:
     graph = fx.Graph()
     values: dict[NmTensor, fx.Node] = {wire: graph.placeholder(_identifier(wire.name)) for wire in part.inputs}
     targets: dict[nn.Module, str] = {}
-    for node in part.nodes:
-        if not isinstance(node.module, nn.Module):
-            raise DagError(
-                f"{node.name} ({type(node.module).__name__}) does not run on torch", remedy="derive it from TrainableNM"
-            )
-        target = targets.setdefault(node.module, _identifier(node.name))
-        called = graph.call_module(target, kwargs={port: values[wire] for port, wire in node.inputs.items()})
-        several = len(node.outputs) > 1
-        for position, wire in enumerate(node.outputs.values()):
-            values[wire] = graph.call_function(operator.getitem, (called, position)) if several else called
+    for unit in units(part.nodes):
+        target = targets.setdefault(unit.module, _identifier(unit.name))
+        called = graph.call_module(target, kwargs={key: values[wire] for key, wire in unit.inputs.items()})
+        for position, wire in enumerate(unit.outputs):
+            values[wire] = graph.call_function(operator.getitem, (called, position)) if unit.gives_tuple else called
     missing = [wire.place for wire in part.outputs if wire not in values]
     if missing:
         raise DagError(f"{', '.join(missing)} cannot be computed from what the slice takes")

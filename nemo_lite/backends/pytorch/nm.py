@@ -51,18 +51,24 @@ class _TorchModule(NeuralModule, nn.Module):
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``forward`` and hold the number of its outputs against the ports."""
         outputs = nn.Module.__call__(self, *args, **kwargs)
-        if self._num_declared_outputs is None:
-            self._num_declared_outputs = len(self.output_ports)
+        num_declared = self._num_declared_outputs
+        if num_declared is None:
+            num_declared = self.count_outputs()
         # One output may be a list: a batch of strings, say. A tuple always stands for several.
-        several = isinstance(outputs, tuple) or (self._num_declared_outputs > 1 and isinstance(outputs, list))
-        if not several and self._num_declared_outputs == 1:
+        several = isinstance(outputs, tuple) or (num_declared > 1 and isinstance(outputs, list))
+        if not several and num_declared == 1:
             return outputs
-        if several and len(outputs) == self._num_declared_outputs:
-            return outputs if self._num_declared_outputs > 1 else outputs[0]
+        if several and len(outputs) == num_declared:
+            return outputs if num_declared > 1 else outputs[0]
         got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
-        ports = f"{self._num_declared_outputs} ({', '.join(self.output_ports)})"
+        ports = f"{num_declared} ({', '.join(self.output_ports)})"
         problem = f"{self.port_function} does not return its output ports"
         raise NeuralPortNameMismatchError(problem, place=self.name, got=got, wanted=ports)
+
+    def count_outputs(self) -> int:
+        """The number of output ports, counted once. Before compiling: code does not fit an attribute that changed."""
+        self._num_declared_outputs = len(self.output_ports)
+        return self._num_declared_outputs
 
     def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
@@ -203,10 +209,13 @@ class DataLayerNM(_TorchModule):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
     ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the
-    attribute of that name, or of that name with an underscore.
+    attribute of that name, or of that name with an underscore. Without ``num_workers`` and ``pin_memory``, or with
+    None, batches are loaded as it suits the factory's device.
     """
 
     amount_unit: ClassVar[str] = "items"
+    # Machines differ in processors and memory; items and their order do not depend on it.
+    may_differ: ClassVar[tuple[str, ...]] = ("name", "num_workers", "pin_memory")
 
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say how many items it has")
@@ -272,8 +281,9 @@ class DataLayerNM(_TorchModule):
             ports,
             shard,
             collate_fn=self.setting("collate_fn", None),
-            num_workers=self.setting("num_workers", 0),
-            pin_memory=self.setting("pin_memory", False),
+            num_workers=self.setting("num_workers", None),
+            pin_memory=self.setting("pin_memory", None),
+            device=self._device,
         )
 
     def _batches(self) -> Iterable[Any]:

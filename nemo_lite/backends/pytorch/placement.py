@@ -66,6 +66,62 @@ def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:
     return tuple(v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for v in values)
 
 
+class AheadOfUse:
+    """Copies batches to a device ahead of their use, on a GPU beside what it computes.
+
+    Args:
+        device: where to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._beside: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
+
+    def start(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """The values with their tensors on the way to the device. From pageable memory the host waits for them."""
+        if self._beside is None:
+            return to_device(values, self._device)
+        with torch.cuda.stream(self._beside):
+            return to_device(values, self._device)
+
+    def arrive(self, values: Iterable[Any]) -> None:
+        """Before these values are computed with: let the device wait for what was started. The host does not wait."""
+        if self._beside is not None:
+            computing = torch.cuda.current_stream(self._device)
+            computing.wait_stream(self._beside)
+            for value in values:
+                if isinstance(value, torch.Tensor):
+                    # Their memory belongs to the other stream, whose next copy must not get it before this use ends.
+                    value.record_stream(computing)
+
+
+class HostCopy:
+    """Numbers on their way from a device to the host; nothing waits until they are read.
+
+    Args:
+        numbers: a tensor of one axis; it must not change any more.
+    """
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._numbers = numbers
+        self._event: torch.cuda.Event | None = None
+        if numbers.device.type == "cuda":
+            # Without page-locked memory the copy itself would wait.
+            self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+            self._event.record(torch.cuda.current_stream(numbers.device))
+
+    def values(self) -> list[float]:
+        """The numbers. Waits for what the device had queued before them, not for what came later."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[float] = self._numbers.tolist()
+        return values
+
+
 def to_cpu(values: Iterable[Any]) -> list[Any]:
     """The same values with tensors detached and in host memory."""
     return [v.detach().cpu() if isinstance(v, torch.Tensor) else v for v in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from nemo_lite.core.action_state import ActionState
@@ -63,6 +63,10 @@ class Callback:
         """Wires that it evaluates over their own data layer."""
         return ()
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """Which of its arguments have to be the same on all ranks, by name. Its class, and what it reads, always do."""
+        return {}
+
     def join(self, label: str, tags: TagOwners) -> None:
         """Take its name in the list of callbacks, and the record of which callback writes which tag."""
 
@@ -118,6 +122,10 @@ class FunctionCallback(NeMoCallback):
     def __call__(self, state: ActionState) -> None:
         self.function(state)
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """The function, and when it is called."""
+        return {"function": self.function, "moments": self.moments}
+
     def hooks(self) -> Mapping[Moment, Hook]:
         """The function, at the moments it was decorated with."""
         return dict.fromkeys(self.moments, self.function)
@@ -171,6 +179,9 @@ class CallbackList:
         hooks = [each.hooks() for each in self._callbacks]
         # Tuples made once: a moment that no callback overrides costs one empty loop.
         self._hooks = {moment: tuple(each[moment] for each in hooks if moment in each) for moment in MOMENTS}
+
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self._callbacks)
 
     def notify(self, moment: Moment, state: ActionState) -> None:
         """Call what the callbacks have for this moment, in their order."""

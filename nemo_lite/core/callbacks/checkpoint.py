@@ -95,6 +95,18 @@ class CheckpointCallback(NeMoCallback):
         self._is_unsaved = False
         self._saved_at = 0.0
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it saves and whether it restores: all ranks take part. Folders are of rank 0's machine."""
+        return {
+            "step_freq": self._step_freq,
+            "epoch_freq": self._epoch_freq,
+            "minutes": self._minutes,
+            "best_of": self._best.evaluation if self._best else None,
+            "epoch_names": self._epoch_names,
+            "restores another run": self._load_from_folder is not None,
+            "force_load": self._force_load,
+        }
+
     def on_action_start(self, state: ActionState) -> None:
         """Restore the newest checkpoint, if there is one."""
         self._is_unsaved = False
@@ -197,6 +209,10 @@ class ModuleSaverCallback(ActionCallback):
         self._folder, self._keep = Path(folder or ".").expanduser(), checkpoints_to_keep
         self._saved: list[list[Path]] = []
         self._is_unsaved = False
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """What it saves and when: all ranks take part."""
+        return {"modules": [*self._modules], "step_freq": self._step_freq}
 
     def on_action_start(self) -> None:
         """See that the folder can be written to."""

@@ -117,6 +117,10 @@ class EvaluatorCallback(ActionCallback):
         """The wires to evaluate."""
         return self.eval_tensors
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it evaluates: all ranks take part."""
+        return {"eval_step": self._eval_step, "eval_epoch": self._eval_epoch, "eval_at_start": self._eval_at_start}
+
     def join(self, label: str, tags: TagOwners) -> None:
         """Learn its name in a list of callbacks, and who else of the list writes evaluation results."""
         self._label, self._tags = label, tags

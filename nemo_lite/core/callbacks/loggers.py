@@ -86,6 +86,10 @@ class StepLogger(NeMoCallback):
         """Those of ``tensors_to_log`` that are names, but "loss", which every step has."""
         return [item for item in self.tensors_to_log if isinstance(item, str) and item != "loss"]
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it logs."""
+        return {"step_freq": self.step_freq}
+
     def on_step_end(self, state: ActionState) -> None:
         """Log at every ``step_freq``-th step."""
         if state.step % self.step_freq == 0:
@@ -248,6 +252,10 @@ class SimpleLossLoggerCallback(ActionCallback):
     def wanted_wires(self) -> Sequence[NmTensor]:
         """The wires to log."""
         return self.tensors
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it logs."""
+        return {"step_freq": self._step_freq}
 
     def on_action_start(self) -> None:
         """Take the time."""

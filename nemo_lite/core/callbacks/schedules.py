@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_lite.core.action_state import TbWriter
@@ -88,6 +88,11 @@ class ValueSetterCallback(ActionCallback):
         self.total_steps, self.tb_writer = total_steps, tb_writer
         self._schedule: list[tuple[Callable[[int, int], Any], int, int]] = []
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """What it sets, and to what at which steps."""
+        stretches = [(type(p.method), getattr(p.method, "__dict__", {}), p.start, p.end) for p in self.policies]
+        return {"sets": self.place, "policies": stretches, "total_steps": self.total_steps}
+
     def on_action_start(self) -> None:
         """Turn shares into steps."""
         total = self.action.total_steps if self.total_steps is None else self.total_steps
@@ -135,6 +140,11 @@ class UnfreezeCallback(ActionCallback):
             raise UsageError("when to unfreeze must be said once", place="UnfreezeCallback", got=got)
         self.modules, self.start_epoch, self.start_step = list(modules), start_epoch, start_step
         self._is_done = False
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """What it unfreezes and when."""
+        names = [str(module.name) for module in self.modules]
+        return {"modules": names, "start_epoch": self.start_epoch, "start_step": self.start_step}
 
     def on_action_start(self) -> None:
         """Forget an earlier run."""

@@ -157,6 +157,10 @@ class WandbCallback(ActionCallback):
         self._run = WandbRun("WandbCallback", wandb_name, wandb_project, args)
         self._epoch_started = time.perf_counter()
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records."""
+        return {"update_freq": self._update_freq}
+
     def on_action_start(self) -> None:
         """Begin the run."""
         self.action.on_first(self._run.begin)

@@ -18,7 +18,6 @@ from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connect
 from nemo_lite.core.graph.shapes import Shape, shape_of
 from nemo_lite.core.neural_types import ElementType
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError
-from nemo_lite.utils.digests import digest_of
 
 # Any: arguments of constructors, which YAML and users give.
 
@@ -81,16 +80,20 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     Attributes:
         converts: ``(from, to)`` of a module that turns one element type into another; type errors then suggest it.
         keep_float32: the call runs in float32, outside autocast and compiled regions: features and losses.
+        keep_uncompiled: the call stays out of compiled regions, as that of a module with ``keep_float32`` does.
         training_only: augmentation: the identity in evaluation.
         of_one_object: a class that a backend made to change one object: it stands for its base everywhere else.
         port_function: the method whose parameters are the input ports.
+        may_differ: arguments of the constructor that may differ between ranks: they change no output.
     """
 
     converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
     keep_float32: ClassVar[bool] = False
+    keep_uncompiled: ClassVar[bool] = False
     training_only: ClassVar[bool] = False
     of_one_object: ClassVar[bool] = False
     port_function: ClassVar[str] = "forward"
+    may_differ: ClassVar[tuple[str, ...]] = ("name",)
 
     _init_params: dict[str, Any]
     _name: str | None = None
@@ -184,13 +187,14 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         """Its configuration: ``{"header": {...}, "init_params": {...}}``, see ``module_config``."""
         return module_config.serialize(self)
 
-    def fingerprint(self) -> Mapping[str, str]:
-        """What has to be the same on all ranks before they train together: readable names, each with a digest.
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What has to be the same on all ranks before they train together: values by readable names.
 
-        By default one entry: its class and its constructor's arguments. A module whose outputs depend on more (a file
-        that it reads) adds that; see :mod:`nemo_lite.utils.digests` for what counts of which argument.
+        By default its class, and its constructor's arguments but those of ``may_differ``. A module whose outputs depend
+        on more (a file that it reads) adds that: see :mod:`nemo_lite.utils.digests`, and ``Content`` there.
         """
-        return {self.name: digest_of([type(self).__qualname__, self.init_params])}
+        arguments = {key: value for key, value in self.init_params.items() if key not in self.may_differ}
+        return {self.name: type(self).__qualname__} | {f"{self.name}.{key}": each for key, each in arguments.items()}
 
     def export_to_config(self, config_file: str | Path) -> None:
         """Write its configuration as YAML.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.nm_tensor import NmTensor
@@ -37,29 +38,50 @@ text { font-family: "Helvetica Neue", Helvetica, Arial, "Liberation Sans", "Deja
 """.strip()
 
 
-def as_svg(dag: Dag, title: str = "") -> str:
-    """The picture as text of an SVG file. Equal DAGs give equal text."""
-    return _Drawing(View(dag), title).svg()
+class Note(NamedTuple):
+    """A line in the box of a node, and the box's colours, which stand for what the note says.
+
+    Attributes:
+        text: the line.
+        meaning: what the colours mean, for the legend.
+        fill, border: the colours.
+    """
+
+    text: str
+    meaning: str
+    fill: str
+    border: str
+
+
+def as_svg(dag: Dag, title: str = "", notes: Mapping[str, Note] | None = None) -> str:
+    """The picture as text of an SVG file. Equal DAGs give equal text.
+
+    Args:
+        dag: what to draw.
+        title: its heading.
+        notes: by the names of nodes; those without one have the colour of what their module is for.
+    """
+    return _Drawing(View(dag), title, notes or {}).svg()
 
 
 Dag.drawn = as_svg
 
 
-def write_svg(path: str | Path, dag: Dag, title: str = "") -> None:
-    """Write the picture to a file.
+def write_svg(path: str | Path, dag: Dag, title: str = "", notes: Mapping[str, Note] | None = None) -> None:
+    """Write the picture to a file; for the arguments see :func:`as_svg`.
 
     Raises:
         UsageError: the folder cannot be written to.
     """
-    text = as_svg(dag, title)
+    text = as_svg(dag, title, notes)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 class _Drawing:
     """The boxes of one picture, and the SVG elements for each part of it."""
 
-    def __init__(self, view: View, title: str) -> None:
-        self._view, self._title = view, title
+    def __init__(self, view: View, title: str, notes: Mapping[str, Note]) -> None:
+        self._view, self._title, self._notes = view, title, notes
         self._nodes: dict[Node, Box] = {}
         for node in view.nodes:
             sources = [self._nodes[view.source(wire)].layer for wire in node.inputs.values()]
@@ -94,15 +116,27 @@ class _Drawing:
         return "\n".join([*parts, "</g>", "</svg>\n"])
 
     def _box(self, node: Node, layer: int) -> Box:
-        weights = self._view.weights_line(node)
-        texts = [(node.name, BOLD * 13), (type(node.module).__name__, PLAIN * 11), (weights, PLAIN * 11)]
+        lines = self._lines(node)
+        texts = [(node.name, BOLD * 13), *((line, PLAIN * 11) for line in (type(node.module).__name__, *lines))]
         width = max(
             max(len(text) * size for text, size in texts) + 28,
             len(node.inputs) * (max(map(len, node.inputs), default=0) * MONO * 10 + 14),
             len(node.outputs) * (max(map(self._label_width, node.outputs.values())) + 18),
         )
-        height = 62 + 16 * bool(node.inputs) + 15 * bool(weights)
+        height = 62 + 16 * bool(node.inputs) + 15 * len(lines)
         return Box(layer, width, height, node.inputs, node.outputs)
+
+    def _lines(self, node: Node) -> list[str]:
+        """What is written in a box below the names."""
+        note = self._notes.get(node.name)
+        return [line for line in (self._view.weights_line(node), note.text if note else "") if line]
+
+    def _meaning(self, node: Node) -> tuple[str, str]:
+        """What the colour of a box stands for, and its attributes."""
+        note, role = self._notes.get(node.name), self._view.role(node)
+        if note is not None:
+            return note.meaning, _colours(note.fill, note.border)
+        return role.title, _colours(role.fill, role.border)
 
     def _label_width(self, wire: NmTensor) -> float:
         texts = (str(wire.ntype.elements_type), self._view.shape(wire))
@@ -114,9 +148,11 @@ class _Drawing:
         note = self._view.summary() + (f"; {sizes}" if sizes else "")
         x = MARGIN
         lines = [_text("title", x, 36, self._title), _text("note", x, 58, note)]
-        for role in sorted({self._view.role(node) for node in self._nodes}, key=list(Role).index):
-            lines += [_rect(x, 70, 14, 14, _colours(role), 3), _text("note", x + 20, 81, role.title)]
-            x += 34 + len(role.title) * PLAIN * 11
+        roles = {role.title: index for index, role in enumerate(Role)}
+        meanings = dict(map(self._meaning, self._nodes))
+        for title in sorted(meanings, key=lambda title: (roles.get(title, len(roles)), title)):
+            lines += [_rect(x, 70, 14, 14, meanings[title], 3), _text("note", x + 20, 81, title)]
+            x += 34 + len(title) * PLAIN * 11
         return lines, max(len(self._title) * BOLD * 18, len(note) * PLAIN * 12, x - MARGIN)
 
     def _wires(self) -> Iterator[str]:
@@ -151,13 +187,12 @@ class _Drawing:
     def _node(self, node: Node, box: Box) -> Iterator[str]:
         yield f"<g><title>{_escaped(self._tooltip(node))}</title>"
         dashes = "" if self._view.shared_with(node) is None else ' stroke-dasharray="5 3"'
-        yield _frame(box, _colours(self._view.role(node)) + dashes, 7)
+        yield _frame(box, self._meaning(node)[1] + dashes, 7)
         yield from (_text("port", port.x, box.top + 14, port.name) for port in box.inputs)
         x, y = box.left + box.width / 2, box.top + 16 * bool(box.inputs)
         yield _text("step", x, y + 22, node.name)
         yield _text("class", x, y + 37, type(node.module).__name__)
-        if weights := self._view.weights_line(node):
-            yield _text("weights", x, y + 52, weights)
+        yield from (_text("weights", x, y + 52 + 15 * i, line) for i, line in enumerate(self._lines(node)))
         yield from (_text("port", port.x, box.top + box.height - 6, port.name) for port in box.outputs)
         yield "</g>"
 
@@ -186,8 +221,8 @@ def _frame(box: Box, style: str, rounding: float) -> str:
     return _rect(box.left, box.top, box.width, box.height, f'{style} stroke-width="1.25"', rounding)
 
 
-def _colours(role: Role) -> str:
-    return f'fill="{role.fill}" stroke="{role.border}"'
+def _colours(fill: str, border: str) -> str:
+    return f'fill="{fill}" stroke="{border}"'
 
 
 def _output(box: Box) -> Iterator[str]:

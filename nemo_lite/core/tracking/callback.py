@@ -35,6 +35,10 @@ class TrackingCallback(NeMoCallback):
         self._started = time.monotonic()
         self._end = {"step": 0, "epoch": 0, "reason": FAILED}
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records a step."""
+        return {"step_freq": self._step_freq}
+
     def on_action_start(self, state: ActionState) -> None:
         """Record the start."""
         self._num_steps = 0

@@ -14,10 +14,12 @@ _GAP = "  "
 
 @dataclass
 class _Set:
-    """What the ``count`` evaluations of a set gave: the last values, and the best of each with its step."""
+    """What the ``count`` evaluations of a set gave: the last values, and the step of the best with what ranks it."""
 
     last: dict[str, float]
-    best: dict[str, tuple[float, int]]
+    last_step: int = 0
+    best: tuple[float, ...] | None = None
+    best_step: int = 0
     count: int = 0
     num_items: int | None = None
 
@@ -32,12 +34,19 @@ class TerminalLines(Tracker):
         if_stopped: a line at the end of the summary of a run that stopped before its last step.
         earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
             steps before the first evaluation count for what is the best.
+        earlier_seconds: how long the run has taken before it was started again.
     """
 
     def __init__(
-        self, rates: Sequence[str] = (), use: str = "", if_stopped: str = "", earlier: Sequence[Record] = ()
+        self,
+        rates: Sequence[str] = (),
+        use: str = "",
+        if_stopped: str = "",
+        earlier: Sequence[Record] = (),
+        earlier_seconds: float = 0.0,
     ) -> None:
         self._rates, self._use, self._if_stopped, self._earlier = rates, use, if_stopped, earlier
+        self._earlier_seconds = earlier_seconds
         self._total_steps: int | None = None
         self._sets: dict[str, _Set] = {}
         self._model: Record | None = None
@@ -75,20 +84,24 @@ class TerminalLines(Tracker):
         )
 
     def _note(self, record: Record) -> None:
-        """Keep the numbers of an evaluation, and those that are the best so far: the lowest."""
+        """Keep the numbers of an evaluation, and see whether it is the best so far: the one with the lowest rate."""
         about = ("step", "num_items", "seconds")
         values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
         if record["set"] not in self._sets:
             self._recall(record["set"], record["step"])
         found = self._sets[record["set"]]
-        found.last, found.num_items, found.count = values, record.get("num_items"), found.count + 1
-        for name, value in values.items():
-            if math.isfinite(value) and (name not in found.best or value < found.best[name][0]):
-                found.best[name] = (value, record["step"])
+        found.last, found.last_step, found.count = values, record["step"], found.count + 1
+        found.num_items = record.get("num_items")
+        # Of equal rates the other rate decides, then the loss; at step 0 nothing is trained yet. What keeps the best
+        # model ranks in the same way.
+        numbers = [values[name] for name in (*self._rates, "loss") if name in values]
+        rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
+        if found.last_step and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
+            found.best, found.best_step = rank, found.last_step
 
     def _recall(self, name: str, step: int) -> None:
         """Begin with what the run knew of a set before this step."""
-        self._sets[name] = _Set({}, {})
+        self._sets[name] = _Set({})
         for each in self._earlier:
             if each["step"] < step and each["kind"] == "model":
                 self._model = self._model or each
@@ -105,14 +118,20 @@ class TerminalLines(Tracker):
 
     def _rate(self, found: _Set, rate: str, with_best: bool) -> str:
         text = f"{rate.upper()} {percent(found.last[rate])}"
-        if not with_best or rate not in found.best or found.count == 1:
+        if not with_best or found.best is None or found.count == 1:
             return text
-        value, step = found.best[rate]
-        return f"{text} (best)" if value == found.last[rate] else f"{text} (best {percent(value)} at {step})"
+        if found.best_step == found.last_step:
+            return f"{text} (best)"
+        value = found.best[0]
+        how = "ties best" if value == found.last[rate] else f"best {percent(value)}"
+        return f"{text} ({how} at {found.best_step})"
 
     def _summary(self, record: Record) -> list[str]:
         counts = ", ".join(f"{record[each]} {each}{'' if record[each] == 1 else 's'}" for each in ("step", "epoch"))
-        done = f"{counts} in {duration_text(record['seconds'])}"
+        seconds = record["seconds"]
+        done = f"{counts} in {duration_text(self._earlier_seconds + seconds)}"
+        if self._earlier_seconds:
+            done += f" ({duration_text(seconds)} of it since the last start)"
         lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
         lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
         if self._checkpoint is not None:

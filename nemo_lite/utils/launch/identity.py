@@ -41,7 +41,8 @@ class ProcessInfo:
         launcher: whose variables were read: ``pytorch``, ``slurm`` or ``mpi``.
         master: host and port where the ranks meet.
         agent_hosts_store: the launcher's agent serves the store there; else rank 0 has to.
-        restart_count: how often the launcher has restarted all ranks.
+        run_id: what the launcher calls the run: the same for all of its processes, and after a restart; "" if it does
+            not say.
     """
 
     rank: int
@@ -52,7 +53,7 @@ class ProcessInfo:
     launcher: str
     master: tuple[str, int]
     agent_hosts_store: bool = False
-    restart_count: int = 0
+    run_id: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -109,8 +110,15 @@ def who_am_i(
         found.name,
         _master(found, given_address, several, environ),
         agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        restart_count=number_in(("TORCHELASTIC_RESTART_COUNT",), environ) or 0,
+        run_id=_run_id(found, environ),
     )
+
+
+def _run_id(launcher: Launcher, environ: Mapping[str, str]) -> str:
+    found = environ.get(first_set(launcher.run_id, environ) or "", "")
+    step = environ.get(first_set(SLURM_STEP_ID, environ) or "") if launcher is SLURM else None
+    # torchrun calls each run "none" that was given no --rdzv-id.
+    return "" if found == "none" else f"{found}.{step}" if found and step else found
 
 
 def _check_alone(options: Mapping[str, int | str | None], init_method: str | None, environ: Mapping[str, str]) -> None:

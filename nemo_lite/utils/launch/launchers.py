@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from nemo_lite.errors import UsageError
@@ -45,7 +45,15 @@ class Launcher:
         return names
 
 
-TORCH = Launcher("pytorch", ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",), ("GROUP_WORLD_SIZE",))
+TORCH = Launcher(
+    "pytorch",
+    ("RANK",),
+    ("WORLD_SIZE",),
+    ("LOCAL_RANK",),
+    ("LOCAL_WORLD_SIZE",),
+    ("GROUP_WORLD_SIZE",),
+    ("TORCHELASTIC_RUN_ID",),
+)
 SLURM = Launcher(
     "slurm",
     ("SLURM_PROCID",),
@@ -126,20 +134,16 @@ def rank_in(environ: Mapping[str, str]) -> int:
     return 0
 
 
-def restart_warning(environ: Mapping[str, str] = os.environ) -> str | None:
-    """A warning where torchrun was started so that restarts are known to fail, else ``None``.
+def forget_launcher(environ: MutableMapping[str, str] = os.environ) -> str | None:
+    """For ``--launcher none``: take the rank out of the environment, which the log and other packages read, too.
 
-    Restarted ranks must not find what the failed ones left in the store. With the static and ``--standalone``
-    rendezvous, and with c10d by default, the agent's store outlives them.
+    Returns:
+        A line that says what is ignored; ``None`` where there is nothing.
     """
-    restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "")
-    if not _NUMBER.fullmatch(restarts) or not int(restarts) or environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
-    return (
-        f"--max-restarts={restarts} is not reliable as this run was started: restarted ranks meet in the store of the "
-        "failed ones. Start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend=c10d "
-        f"--rdzv-endpoint=HOST:PORT --max-restarts={restarts}, HOST:PORT being the first machine and a free port of it"
-    )
+    launchers = [TORCH, OPENMPI, HYDRA, *([SLURM] if _is_task_of_step(environ) else [])]
+    names = [name for launcher in launchers for number in NUMBERS for name in launcher.variables_for(number)]
+    said = " ".join(f"{name}={environ.pop(name)}" for name in names if environ.get(name))
+    return f"--launcher none: this process runs alone and ignores {said}" if said else None
 
 
 def launch_line(num_processes: int, argv: Sequence[str]) -> str:

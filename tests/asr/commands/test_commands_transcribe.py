@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 from toys.ranks import on_ranks
-from toys.tone_corpus import record, write_manifest
+from toys.tone_corpus import CONFIG, record, write_manifest
 from toys.tone_model import train_tones
 
+import nemo_asr
 from nemo_asr.commands.transcribe import file_names, main
 from nemo_asr.trained.card import describe
-from nemo_asr.trained.model import TrainedModel
+from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.transcription.transcript import Transcript
 from nemo_lite.cli import dispatch
 from nemo_lite.errors import CheckpointError, UsageError
@@ -99,6 +101,21 @@ def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):
     assert (talks / "one.vtt").read_text().endswith("\ncab\n")
 
 
+def test_a_model_that_hears_nothing_says_so_once(talks, tmp_path, capsys):
+    (tmp_path / "tones.yaml").write_text(CONFIG)
+    recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
+    modules = recipe.model()
+    with torch.no_grad():
+        weight, bias = trained_modules(modules)["JasperDecoderForCTC"].parameters()
+        weight.zero_()
+        bias[-1] = bias.abs().max() + 1.0  # of the blank
+    TrainedModel("deaf", recipe, modules, describe(recipe)).save(tmp_path / "deaf")
+    assert main([str(tmp_path / "deaf"), "talks", "--format", "srt", "--out", "subtitles", *CPU]) == 0
+    told = capsys.readouterr().err
+    names = "talks/a.wav, talks/b.mp3, talks/c.flac, ..."
+    assert told.count(f"nemo-lite transcribe: warning: the model heard nothing in 4 of 4 recordings: {names}\n") == 1
+
+
 def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     (talks / "talks/bad.wav").write_text("no audio")
     assert main([model, "talks/bad.wav", "talks/a.wav", "none.wav", *CPU]) == 1
@@ -153,12 +170,16 @@ def test_errors_are_one_line_and_exit_code_2_in_the_command(model, talks, capsys
         dispatch.main(["transcribe", model, "-"])
     assert stopped.value.code == 2
     remedy = "pipe the content of an audio file into the command, or name a file"
-    assert capsys.readouterr().err == f"UsageError: -: there is no audio on stdin: got 0 bytes; {remedy}\n"
+    told = "nemo-lite transcribe: error: -: there is no audio on stdin: got 0 bytes"
+    assert capsys.readouterr().err == f"{told}; {remedy}\n"
     with pytest.raises(SystemExit) as stopped:
         main([model, "a.wav", "--fromat", "srt"])
     assert stopped.value.code == 2
     told = "nemo-lite transcribe: error: unrecognized arguments: --fromat srt (did you mean --format?)\n"
     assert capsys.readouterr().err == told
+    with pytest.raises(SystemExit):
+        main([model, "a.wav", "--format", "jso"])
+    assert capsys.readouterr().err.endswith("(did you mean json?)\n")
 
 
 def _transcribe(arguments: list[str]) -> int:

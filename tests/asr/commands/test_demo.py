@@ -11,11 +11,11 @@ from nemo_lite.errors import UsageError
 def test_the_corpus_is_made_and_the_script_run_on_it(monkeypatch):
     calls = []
     monkeypatch.setattr(demo, "_NEEDED", ())
-    monkeypatch.setattr("nemo_asr.corpora.synth.main", lambda arguments: calls.append(arguments))
+    monkeypatch.setattr("nemo_asr.corpora.synth.main", lambda arguments, program: calls.append([*arguments, program]))
     monkeypatch.setattr(demo, "run_script", lambda *arguments: calls.append(arguments))
     demo.main(["--corpus", "c", "--num_epochs", "2"])
     arguments = ["--corpus", "c", "--work_dir", "runs/demo", "--num_epochs", "2"]
-    assert calls == [["c"], ("demo.py", "demo", arguments)]
+    assert calls == [["c", "nemo-lite demo"], ("demo.py", "demo", arguments)]
 
 
 def test_packages_that_are_missing_are_named_before_anything_is_made(monkeypatch):
@@ -23,5 +23,5 @@ def test_packages_that_are_missing_are_named_before_anything_is_made(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     with pytest.raises(UsageError) as caught:
         demo.main([])
-    expected = 'nemo-lite demo: packages are missing: matplotlib; pip install "nemo-lite[demo]"'
+    expected = 'packages are missing: matplotlib; pip install "nemo-lite[demo]"'
     assert str(caught.value) == expected

@@ -1,8 +1,10 @@
 """nemo-lite eval: models in front of the options."""
 
+import sys
+
 import pytest
 
-from nemo_asr.commands.eval import as_options
+from nemo_asr.commands.eval import as_options, main
 from nemo_lite.errors import UsageError
 
 
@@ -26,3 +28,12 @@ def test_models_that_are_not_compared_are_refused(given):
     wanted = r"cannot be evaluated together: got A B.*, wanted one model, or two and --compare"
     with pytest.raises(UsageError, match=wanted):
         as_options(given.split())
+
+
+def test_the_help_shows_the_models_in_front(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["nemo-lite", "eval"])
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out.startswith(
+        "usage: nemo-lite eval MODEL [MODEL_B --compare] --eval_datasets MANIFEST"
+    )

@@ -178,4 +178,6 @@ def test_the_command_line_says_what_was_made_and_reports_errors_in_one_line(corp
     with pytest.raises(SystemExit) as ended:
         aishell.main([str(out), str(out)])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"DataError: {out}: this is not the AISHELL-1 corpus")
+    assert capsys.readouterr().err.startswith(
+        f"python -m nemo_asr.corpora.aishell: error: {out}: this is not the AISHELL-1 corpus"
+    )

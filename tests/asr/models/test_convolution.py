@@ -1,11 +1,12 @@
-"""Convolutions over time: the fast CPU form against the plain one, lengths, masks, padding."""
+"""Convolutions over time: the fast CPU form against the plain one, masks, padding."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, is_time_major, masked, same_padding
+from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, same_padding
+from nemo_asr.models.frames import Frames, is_time_major
 from nemo_lite.errors import UsageError
 
 SHAPES = [  # channels, kernel, stride, dilation, frames
@@ -98,41 +99,26 @@ def test_an_even_kernel_is_refused():
         TimeConv1d(2, 2, 4)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(11, 1, 1), (11, 2, 1), (5, 3, 2), (1, 2, 1)])
-def test_lengths_stay_whole_numbers_and_count_the_frames_that_come_out(kernel, stride, dilation, dtype):
-    conv = MaskedConv1d(1, 1, kernel, stride=stride, dilation=dilation)
-    lengths = torch.arange(1, 40, dtype=dtype)
-    out = conv.output_lengths(lengths)
-    assert out.dtype == dtype
-    frames = [conv(torch.randn(1, 1, length), torch.tensor([length])).shape[2] for length in lengths.tolist()]
-    assert out.tolist() == frames
-
-
-def test_masking_removes_whatever_stands_behind_the_end():
-    x = torch.full((2, 3, 4), torch.nan)
-    x[0, :, :2] = 1.0
-    x[1] = 2.0
-    out = masked(x, torch.tensor([2, 4]))
-    assert out[0].tolist() == [[1, 1, 0, 0]] * 3
-    assert out[1].eq(2).all()
-
-
-@pytest.mark.parametrize("make", [lambda: MaskedConv1d(6, 6, 7, groups=6), lambda: MaskedConv1d(6, 5, 7, stride=2)])
-def test_a_masked_convolution_gives_the_same_bits_whatever_the_padding_holds(make):
-    conv, lengths = make().eval(), torch.tensor([13, 30])
-    clean = masked(torch.randn(2, 6, 30), lengths)
-    dirty = torch.where(clean == 0, torch.randn(2, 6, 30) * 100, clean)
-    valid = int(conv.output_lengths(lengths)[0])
-    assert (conv(clean, lengths) - conv(dirty, lengths))[0, :, :valid].abs().max() == 0.0
-    assert (conv.conv(clean) - conv.conv(dirty))[0, :, :valid].abs().max() > 1.0
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(7, 1, 1), (7, 2, 1), (5, 1, 3), (3, 2, 2)])
+def test_a_masked_depthwise_convolution_is_conv1d_between_two_masks_forward_and_backward(kernel, stride, dilation):
+    layer = MaskedConv1d(6, 6, kernel, stride=stride, dilation=dilation, groups=6).double()
+    frames = Frames(torch.tensor([13, 30, 1]))
+    x = frames.masked(torch.randn(3, 6, 30, dtype=torch.double)).requires_grad_()
+    after = frames.strided(stride)
+    mine, theirs = layer(x, after), after.masked(plain(layer.conv, x))
+    torch.testing.assert_close(mine, theirs)
+    direction = torch.randn_like(theirs)
+    given = direction.clone()
+    gradients = torch.autograd.grad(mine, (x, layer.conv.weight), given)
+    torch.testing.assert_close(gradients, torch.autograd.grad(theirs, (x, layer.conv.weight), direction))
+    assert given.equal(direction)
 
 
 def test_a_depthwise_convolution_of_an_utterance_is_the_same_bits_alone_and_padded_in_a_batch():
     conv, x = MaskedConv1d(32, 32, 11, groups=32), torch.randn(1, 32, 37)
-    batch = torch.randn(4, 32, 90)
+    batch, frames = torch.randn(4, 32, 90), Frames(torch.tensor([90, 80, 37, 50]))
     batch[2, :, :37] = x
-    alone, among = conv(x, torch.tensor([37])), conv(batch, torch.tensor([90, 80, 37, 50]))
+    alone, among = conv(x, Frames(torch.tensor([37]))), conv(frames.masked(batch), frames)
     assert (alone - among[2:3, :, :37]).abs().max() == 0.0
 
 

@@ -1,8 +1,14 @@
 """The encoder and decoders as neural modules: names of weights, sizes, ports, lengths, shapes, refusals."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
+from nemo_asr.models import frames
+from nemo_asr.models.convolution import MaskedConv1d
+from nemo_asr.models.frames import valid_frames
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.graph.shapes import symbol, written
@@ -98,6 +104,52 @@ def test_an_utterance_has_the_same_encoding_alone_and_padded_in_a_batch():
     batch[1, :, 33:] = 1000.0
     other, _ = encoder(audio_signal=batch, length=torch.tensor([61, 33, 50]))
     assert (other - among)[1, :, : length[0]].abs().max() == 0.0
+
+
+def plain(encoder, x, lengths):
+    """The encoder written with torch's own layers, a mask before each convolution."""
+
+    def run(layers, x, lengths):
+        for layer in layers:
+            if isinstance(layer, MaskedConv1d):
+                x = x.masked_fill((torch.arange(x.shape[2]) >= lengths[:, None])[:, None], 0)
+                x, lengths = nn.Conv1d.forward(layer.conv, x), (lengths - 1) // layer.stride[0] + 1
+            else:
+                x = nn.BatchNorm1d.forward(layer, x) if isinstance(layer, nn.BatchNorm1d) else layer(x)
+        return x, lengths
+
+    for block in encoder.encoder:
+        out, after = run(block.mconv, x, lengths)
+        x, lengths = block.mout(sum((run(branch, x, lengths)[0] for branch in block.res), start=out)), after
+    return x, lengths
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_an_encoder_equals_torch_s_own_layers_in_outputs_gradients_and_running_statistics(mode):
+    separable = {**SMALL, "separable": True, "dropout": 0.0}
+    blocks = [{**PROLOGUE, "dropout": 0.0}, separable, {**SMALL, "dropout": 0.0}, {**separable, "dilation": [2]}]
+    mine = JasperEncoder(blocks, "relu", 4).double()
+    for parameter in mine.parameters():
+        nn.init.normal_(parameter)
+    theirs = copy.deepcopy(mine)
+    x, lengths, results = torch.randn(3, 4, 41, dtype=torch.double), torch.tensor([41, 13, 30]), []
+    for encoder, forward in ((mine, JasperEncoder.forward), (theirs, plain)):
+        outputs, encoded = forward(getattr(encoder, mode)(), x, lengths)
+        outputs = outputs * (torch.arange(21) < encoded[:, None])[:, None]  # what lies behind them is undefined
+        (outputs * torch.arange(21)).sum().backward()
+        results.append([outputs, encoded, [p.grad for p in encoder.parameters()], encoder.state_dict()])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_mask_of_a_batch_is_made_once_for_each_frame_rate(device, monkeypatch):
+    made = []
+    monkeypatch.setattr(frames, "valid_frames", lambda lengths, n: made.append(n) or valid_frames(lengths, n))
+    keys = {**SMALL, "separable": True, "se": True}
+    encoder = JasperEncoder([PROLOGUE, keys, {**keys, "residual_dense": True}], "relu", 4).to(device)
+    x, lengths = torch.randn(2, 4, 40, device=device), torch.tensor([40, 21], device=device)
+    encoder(audio_signal=x, length=lengths)[0].sum().backward()
+    assert made == [40, 20]
 
 
 def test_residual_mode_of_one_block_stays_with_that_block():

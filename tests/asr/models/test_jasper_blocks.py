@@ -5,8 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.models.convolution import MaskedConv1d, is_time_major
-from nemo_asr.models.jasper_blocks import BatchNorm, GroupShuffle, JasperBlock, MaskedGroupNorm, make_normalization
+from nemo_asr.models.convolution import MaskedConv1d
+from nemo_asr.models.frames import Frames, is_time_major
+from nemo_asr.models.jasper_blocks import (
+    BatchNorm,
+    GroupShuffle,
+    JasperBlock,
+    MaskedGroupNorm,
+    activated,
+    make_normalization,
+)
 from nemo_asr.models.jasper_spec import JasperBlockSpec
 from nemo_lite.errors import UsageError
 
@@ -29,6 +37,17 @@ def time_major(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
+def frames_of(lengths):
+    return Frames(torch.tensor(lengths))
+
+
+def run(layer, x, lengths):
+    """The output of a block for inputs that hold anything behind the utterances, and its lengths."""
+    frames = frames_of(lengths)
+    outputs, frames = layer([frames.masked(x)], frames)
+    return outputs[-1], frames.lengths
+
+
 def test_batch_norm_is_that_of_torch_in_either_order_of_memory():
     mine, theirs, x = BatchNorm(5), nn.BatchNorm1d(5), torch.randn(4, 5, 9)
     for given in (x, time_major(x)):
@@ -41,15 +60,15 @@ def test_group_norm_over_full_utterances_is_that_of_torch():
     mine, x = MaskedGroupNorm(2, 6), torch.randn(3, 6, 10)
     nn.init.normal_(mine.weight)
     nn.init.normal_(mine.bias)
-    torch.testing.assert_close(mine(x, torch.full((3,), 10)), F.group_norm(x, 2, mine.weight, mine.bias))
-    torch.testing.assert_close(mine(x, None), F.group_norm(x, 2, mine.weight, mine.bias))
+    for frames in (frames_of([10, 10, 10]), Frames(torch.tensor([4, 10, 7]), is_masking=False)):
+        torch.testing.assert_close(mine(x, frames), F.group_norm(x, 2, mine.weight, mine.bias))
 
 
 def test_group_norm_does_not_see_padding():
     norm, x = MaskedGroupNorm(1, 6), torch.randn(2, 6, 20)
-    alone = norm(x[:1, :, :7], torch.tensor([7]))
-    torch.testing.assert_close(norm(x, torch.tensor([7, 20]))[:1, :, :7], alone)
-    assert not torch.allclose(norm(x, None)[:1, :, :7], alone, atol=1e-3)
+    alone = norm(x[:1, :, :7], frames_of([7]))
+    torch.testing.assert_close(norm(x, frames_of([7, 20]))[:1, :, :7], alone)
+    assert not torch.allclose(norm(x, frames_of([20, 20]))[:1, :, :7], alone, atol=1e-3)
 
 
 def test_group_shuffle_deals_the_channels_of_each_group_out():
@@ -77,8 +96,8 @@ VARIANTS = {
 def test_a_block_gives_an_utterance_the_same_output_alone_and_padded_in_a_batch(keys, normalization_mode):
     layer = block(normalization_mode=normalization_mode, **keys).double().eval()
     x = torch.randn(3, 6, 41, dtype=torch.double)
-    (alone,), alone_length = layer([x[1:2, :, :19]], torch.tensor([19]))
-    (among,), lengths = layer([x], torch.tensor([41, 19, 30]))
+    alone, alone_length = run(layer, x[1:2, :, :19], [19])
+    among, lengths = run(layer, x, [41, 19, 30])
     assert alone.shape[2] == alone_length == lengths[1]
     assert among.shape[2] == lengths[0]
     torch.testing.assert_close(among[1:2, :, : lengths[1]], alone)
@@ -86,31 +105,31 @@ def test_a_block_gives_an_utterance_the_same_output_alone_and_padded_in_a_batch(
 
 @pytest.mark.parametrize("keys", VARIANTS.values(), ids=VARIANTS.keys())
 def test_what_stands_in_the_padding_changes_no_bit_of_a_block_s_output(keys):
-    layer, lengths = block(**keys).eval(), torch.tensor([40, 23])
+    layer, lengths = block(**keys).eval(), [40, 23]
     x = torch.randn(2, 6, 40)
     other = x.clone()
     other[1, :, 23:] = torch.randn(6, 17) * 100
-    (first,), out_lengths = layer([x], lengths)
-    (second,), _ = layer([other], lengths)
+    first, out_lengths = run(layer, x, lengths)
+    second, _ = run(layer, other, lengths)
     assert (first - second)[1, :, : out_lengths[1]].abs().max() == 0.0
 
 
 def test_without_a_mask_padding_is_seen_but_lengths_are_right():
     layer, x = block(conv_mask=False, residual_mode="stride_add", stride=[2]).eval(), torch.randn(2, 6, 40)
-    (out,), lengths = layer([x], torch.tensor([40, 23]))
-    (alone,), _ = layer([x[1:, :, :23]], torch.tensor([23]))
-    assert lengths.tolist() == [10, 6]
+    (out,), frames = layer([x], Frames(torch.tensor([40, 23]), is_masking=False))
+    (alone,), _ = layer([x[1:, :, :23]], Frames(torch.tensor([23]), is_masking=False))
+    assert frames.lengths.tolist() == [10, 6]
     assert not torch.allclose(out[1:, :, :6], alone)
     assert "mconv.0.weight" in layer.state_dict()
 
 
 def test_a_separable_block_keeps_channels_innermost_in_memory():
-    (out,), _ = block(separable=True)([torch.randn(2, 6, 40)], torch.tensor([40, 23]))
+    out, _ = run(block(separable=True), torch.randn(2, 6, 40), [40, 23])
     assert is_time_major(out)
 
 
 def test_dense_blocks_add_the_inputs_of_all_dense_blocks_before():
-    layer, lengths = block(8, channels=[6, 8], residual_dense=True).eval(), torch.tensor([20])
+    layer, lengths = block(8, channels=[6, 8], residual_dense=True).eval(), frames_of([20])
     first, second = torch.randn(1, 6, 20), torch.randn(1, 8, 20)
     (kept, own, out), _ = layer([first, second], lengths)
     assert kept is first
@@ -126,7 +145,7 @@ def test_an_even_kernel_is_rounded_up_and_a_factor_scales_it_first():
         assert JasperBlockSpec(**{**BLOCK, "kernel": [kernel], "kernel_size_factor": factor}).kernel_size == wanted
     layer = block(kernel=[4])
     assert layer.mconv[0].conv.weight.shape == (8, 6, 5)
-    assert layer([torch.randn(1, 6, 30)], torch.tensor([30]))[0][0].shape == (1, 8, 30)
+    assert run(layer, torch.randn(1, 6, 30), [30])[0].shape == (1, 8, 30)
 
 
 @pytest.mark.parametrize(
@@ -163,3 +182,16 @@ def test_residuals_that_cannot_have_the_frames_of_the_output_are_refused(keys, c
 def test_norm_groups_that_do_not_divide_the_channels_are_refused():
     with pytest.raises(UsageError, match="norm_groups must divide the channels: got 3 for 8"):
         make_normalization("group", 8, 3, "JasperEncoder")
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU()], ids=["relu", "swish"])
+@pytest.mark.parametrize("order", [time_major, torch.clone])
+@pytest.mark.parametrize("num_summands", [1, 2, 3])
+def test_activated_is_the_masked_activation_of_the_sum_forward_and_backward(activation, order, num_summands):
+    summands = [order(torch.randn(2, 5, 9, dtype=torch.double)).requires_grad_() for _ in range(num_summands)]
+    frames = frames_of([9, 4])
+    mine, theirs = activated(activation, summands, frames), frames.masked(activation(sum(summands)))
+    torch.testing.assert_close(mine, theirs)
+    direction = torch.randn_like(mine)
+    gradients = torch.autograd.grad(mine, summands, direction)
+    torch.testing.assert_close(gradients, torch.autograd.grad(theirs, summands, direction))

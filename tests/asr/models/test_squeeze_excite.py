@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nemo_asr.models.frames import Frames
 from nemo_asr.models.squeeze_excite import SqueezeExcite
 from nemo_lite.errors import UnknownNameError
 
@@ -17,8 +18,8 @@ def test_squeeze_excite_over_full_utterances_is_pooling_and_interpolation(window
     scores = layer.fc(pooled.transpose(1, 2)).transpose(1, 2)
     if window > 0:
         scores = F.interpolate(scores, size=16, mode=mode)
-    torch.testing.assert_close(layer(x, None), x * torch.sigmoid(scores))
-    torch.testing.assert_close(layer(x, torch.tensor([16, 16])), x * torch.sigmoid(scores))
+    torch.testing.assert_close(layer(x, Frames(torch.tensor([3, 3]), is_masking=False)), x * torch.sigmoid(scores))
+    torch.testing.assert_close(layer(x, Frames(torch.tensor([16, 16]))), x * torch.sigmoid(scores))
 
 
 @pytest.mark.parametrize("window", [-1, 3, 40])
@@ -27,8 +28,8 @@ def test_squeeze_excite_over_full_utterances_is_pooling_and_interpolation(window
 def test_squeeze_excite_does_not_see_padding(window, mode, length):
     layer, x = SqueezeExcite(4, 2, window, mode).double(), torch.randn(3, 4, 60, dtype=torch.double)
     lengths = torch.tensor([60, length, 31])
-    alone = layer(x[1:2, :, :length], torch.tensor([length]))
-    torch.testing.assert_close(layer(x, lengths)[1:2, :, :length], alone)
+    alone = layer(x[1:2, :, :length], Frames(torch.tensor([length])))
+    torch.testing.assert_close(layer(x, Frames(lengths))[1:2, :, :length], alone)
 
 
 def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_own_frames():
@@ -36,7 +37,7 @@ def test_squeeze_excite_averages_an_utterance_shorter_than_its_window_over_its_o
     windowed.load_state_dict(whole.state_dict())
     x = torch.randn(2, 4, 20)
     for given in (x, x[:, :, :3]):
-        among, expected = (layer(given, torch.tensor([3, 1])) for layer in (windowed, whole))
+        among, expected = (layer(given, Frames(torch.tensor([3, 1]))) for layer in (windowed, whole))
         torch.testing.assert_close(among, expected)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import pytest
@@ -200,3 +201,21 @@ def test_among_equal_rates_the_other_rate_decides_then_the_loss(make, tmp_path):
         callback.on_step_end(state)
         kept.append(read_model(tmp_path / "model").card.step)
     assert kept == [1, 2, 3, 3, 3]
+
+
+def test_what_a_killed_run_left_is_swept_when_the_run_starts_again(make, tmp_path):
+    callback, state = make(), FakeState()
+    callback.on_action_start(state)
+    callback.on_epoch_start(state)
+    evaluate(state, callback, "dev", 1, wer=0.5)
+    callback.on_step_end(state)
+    folder = tmp_path / "model"
+    kept = {path.name for path in folder.iterdir()}
+    for name, content in (("JasperEncoder", b"other weights"), ("config", b"other: yes")):
+        end = "yaml" if name == "config" else "safetensors"
+        (folder / f"{name}-{hashlib.sha256(content).hexdigest()[:8]}.{end}").write_bytes(content)
+    (folder / ".JasperDecoderForCTC.safetensors").write_bytes(b"half")
+    (folder / "notes-01234567.yaml").write_text("of somebody else")
+    make().on_action_start(state)
+    assert {path.name for path in folder.iterdir()} == {*kept, "notes-01234567.yaml"}
+    read_model(folder)

@@ -372,7 +372,7 @@ def test_a_set_is_read_without_its_modules(tmp_path):
     state = {"step": 7, "epoch": 2}
     folder.save(modules, state, kind="STEP", number=7, keep=9, about=about, evaluations=rates)
     stored = read_checkpoint(tmp_path)
-    assert (stored.name, stored.step, stored.epoch) == (f"{tmp_path}/STEP-7", 7, 2)
+    assert (stored.name, stored.step, stored.epoch) == (f"{tmp_path}/checkpoint-STEP-7.json", 7, 2)
     assert (stored.about, stored.evaluations) == (about, rates)
     assert {name: sorted(tensors) for name, tensors in stored.weights.items()} == {
         "E": ["bias", "weight"],

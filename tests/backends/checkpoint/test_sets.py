@@ -22,14 +22,16 @@ def written(folder, **changes):
 
 def test_an_index_says_what_was_put_in(tmp_path):
     rates = [{"name": "dev-clean", "step": 5, "values": {"wer": 0.25}}]
-    found = read_index(written(tmp_path, evaluations=rates))
+    contract = {"arguments": {"lr": 0.5}}
+    found = read_index(written(tmp_path, evaluations=rates, contract=contract))
+    assert found.contract == contract
     assert (found.tag, found.step, found.epoch, found.modules) == ("STEP-5", 5, 1, ["E"])
     assert found.about == {"labels": ["a", "ж"]}
     assert found.evaluations == rates
 
 
 def test_an_index_of_before_about_and_rates_is_read(tmp_path):
-    found = read_index(written(tmp_path, about=None, evaluations=None, step=None, epoch=None))
+    found = read_index(written(tmp_path, about=None, evaluations=None, step=None, epoch=None, contract=None))
     assert found == CheckpointSet(tmp_path, "STEP", 5, 1, {"E-STEP-5.safetensors": 3}, "", {}, [], None, None)
 
 

@@ -12,7 +12,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from nemo_lite.backends.pytorch.data import Batch, Batching, DatasetLoader, Shard, plans
-from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
+from nemo_lite.backends.pytorch.data.seeds import reseeding, seed_all, seed_of
+
+
+def test_an_epoch_is_seeded_by_its_rank_and_number_or_not_at_all_without_a_base() -> None:
+    def drawn(base: int | None, rank: int, epoch: int) -> float:
+        seed_all(7)
+        reseeding(base, rank)(epoch)
+        return random.random()
+
+    assert len({drawn(*place) for place in ((None, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1))}) == 4
+    assert drawn(None, 0, 0) == drawn(None, 1, 5)
 
 
 def test_each_base_rank_worker_and_epoch_has_a_seed_of_its_own() -> None:

@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from toys.host_reads import HostReads
 from toys.ranks import results_of
 
 from nemo_asr.models.jasper_blocks import BatchNorm
 from nemo_lite import NeuralModuleFactory
-from nemo_lite.backends.pytorch.distributed.batchnorm import make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed import batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper
@@ -175,6 +177,57 @@ def test_half_types_keep_their_type_and_are_computed_in_float32() -> None:
         got = torch.cat([result[position] for result in results])
         assert got.dtype == torch.bfloat16
         assert torch.allclose(got.float(), wanted.float(), rtol=0.02, atol=0.02)
+
+
+def beside_a_filler() -> tuple[Tensor, Tensor]:
+    """Under autocast, a rank's batch is bfloat16, and what stands for a batch on a rank without one is float32."""
+    dist.init_process_group("gloo")
+    layer, x = nn.BatchNorm1d(3), data("1d").requires_grad_()
+    if dist.get_rank() == 0:
+        x = data("1d").bfloat16().requires_grad_()
+    with synced_batchnorm([layer], None), torch.autocast("cpu", torch.bfloat16):
+        with adding_nothing([layer]) if dist.get_rank() else contextlib.nullcontext():
+            y = layer(x)
+        y.float().pow(3).sum().mul(1.0 - dist.get_rank()).backward()
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+def test_a_filler_of_another_type_changes_nothing_for_the_rank_with_a_batch() -> None:
+    (output, gradient), (filler, of_filler) = results_of(2, beside_a_filler)
+    layer, x = nn.BatchNorm1d(3), data("1d").bfloat16().requires_grad_()
+    y = layer(x)
+    y.float().pow(3).sum().backward()
+    assert x.grad is not None
+    assert (output.dtype, gradient.dtype, filler.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    assert torch.allclose(output.float(), y.detach().float(), rtol=0.02, atol=0.02)
+    assert torch.allclose(gradient.float(), x.grad.float(), rtol=0.02, atol=0.02)
+    assert not of_filler.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_rows", [4, 0])
+def test_on_a_device_the_host_reads_nothing_and_all_ranks_send_one_type(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int, dtype: torch.dtype
+) -> None:
+    """On the meta device, which refuses to be read; torch's function reads the counts of all ranks at each layer."""
+
+    class Group:
+        def size(self) -> int:
+            return 2
+
+    sent: list[Tensor] = []
+    monkeypatch.setattr(dist, "all_gather", lambda of_all, own, group: sent.append(own))
+    monkeypatch.setattr(dist, "all_reduce", lambda sums, group: sent.append(sums))
+    layer = nn.BatchNorm1d(3, device="meta")
+    layer.__class__ = batchnorm._synced(nn.BatchNorm1d, Group())
+    x = torch.empty(num_rows, 3, 5, device="meta", dtype=dtype, requires_grad=True)
+    with HostReads() as reads:
+        y = layer(x)
+        y.sum().backward()
+    assert (y.dtype, reads.found) == (dtype, [])
+    assert x.grad is not None
+    assert [(each.dtype, each.shape) for each in sent] == [(torch.float64, (7,)), (torch.float64, (2, 3))]
 
 
 def in_groups() -> tuple[Tensor, list[str]]:

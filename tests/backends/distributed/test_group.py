@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import nullcontext
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 from toys.nets import BD, Mse, Net, Points
 from toys.ranks import on_ranks
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.distributed import group
 from nemo_lite.errors import DataError
 
 
@@ -35,6 +41,8 @@ class Trouble(nemo.NonTrainableNM):
                 raise DataError("the file is damaged", place="train.json:17")
             elif self.kind == "crashes":
                 raise ValueError("a bug")
+            elif self.kind == "reads":
+                raise RuntimeError("Error opening '/data/gloo/a.wav': connection reset")
         return x
 
 
@@ -49,13 +57,14 @@ def train(kind, on_rank, timeout):
 def test_a_killed_rank_is_named_by_the_others_within_10_seconds(dead):
     ends = on_ranks(3, train, "killed", dead, 30.0)
     assert ends[dead].code == -signal.SIGKILL
-    for rank, end in enumerate(ends):
-        if rank != dead:
-            assert end.code == 3
-            assert end.seconds < 15  # the start included
-            assert f"rank {dead} (" in end.err
-            assert "is gone" in end.err
-            assert "Traceback" not in end.err
+    others = [end for rank, end in enumerate(ends) if rank != dead]
+    assert [end.code for end in others] == [3, 3]
+    assert max(end.seconds for end in others) < 15  # the start included
+    # One report for the run, and a line from each other rank: no more.
+    report, short = sorted("".join(end.err for end in others).splitlines(), key=len, reverse=True)
+    assert f"] rank {dead} (" in report
+    assert "is gone: its process has ended" in report
+    assert short.endswith(f"] ends because of rank {dead}; another rank of this machine prints the report")
 
 
 def test_an_error_of_one_rank_ends_all_with_its_exit_code_and_its_text():
@@ -65,11 +74,24 @@ def test_an_error_of_one_rank_ends_all_with_its_exit_code_and_its_text():
     assert "stopped at step 3: DataError: train.json:17: the file is damaged" in first.err
 
 
-def test_a_bug_on_one_rank_ends_the_others_too():
-    first, second = on_ranks(2, train, "crashes", 1, 30.0)
-    assert second.code == 1
-    assert first.code == 1
-    assert "stopped at step 3: ValueError: a bug" in first.err
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("crashes", "ValueError: a bug"),
+        # Words of networks in it change nothing.
+        ("reads", "RuntimeError: Error opening '/data/gloo/a.wav': connection reset"),
+    ],
+)
+def test_a_bug_on_one_rank_prints_its_whole_traceback_there_once_and_ends_the_others_with_one_line(kind, text):
+    ends = on_ranks(3, train, kind, 1, 30.0)
+    assert [end.code for end in ends] == [1, 1, 1]
+    first, second, third = (end.err for end in ends)
+    assert second.count("Traceback (most recent call last)") == second.count(text) == 1
+    assert second.index(", in train") < second.index(", in forward") < second.index(text)
+    report, short = sorted((first, third), key=len, reverse=True)
+    assert report.endswith(f"stopped at step 3: {text}; see the end of that process' own output\n")
+    assert short.endswith("] ends because of rank 1; another rank of this machine prints the report\n")
+    assert report.count("\n") == short.count("\n") == 1
 
 
 def test_a_rank_that_hangs_is_named_with_its_step_and_node_within_the_timeout_and_10_seconds():
@@ -77,6 +99,32 @@ def test_a_rank_that_hangs_is_named_with_its_step_and_node_within_the_timeout_an
     ends = on_ranks(2, train, "hangs", 1, 3.0)
     assert time.perf_counter() - started < 3 + 10 + 5  # five for the start on a busy machine
     assert all(end.code not in (0, None) for end in ends)
-    told = ends[0].err
-    assert "hangs at step 3 in forward of trouble" in told
-    assert "rank 1 (" in told
+    told = ends[0].err + ends[1].err
+    assert told.count("hangs at step 3 in forward of trouble") == 1
+    assert "] rank 1 (" in told
+
+
+def test_groups_of_synced_batchnorm_wait_as_long_as_the_group_of_gradients(monkeypatch):
+    """On nccl ten seconds more, so that our report comes first. With stand-ins for torch's groups."""
+    waits = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **kwargs: waits.update(gradients=kwargs["timeout"]))
+    monkeypatch.setattr(dist, "new_group", lambda *args, **kwargs: None)
+    monkeypatch.setattr(group, "print_each_once", lambda: None)
+    monkeypatch.setattr(group, "check_equal_exchange", lambda *args: None)
+    monkeypatch.setattr(group, "make_groups", lambda size, of, timeout: waits.update(batchnorm=timeout))
+    ranks = group.ProcessGroup.__new__(group.ProcessGroup)
+    ranks.rank, ranks.world_size, ranks.device, ranks._groups = 0, 4, torch.device("cpu"), {}
+    ranks._monitor = SimpleNamespace(collective=lambda name: nullcontext(), is_asynchronous=False)
+    ranks._join(SimpleNamespace(set_timeout=lambda timeout: None), "nccl", timedelta(seconds=60))
+    monkeypatch.setattr(group, "synced_batchnorm", lambda modules, of: None)
+    ranks.synced_batchnorm([], 2)
+    assert waits == dict.fromkeys(("gradients", "batchnorm"), timedelta(seconds=70))
+    assert ranks._monitor.is_asynchronous
+
+
+@pytest.mark.parametrize(
+    ("timeout", "silence"), [(1.0, 6.0), (60.0, 6.0), (300.0, 30.0), (600.0, 60.0), (3600.0, 60.0)]
+)
+def test_the_limit_of_silence_follows_the_timeout(timeout, silence):
+    assert group.Patience(timeout_seconds=timeout).silence == silence
+    assert group.Patience(timeout_seconds=timeout, silence_seconds=9.0).silence == 9.0

@@ -11,7 +11,7 @@ from toys.nets import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.replica import DataParallel, _Sending
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches
 
 NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks
@@ -98,3 +98,13 @@ def test_a_broken_engine_is_caught_by_that_comparison(alone, twin):
     _, gradients = trajectory(results_of(2, train, 2, 20, twin))
     with pytest.raises(AssertionError):
         torch.testing.assert_close(gradients[0], alone[1][0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_whose_backward_ended_has_sent_its_gradients_and_one_that_raised_has_not():
+    sent = []
+    sending = _Sending(lambda: sent.append(1))
+    with sending:
+        pass
+    with pytest.raises(ZeroDivisionError), sending:
+        raise ZeroDivisionError
+    assert sent == [1]

@@ -1,5 +1,7 @@
 """Evaluation and inference: every item once, in data order, the same result on any number of ranks."""
 
+import weakref
+
 import pytest
 import torch
 from toys.nets import BD, Mse, Net, Points, made_factory, sharded_net
@@ -67,8 +69,14 @@ def infer(num_items, batch_size):
     words, ragged = Words()(x=x)
     values = factory.infer([words, ragged, x])
     inferred = factory.get_trainer().inferred
+    streamed = list(factory.infer_batches([words, ragged, x]))
+    again = factory.get_trainer().inferred
+    assert (again.items, again.digest) == (inferred.items, inferred.digest)
     if values is None:
+        assert streamed == []
         return None
+    assert [batch[0] for batch in streamed] == values[0]
+    assert all(map(torch.equal, (batch[2] for batch in streamed), values[2]))
     flat = [word for batch in values[0] for word in batch]
     return flat, [len(r) for r in values[1]], torch.cat(values[2]).tolist(), inferred.num_items, inferred.digest
 
@@ -81,6 +89,37 @@ def test_infer_gives_texts_and_ragged_tensors_in_data_order_on_the_first_rank():
     assert first[2] == Points(n=29).x.tolist()
     assert first[3:] == alone[3:]
     assert first[3] == 29
+
+
+class Probe(nemo.NonTrainableNM):
+    """Hands its input on, and counts the batches that are alive."""
+
+    input_ports = {"x": NeuralType("B D", VoidType())}
+    output_ports = {"y": NeuralType("B D", VoidType())}
+    alive = most = 0
+
+    def forward(self, x):
+        given = x.clone()
+        Probe.alive += 1
+        Probe.most = max(Probe.most, Probe.alive)
+        weakref.finalize(given, Probe.freed)
+        return given
+
+    @staticmethod
+    def freed():
+        Probe.alive -= 1
+
+
+def test_batch_by_batch_memory_holds_one_batch_and_nothing_runs_before_it_is_asked_for():
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    Probe.alive = Probe.most = 0
+    x, _ = Points(n=40, batch_size=4)()
+    batches = factory.infer_batches([Probe()(x=x)], offload_to_cpu=False)
+    assert Probe.most == 0
+    assert sum(len(y) for [y] in batches) == 40
+    assert Probe.most <= 2  # the consumer's, and the one that was just computed
+    factory.infer([Probe()(x=x)], offload_to_cpu=False)
+    assert Probe.most == 10  # the guard itself: a list keeps them all
 
 
 class StretchesLoader:

@@ -1,5 +1,7 @@
 """What the state of a run does for callbacks: checkpoints, resuming, stopping."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -123,3 +125,44 @@ def test_a_checkpoint_says_what_it_is_about_and_how_good_it_is(factory, tmp_path
         "digest": "abc",
         "seconds": 0.5,
     }
+
+
+def saved_in(folder, lr=0.02, max_steps=2, **settings):
+    made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, **settings)
+    net, loss = build()
+    params = {"lr": lr, "max_steps": max_steps}
+    made.train([loss], "sgd", params, callbacks=[nemo.CheckpointCallback(folder, step_freq=2)])
+    return net.fc.weight.detach().clone()
+
+
+def test_a_resumed_run_says_what_is_other_than_in_its_checkpoint_and_refuses_nothing(tmp_path, caplog):
+    saved_in(tmp_path)
+    caplog.clear()
+    saved_in(tmp_path, lr=0.5, max_steps=4, optimization_level="O1")
+    assert [line for line in caplog.messages if line.startswith("resuming with")] == [
+        "resuming with lr 0.5, the checkpoint was made with 0.02",
+        "resuming with max_steps 4, the checkpoint was made with 2",
+        "resuming with optimization_level O1, the checkpoint was made with O0",
+        "resuming with computes in torch.bfloat16, the checkpoint was made with torch.float32",
+    ]
+
+
+def test_a_checkpoint_of_before_contracts_is_resumed_without_a_word(tmp_path, caplog):
+    saved_in(tmp_path)
+    index = tmp_path / "checkpoint-STEP-2.json"
+    content = json.loads(index.read_text())
+    del content["contract"]
+    index.write_text(json.dumps(content))
+    caplog.clear()
+    saved_in(tmp_path, lr=0.5, max_steps=4)
+    assert not [line for line in caplog.messages if line.startswith("resuming with")]
+    assert (tmp_path / "checkpoint-STEP-4.json").is_file()
+
+
+def test_indexes_of_two_equal_runs_are_the_same_but_for_the_name_of_a_temporary_folder(tmp_path):
+    indexes = []
+    for name in ("one", "two"):
+        saved_in(tmp_path / name)
+        indexes.append(json.loads((tmp_path / name / "checkpoint-STEP-2.json").read_text()) | {"staged_in": ""})
+    assert indexes[0] == indexes[1]
+    assert indexes[0]["contract"]["arguments"]["lr"] == 0.02

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toys.interruptible import is_alive, started, stopped, wait_for
@@ -16,6 +18,7 @@ from toys.ranks import free_port, wait_all
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.backends.pytorch.engine.stopping import interruption_text
 from nemo_lite.errors import UsageError
 
 SCRIPT = Path(__file__).parents[2] / "toys" / "interruptible.py"
@@ -43,9 +46,10 @@ def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_pat
     assert end.code == code, end.err
     name = signal.Signals(number).name
     step = read_checkpoint(tmp_path / "checkpoints").step
-    assert f"{name}: stopping after this step; a second signal leaves at once" in end.err
-    saved = f"{tmp_path}/checkpoints/STEP-{step}"
-    assert f"{name}: stopped after {step} steps; saved {saved}. To go on, from the start of epoch " in end.err
+    assert f"{name}: stopping after this step; a second signal leaves at once" in end.out
+    saved = f"{tmp_path}/checkpoints/checkpoint-STEP-{step}.json"
+    assert f"{name}: stopped after {step} steps; saved {saved}. To go on, from the start of epoch " in end.out
+    assert (Path(saved).is_file(), "warning: " in end.err) == (True, False)
     assert f"STEP {step - 1}\n" in end.out
     assert f"STEP {step}\n" not in end.out
     assert "Traceback" not in end.out + end.err
@@ -71,7 +75,7 @@ def test_a_signal_before_training_says_that_nothing_was_saved(tmp_path):
 def test_a_signal_without_a_folder_says_that_nothing_was_saved(tmp_path):
     (end,) = stopped(started(tmp_path, "--step", 0.2), "STEP 1", signal.SIGTERM)
     assert end.code == 75
-    assert "nothing was saved: there is no CheckpointCallback that saves" in end.err
+    assert "nothing was saved: there is no CheckpointCallback that saves" in end.out
 
 
 def test_a_signal_in_an_evaluation_ends_it_and_saves(tmp_path):
@@ -79,7 +83,7 @@ def test_a_signal_in_an_evaluation_ends_it_and_saves(tmp_path):
     assert end.code == 75
     assert end.out.count("EVALUATING") in (1, 2)  # of 10 batches
     assert "EVALUATED" not in end.out
-    assert "stopped after 5 steps; saved" in end.err
+    assert "stopped after 5 steps; saved" in end.out
     assert read_checkpoint(tmp_path / "checkpoints").step == 5
 
 
@@ -87,7 +91,7 @@ def test_a_signal_while_saving_lets_it_finish(tmp_path):
     (end,) = stopped(started(tmp_path, "--folder", "--save", 0.5, "--epochs", 1), "SAVING", signal.SIGINT)
     assert end.code == 130
     assert read_checkpoint(tmp_path / "checkpoints").step == 7
-    assert "stopped after 7 steps; saved" in end.err
+    assert "stopped after 7 steps; saved" in end.out
 
 
 def test_a_second_signal_leaves_at_once_and_takes_the_workers_along(tmp_path):
@@ -113,7 +117,7 @@ def test_two_signals_of_one_moment_are_one(tmp_path):
         time.sleep(0.1)
     (end,) = wait_all(ranks)
     assert end.code == 75
-    assert "To go on" in end.err
+    assert "To go on" in end.out
 
 
 @pytest.mark.parametrize("at", ["STEP 2", "EVALUATING"])
@@ -124,9 +128,9 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(tmp_path, at):
     last = [[line for line in end.out.splitlines() if line.startswith("STEP")][-1] for end in ends]
     assert last[0] == last[1]
     assert read_checkpoint(tmp_path / "checkpoints").step == int(last[0].split()[1]) + 1
-    assert ends[0].err.count("SIGUSR1: stopped after") == 1
+    assert ends[0].out.count("SIGUSR1: stopped after") == 1
     assert "Traceback" not in ends[0].err + ends[1].err
-    assert "SIGUSR1" not in ends[1].err
+    assert "SIGUSR1" not in ends[1].out + ends[1].err
 
 
 @pytest.mark.slow
@@ -167,7 +171,9 @@ def test_a_loaded_run_that_is_over_says_how_to_go_on(factory, tmp_path):
 def test_a_run_that_is_started_again_in_its_own_folder_ends_well(factory, tmp_path, capsys):
     for _ in range(2):
         train(factory, tmp_path, total={"num_epochs": 2})
-    assert "There is nothing left to train: got 6 steps (2 epochs) done before" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "There is nothing left to train: got 6 steps (2 epochs) done before" in told.err
+    assert "going on at" not in told.out, "it does not"
 
 
 def test_a_schedule_that_is_over_is_refused(factory, tmp_path, capsys):
@@ -180,3 +186,18 @@ def test_a_schedule_that_is_over_is_refused(factory, tmp_path, capsys):
     train(factory, tmp_path / "a", total={"num_epochs": 3}, policy=policy)
     assert "The schedule is over" in capsys.readouterr().err
     train(factory, tmp_path / "c", total={"num_epochs": 4}, load_from=tmp_path / "a", policy=lambda lr, *_: lr)
+
+
+@pytest.mark.parametrize(
+    ("argv", "world_size", "told"),
+    [
+        (["nemo-lite train", "--max_steps", "9"], 1, "nemo-lite train --max_steps 9"),
+        ([__file__, "--max_steps", "9"], 1, shlex.join(sys.orig_argv)),
+        ([__file__, "--max_steps", "9"], 2, "the same command"),
+    ],
+)
+def test_the_command_that_goes_on_is_the_one_that_was_typed(argv, world_size, told, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", argv)
+    saved = {"saved": str(tmp_path / "checkpoint-STEP-3.json"), "loaded_from": str(tmp_path)}
+    state = SimpleNamespace(world_size=world_size, steps_done=3, steps_before=0, is_epoch_over=True, **saved)
+    assert interruption_text(state, signal.SIGINT).endswith(f"To go on: {told}")

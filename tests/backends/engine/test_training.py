@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from toys.device_verdict import use_device_verdict
 from toys.nets import Mse, Net, Points, Record, build, train
 from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
 from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.errors import NonFiniteLossError, UsageError
 
@@ -157,7 +159,7 @@ def test_the_epochs_order_of_shuffled_data_follows_from_the_seed():
     assert losses(1) != losses(2)
 
 
-def test_a_step_reads_one_number_from_the_device(factory):
+def test_a_step_on_the_cpu_reads_two_numbers(factory):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Reads(TorchDispatchMode):
@@ -170,8 +172,8 @@ def test_a_step_reads_one_number_from_the_device(factory):
     _, loss = build(Points(n=48, batch_size=4))
     with Reads() as reads:
         train(factory, [loss], batches_per_step=3, params={"num_epochs": 1})
-    # Four steps, each asking once whether its losses are finite, and the seed of the epoch's loader.
-    assert reads.count == 4 + 1
+    # Four steps, each asking whether its losses and its gradients are finite, and the seed of the epoch's loader.
+    assert reads.count == 4 * 2 + 1
 
 
 def with_a_bad_item(stop=False, most=25):
@@ -199,6 +201,42 @@ def test_all_ranks_stop_with_the_same_exit_code_when_it_is_too_much(arguments, t
     finished = on_ranks(2, with_a_bad_item, *arguments)
     assert [end.code for end in finished] == [2, 2]
     assert all(told in end.err and "NonFiniteLossError" in end.err for end in finished)
+
+
+class TaintedOnRank(Net):
+    """A net whose gradient is NaN at the third step of rank 0, with a finite loss."""
+
+    runs = 0
+
+    def forward(self, x):
+        out = super().forward(x)
+        self.runs += self.training
+        if self.runs == 3 and nemo.NeuralModuleFactory.get_default_factory().global_rank == 0:
+            out.register_hook(lambda gradient: gradient * float("nan"))
+        return out
+
+
+def with_a_bad_gradient(folder):
+    made, left = rank_factory(), []
+    for verdict in ("host", "device"):
+        if verdict == "device":
+            use_device_verdict(pytest.MonkeyPatch())
+        net = TaintedOnRank(norm=True, name="net")
+        checkpoints = nemo.CheckpointCallback(f"{folder}/{verdict}", step_freq=2)
+        left.append(train_net(made, net, Points(n=16, batch_size=2), [checkpoints], max_steps=4))
+    return left
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_reaches_no_weight_and_no_checkpoint(tmp_path):
+    finished = on_ranks(2, with_a_bad_gradient, str(tmp_path))
+    assert [end.code for end in finished] == [0, 0], finished[0].err + finished[1].err
+    (by_host, by_device), (others, others_by_device) = (end.result for end in finished)
+    assert by_host == by_device == others == others_by_device
+    assert torch.isfinite(torch.tensor(by_host["fc.weight"])).all()
+    for verdict in ("host", "device"):
+        weights = read_checkpoint(tmp_path / verdict).weights["net"]
+        assert weights["fc.weight"].tolist() == by_host["fc.weight"]
+    assert finished[0].err.count("the gradient of step 2 is not finite; the step is skipped") == 2
 
 
 def from_other_weights():
@@ -285,21 +323,8 @@ def with_other_sizes():
 def test_modules_of_different_sizes_are_named_before_their_weights_meet():
     finished = on_ranks(2, with_other_sizes)
     assert [end.code for end in finished] == [2, 2]
-    assert all("wide" in end.err and "differs: rank 0 has" in end.err for end in finished)
+    assert all("wide.width: rank 0 has 3, rank 1 has 4" in end.err for end in finished)
     assert all("Traceback" not in end.err for end in finished)
-
-
-def with_other_arguments():
-    made, net = rank_factory(), Net(name="net")
-    data = Points(n=16, batch_size=2 + 2 * made.global_rank)
-    train_net(made, net, data)
-
-
-def test_ranks_that_are_about_to_run_different_things_are_stopped_before_step_0():
-    finished = on_ranks(2, with_other_arguments)
-    assert [end.code for end in finished] == [2, 2]
-    assert all("points" in end.err and "differs: rank 0 has" in end.err for end in finished)
-    assert all(end.seconds < 10 for end in finished)
 
 
 def test_items_of_a_batch_without_positions_are_counted_by_its_first_value():

@@ -172,6 +172,7 @@ def test_the_names_stand_for_the_formulas_with_nemos_defaults():
 
     cases = {
         "sgd": (sgd, {}),
+        "fused_sgd": (sgd, {}),
         "adam": (adam(False), {"weight_decay": 0.1}),
         "fused_adam": (adam(True), {"weight_decay": 0.1}),
         "novograd": (novograd(0.02, 0.95, 0.25, 1e-8, 0.001), {"weight_decay": 0.001}),
@@ -303,11 +304,15 @@ def test_options_of_the_trainer_and_none_are_passed_over():
         "amp_min_loss_scale": 1,
         "betas": None,
     }
-    assert create_optimizer("adam", some_params(), {**params, "larc": False}).defaults["betas"] == (0.9, 0.999)
+    assert create_optimizer("adam", some_params(), {**params, "larc": False, "larc_eta": 0.1}).defaults["betas"] == (
+        0.9,
+        0.999,
+    )
 
 
 def test_every_name_of_the_command_line_is_known_and_fused_where_torch_can():
-    nemos = {"sgd", "adam", "fused_adam", "adam_w", "novograd", "fused_novograd", "lamb", "fused_lamb"}
+    nemos = {"sgd", "adam", "adam_w", "novograd", "lamb"}
+    nemos |= {f"fused_{name}" for name in ("adam", "lamb", "novograd", "sgd")}
     assert set(OPTIMIZERS) >= nemos
     for name in OPTIMIZERS:
         optimizer = create_optimizer(name, iter(some_params()), {"lr": 0.1, "weight_decay": 0.01})
@@ -349,7 +354,10 @@ def test_groups_have_options_of_their_own():
         ),
         ("adam", {"lr": 1, "betas": [0.9]}, UsageError, "betas of optimizer adam are out of range"),
         ("novograd", {"lr": 1, "luc": 3}, UsageError, "luc of optimizer novograd is not a truth value: got 3"),
-        ("sgd", {"lr": 1, "larc": True}, UsageError, "larc: there is no LARC.*leave it out"),
+        ("sgd", {"lr": 1, "larc": "yes"}, UsageError, "larc is not a truth value: got 'yes', wanted True or False"),
+        ("sgd", {"lr": 1, "larc": True, "larc_eta": 0}, UsageError, "larc_eta is out of range: got 0, wanted a number"),
+        ("sgd", {"lr": 1, "larc_eta": 0.1}, UsageError, "larc_eta has no effect without larc; give larc=True, or"),
+        ("sgd", {"lr": 1, "lacr": True}, UnknownNameError, r'parameter "lacr".*mean larc\?'),
     ],
 )
 def test_what_cannot_be_is_named(name, options, error, message):

@@ -8,27 +8,10 @@ import types
 from typing import Any
 
 import pytest
+from toys.recorded_run import record_run
 
-from nemo_lite.core.tracking import MlflowTracker, Trackers
+from nemo_lite.core.tracking import MlflowTracker
 from nemo_lite.errors import UsageError
-
-TRAIN = {
-    "loss": 0.5,
-    "lr": 0.1,
-    "amount_per_second": 5.0,
-    "amount_unit": "s",
-    "data_wait_share": 0.0,
-    "step_seconds": 2.0,
-}
-
-
-def run(*trackers, reason="finished"):
-    told = Trackers(trackers)
-    told.record("start", arguments={"lr": 0.1, "long": "x" * 9000}, precision="O0", world_size=1, total_steps=2)
-    told.record("train", step=1, epoch=1, **TRAIN)
-    told.record("evaluation", step=1, set="dev", wer=0.25, num_items=4, digest="ab", seconds=1.0)
-    told.record("end", step=2, epoch=1, seconds=3.0, reason=reason)
-    told.close()
 
 
 @pytest.fixture
@@ -46,7 +29,7 @@ def mlflow(monkeypatch):
 
 
 def test_a_run_has_parameters_steps_and_evaluations_and_ends(mlflow):
-    run(MlflowTracker("speech", "mine"))
+    record_run(MlflowTracker("speech", "mine"), long="x" * 9000)
     experiment, begun, (_, params), train, evaluated, ended = mlflow.calls
     assert (experiment, begun, ended) == (("experiment", "speech"), ("run", "mine"), ("end", "FINISHED"))
     assert params["arguments.lr"] == "0.1"
@@ -56,7 +39,7 @@ def test_a_run_has_parameters_steps_and_evaluations_and_ends(mlflow):
 
 
 def test_a_run_that_failed_ends_as_failed(mlflow):
-    run(MlflowTracker(), reason="failed")
+    record_run(MlflowTracker(), reason="failed")
     assert mlflow.calls[-1] == ("end", "FAILED")
 
 
@@ -74,7 +57,7 @@ def test_the_package_itself_stores_a_run_in_files(monkeypatch, tmp_path, capfd):
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(tmp_path.as_uri())
     try:
-        run(MlflowTracker("speech", "mine"))
+        record_run(MlflowTracker("speech", "mine"))
     finally:
         mlflow.set_tracking_uri(before)
     (stored,) = tmp_path.glob("*/*/metrics/dev/wer")

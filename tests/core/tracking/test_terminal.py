@@ -55,8 +55,22 @@ def test_each_set_has_a_best_of_its_own_and_the_first_of_equals_stays(told):
         evaluation(1, 0.2), evaluation(1, 0.5, "dev-other"), evaluation(2, 0.2), evaluation(2, 0.4, "dev-other")
     )
     assert lines[2:] == [
-        "dev-clean  WER 20.0 % (best)  CER 4.2 %  n=2703",
+        "dev-clean  WER 20.0 % (ties best at 1)  CER 4.2 %  n=2703",
         "dev-other  WER 40.0 % (best)  CER 4.2 %  n=2703",
+    ]
+
+
+def test_of_equal_rates_the_other_rate_and_the_loss_decide_as_for_the_best_model(told):
+    lines = told(evaluation(1, 0.2), evaluation(2, 0.2, cer=0.04), evaluation(3, 0.2, cer=0.04, loss=3.6))
+    assert [line.partition("WER ")[2] for line in lines[1:]] == [
+        "20.0 % (best)  CER 4.0 %  n=2703",
+        "20.0 % (ties best at 2)  CER 4.0 %  n=2703",
+    ]
+
+
+def test_the_duration_of_a_run_is_that_of_all_its_starts(told):
+    assert told(end(), earlier_seconds=3600.0) == [
+        "Done: 145 steps, 4 epochs in 1 h 4 min (4 min 10 s of it since the last start)"
     ]
 
 

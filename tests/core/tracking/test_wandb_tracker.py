@@ -7,32 +7,14 @@ import re
 import sys
 
 import pytest
+from toys.recorded_run import record_run
 
-from nemo_lite.core.tracking import Trackers, WandbTracker
+from nemo_lite.core.tracking import WandbTracker
 from nemo_lite.errors import UsageError
-
-TRAIN = {
-    "loss": 0.5,
-    "lr": 0.1,
-    "amount_per_second": 5.0,
-    "amount_unit": "s",
-    "data_wait_share": 0.0,
-    "step_seconds": 2.0,
-}
-
-
-def run(*trackers, reason="finished"):
-    told = Trackers(trackers)
-    told.record("start", arguments={"lr": 0.1}, precision="O0", world_size=1, total_steps=2)
-    told.record("train", step=1, epoch=1, **TRAIN)
-    told.record("evaluation", step=1, set="dev", wer=0.25, num_items=4, digest="ab", seconds=1.0)
-    told.record("checkpoint", step=2, epoch=1, path="x")
-    told.record("end", step=2, epoch=1, seconds=3.0, reason=reason)
-    told.close()
 
 
 def test_a_run_has_hyperparameters_steps_and_evaluations_and_ends(wandb, tmp_path):
-    run(WandbTracker("speech", "mine", tmp_path))
+    record_run(WandbTracker("speech", "mine", tmp_path))
     assert wandb.inits == [{"project": "speech", "name": "mine", "dir": str(tmp_path)}]
     assert wandb.hyperparameters == [{"arguments": {"lr": 0.1}, "precision": "O0", "world_size": 1, "total_steps": 2}]
     assert [(step, sorted(values)[0]) for step, values in wandb.logged] == [(1, "loss"), (1, "dev/seconds")]
@@ -41,13 +23,13 @@ def test_a_run_has_hyperparameters_steps_and_evaluations_and_ends(wandb, tmp_pat
 
 
 def test_a_run_that_failed_ends_as_failed(wandb):
-    run(WandbTracker(), reason="failed")
+    record_run(WandbTracker(), reason="failed")
     assert wandb.finished == [1]
 
 
 def test_a_run_that_the_script_has_begun_is_left_open(wandb):
     wandb.init(project="own")
-    run(WandbTracker("speech"))
+    record_run(WandbTracker("speech"))
     assert wandb.inits == [{"project": "own"}]
     assert wandb.finished == []
 
@@ -61,7 +43,7 @@ def test_a_missing_package_is_an_error_with_the_install_line(monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 def test_the_package_itself_takes_a_run_offline(monkeypatch, tmp_path, capfd):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run(WandbTracker("speech", "mine", tmp_path))
+    record_run(WandbTracker("speech", "mine", tmp_path))
     assert len([*tmp_path.glob("wandb/offline-run-*/*.wandb")]) == 1
     told = capfd.readouterr().err
     assert re.search(r"dev/wer\W+0\.25", told)

@@ -37,10 +37,16 @@ def test_torch_distributed_launch_says_the_local_rank_twice():
     )
 
 
-def test_a_restarted_worker_whose_agent_keeps_its_store_to_itself():
-    more = {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}
-    process = who_am_i(environ=torchrun(0, 0, **more))
-    assert (process.agent_hosts_store, process.restart_count) == (False, 2)
+def test_a_worker_whose_agent_keeps_its_store_to_itself():
+    process = who_am_i(environ=torchrun(0, 0, TORCHELASTIC_USE_AGENT_STORE="False"))
+    assert not process.agent_hosts_store
+
+
+def test_the_launchers_name_for_a_run():
+    assert who_am_i(environ=torchrun(0, 0, TORCHELASTIC_RUN_ID="jasper-1")).run_id == "jasper-1"
+    assert who_am_i(environ=torchrun(0, 0)).run_id == ""  # torchrun calls it "none"
+    assert who_am_i(environ=slurm_task(1, SLURM_STEP_ID="3", SLURM_STEPID="3")).run_id == "200505.3"
+    assert who_am_i(environ={**hydra(1), "MASTER_PORT": "1234"}).run_id == ""
 
 
 def test_machines_with_different_numbers_of_processes():
@@ -56,12 +62,12 @@ def test_a_virtual_local_rank_is_zero_on_all():
 
 def test_slurm_on_one_machine():
     process = who_am_i(environ=slurm_task(3, "gpu08", 1))
-    assert process == ProcessInfo(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", process.master[1]))
+    assert process == ProcessInfo(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", process.master[1]), run_id="200505.0")
 
 
 def test_slurm_on_two_machines():
     process = who_am_i(environ=slurm_task(5))
-    assert process == ProcessInfo(5, 8, 1, 4, 2, "slurm", ("gpu08", process.master[1]))
+    assert process == ProcessInfo(5, 8, 1, 4, 2, "slurm", ("gpu08", process.master[1]), run_id="200505.0")
 
 
 def test_slurm_machines_with_different_numbers_of_tasks():
@@ -122,7 +128,7 @@ def test_a_master_that_is_set_overrides_what_is_derived():
 
 def test_openmpi_on_one_machine():
     process = who_am_i(environ=openmpi(3))
-    assert process == ProcessInfo(3, 4, 3, 4, 1, "mpi", ("127.0.0.1", process.master[1]))
+    assert process == ProcessInfo(3, 4, 3, 4, 1, "mpi", ("127.0.0.1", process.master[1]), run_id="1234567890")
     assert {who_am_i(environ=openmpi(rank)).master for rank in range(4)} == {process.master}
     assert who_am_i(environ=openmpi(3, PMIX_NAMESPACE="prterun-node1-77@1")).master != process.master
 
@@ -131,7 +137,7 @@ def test_openmpi_on_two_machines_needs_the_master_only():
     told = refusal(openmpi(5, 8, 4))
     assert "mpi's variables do not say on which machine rank 0 is; set MASTER_ADDR to it, or give --init_" in told
     process = who_am_i(environ=openmpi(5, 8, 4, MASTER_ADDR="node1", MASTER_PORT="1234"))
-    assert process == ProcessInfo(5, 8, 1, 4, None, "mpi", ("node1", 1234))
+    assert process == ProcessInfo(5, 8, 1, 4, None, "mpi", ("node1", 1234), run_id="1234567890")
     assert who_am_i(environ=openmpi(5, 8, 4), init_method="tcp://node1:99").master == ("node1", 99)
 
 
@@ -258,7 +264,6 @@ def test_a_master_that_is_missing_is_named():
         ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE: is not a whole number from 1: got '0'"),
         ({"MASTER_PORT": "http"}, "MASTER_PORT: is not a whole number from 1: got 'http'"),
         ({"MASTER_PORT": "65536"}, "MASTER_PORT: is not a port: got 65536, wanted a number below 65536"),
-        ({"TORCHELASTIC_RESTART_COUNT": "x"}, "TORCHELASTIC_RESTART_COUNT: is not a whole number from 0"),
     ],
 )
 def test_a_value_out_of_range_is_one_line(wrong, told):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
 from nemo_lite.errors import UnknownNameError
-from nemo_lite.utils.launch import as_typed, launch_line, rank_in, restart_warning, who_am_i
+from nemo_lite.utils.launch import as_typed, forget_launcher, launch_line, rank_in, who_am_i
 
 
 @pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
@@ -97,6 +97,16 @@ def test_no_launcher_where_there_is_one_process_is_a_single_process():
     assert "none: got --init_method tcp://a:1" in refusal({}, launcher="none", init_method="tcp://a:1")
 
 
+def test_what_no_launcher_ignores_is_said_with_its_values_and_gone():
+    environ = {"RANK": "3", "LOCAL_RANK": "1", "PATH": "/bin"}
+    assert forget_launcher(environ) == "--launcher none: this process runs alone and ignores RANK=3 LOCAL_RANK=1"
+    assert environ == {"PATH": "/bin"}
+    assert forget_launcher(environ) is None
+    assert forget_launcher(slurm_task(0, "a", 1, 1)).endswith("SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_LOCALID=0")
+    # The variables of a batch script name no process of a step.
+    assert forget_launcher(slurm_batch()) is None
+
+
 @pytest.mark.parametrize(("launcher", "start"), [("mpi", "mpirun"), ("slurm", "srun")])
 def test_a_launcher_that_did_not_start_this_process_is_an_error(launcher, start):
     told = refusal({}, launcher=launcher)
@@ -111,19 +121,6 @@ def test_the_rank_of_the_log_is_that_of_the_process(environ):
 @given(st.dictionaries(st.sampled_from(["RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]), st.text()))
 def test_the_rank_of_the_log_never_raises(environ):
     assert rank_in(environ) >= 0
-
-
-def test_a_line_that_does_not_restart_is_warned_of():
-    assert restart_warning({}) is None
-    assert restart_warning(torchrun(0, 0)) is None
-    works = torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3", TORCHELASTIC_USE_AGENT_STORE="False")
-    assert restart_warning(works) is None
-    told = restart_warning(torchrun(0, 0, TORCHELASTIC_MAX_RESTARTS="3"))
-    assert told.startswith("--max-restarts=3 is not reliable")
-    line = (
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --max-restarts=3"
-    )
-    assert line in told
 
 
 def test_the_line_that_starts_all_is_quoted_for_a_shell():

@@ -116,6 +116,6 @@ def _tell(options: Any, sets: Sequence[ExaminedSet], findings: Sequence[Finding]
 
 def _make(corpus: str, arguments: Sequence[str]) -> int:
     if corpus not in CORPORA:
-        raise UnknownNameError("corpus", corpus, CORPORA, place="nemo-lite data make")
-    import_module(f"nemo_asr.corpora.{corpus}").main(arguments)
+        raise UnknownNameError("corpus", corpus, CORPORA)
+    import_module(f"nemo_asr.corpora.{corpus}").main(arguments, f"nemo-lite data make {corpus}")
     return 0

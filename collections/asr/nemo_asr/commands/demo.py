@@ -28,8 +28,8 @@ def main(arguments: Sequence[str]) -> None:
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
         remedy = 'pip install "nemo-lite[demo]"'
-        raise UsageError(f"packages are missing: {', '.join(missing)}", place=parser.prog, remedy=remedy)
-    synth.main([args.corpus, *_sizes(args.utterances)])
+        raise UsageError(f"packages are missing: {', '.join(missing)}", remedy=remedy)
+    synth.main([args.corpus, *_sizes(args.utterances)], parser.prog)
     epochs = () if args.num_epochs is None else ("--num_epochs", str(args.num_epochs))
     run_script("demo.py", "demo", ["--corpus", args.corpus, "--work_dir", args.work_dir, *epochs])
 

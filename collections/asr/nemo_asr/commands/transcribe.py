@@ -18,6 +18,7 @@ from nemo_lite import DeviceType, NeuralModuleFactory, logging
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
+from nemo_lite.utils.precision_options import add_precision_options, fold_precision
 
 PROGRAM = "nemo-lite transcribe"
 
@@ -28,13 +29,16 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0; 1 where some recordings could not be read, 2 where none could.
     """
-    args = _parser().parse_args(list(arguments))
+    parser = _parser()
+    args = parser.parse_args(list(arguments))
+    fold_precision(parser, args)
     with logging.patch_stdout_handler(sys.stderr):
         recordings = recordings_of(args.audio)
         _check_out(args, recordings)
         factory = NeuralModuleFactory(
             placement=None if args.placement is None else DeviceType[args.placement],
             optimization_level=args.amp_opt_level,
+            amp_dtype=args.amp_dtype,
             **launch_arguments(args),
         )
         model = load_model(args.model, factory=factory)
@@ -72,7 +76,7 @@ def _parser() -> LaunchedParser:
     add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
     placements = [device.name for device in DeviceType]
     add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
-    add("--amp_opt_level", choices=("O0", "O1"), help="float32 (O0) or mixed precision (O1, default on a GPU)")
+    add_precision_options(parser)
     import_help = "Python file with modules of your own, run first; may be given several times"
     add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
     return parser
@@ -87,7 +91,7 @@ def _check_out(args: Namespace, recordings: Sequence[Recording]) -> None:
     needs_folder = args.format in SUBTITLES and len(recordings) > 1
     if needs_folder and args.out is None:
         problem, got = f"{args.format} files of several recordings need a folder", f"{len(recordings)} recordings"
-        raise UsageError(problem, place=PROGRAM, got=got, remedy="give --out FOLDER")
+        raise UsageError(problem, got=got, remedy="give --out FOLDER")
     if args.out is not None:
         if not needs_folder:
             check_replaceable(args.out)
@@ -101,6 +105,11 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
         _write(args, result.transcripts, is_one=count + bad == 1)
     for position in sorted(result.faults):
         print(f"{PROGRAM}: error: {result.faults[position]}", file=sys.stderr)
+    silent = [each.name for each in result.transcripts if not each.words]
+    if silent:
+        some = f"{len(silent)} of {count} recording{'s' if count > 1 else ''}: {', '.join(silent[:3])}"
+        more = ", ..." if len(silent) > 3 else ""
+        print(f"{PROGRAM}: warning: the model heard nothing in {some}{more}", file=sys.stderr)
     if count:
         recordings = f"{count} recording{'s' if count > 1 else ''}" + (
             f" ({bad} more could not be read)" if bad else ""

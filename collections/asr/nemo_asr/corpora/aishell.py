@@ -173,16 +173,16 @@ def _summary(made: Made, root: Path) -> Iterator[str]:
     yield f"{made.config}: a model with {len(made.labels)} labels"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.aishell") -> None:
+    """The command line; ``program`` is what the user typed."""
     description = "Write manifests of AISHELL-1 and a configuration with its characters."
-    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.aishell", description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("source", help="data_aishell, or the archive of it (data_aishell.tgz)")
     parser.add_argument("out", help="folder to write to")
     config_help = "configuration whose labels are replaced: a file or a name (default: %(default)s)"
     parser.add_argument("--model_config", default=MODEL_CONFIG, help=config_help)
     options = parser.parse_args(argv)
-    with reported_to_user():
+    with reported_to_user(program):
         made = make(options.source, options.out, options.model_config)
         print(*_summary(made, Path(options.out)), sep="\n")
 

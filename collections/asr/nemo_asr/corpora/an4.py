@@ -130,14 +130,14 @@ def _samples(stem: Path, place: str) -> npt.NDArray[np.int16]:
     return np.asarray(samples)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.an4") -> None:
+    """The command line; ``program`` is what the user typed."""
     description = "Write the AN4 corpus as WAV files and manifests."
-    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.an4", description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--data_root", required=True, help="folder to write to")
     parser.add_argument("--source", help="the unpacked corpus or its archive (default: downloaded to the data root)")
     options = parser.parse_args(argv)
-    with reported_to_user():
+    with reported_to_user(program):
         for split, entries in make(options.data_root, options.source).items():
             print(describe(str(Path(options.data_root) / f"{split}_manifest.json"), entries))
 

@@ -105,17 +105,17 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
             }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.librispeech") -> None:
+    """The command line; ``program`` is what the user typed."""
     description = "Write manifests of LibriSpeech."
-    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.librispeech", description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--data_root", required=True, help="folder to write to")
     sets_help = "one or more sets, or ALL (default: dev_clean)"
     parser.add_argument("--data_sets", nargs="+", default=["dev_clean"], help=sets_help)
     parser.add_argument("--source", help="a folder with the sets, or the archive of one (default: downloaded)")
     options = parser.parse_args(argv)
     names = [name for text in options.data_sets for name in text.split(",") if name]
-    with reported_to_user():
+    with reported_to_user(program):
         for name in SETS if names == ["ALL"] else names:
             entries = make(options.data_root, name, options.source)
             print(describe(str(Path(options.data_root) / f"{name.replace('-', '_')}.json"), entries))

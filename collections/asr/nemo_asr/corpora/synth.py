@@ -216,17 +216,17 @@ def _summary(out: Path) -> Iterator[str]:
         yield describe(str(out / f"{name}.json"), entries)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
+def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.synth") -> None:
+    """The command line; ``program`` is what the user typed."""
     description = f"Make a corpus of synthetic speech over {len(VOCABULARY)} words, with manifests."
-    parser = argparse.ArgumentParser(prog="python -m nemo_asr.corpora.synth", description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("out", help="folder to make")
     for argument, meaning in _MEANINGS.items():
         default = getattr(Arguments, argument)
         parser.add_argument(f"--{argument}", type=int, default=default, help=f"{meaning} (default: %(default)s)")
     options = vars(parser.parse_args(argv))
     out = Path(options.pop("out")).expanduser()
-    with reported_to_user():
+    with reported_to_user(program):
         made = make(out, Arguments(**options))
         print("made" if made else "already there, complete", *_summary(out), sep="\n")
 

@@ -11,12 +11,12 @@ from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.audio.reading import MAX_SECONDS
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.file_durations import with_file_durations
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import check_limits
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data import Batching, CostWords
-from nemo_lite.utils.digests import digest_of
+from nemo_lite.utils.digests import Content, digest_of
 
 _WORDS = CostWords("max_batch_seconds", "utterance", " s", "raise it, or lower max_duration")
 
@@ -49,7 +49,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
         load_audio: False gives audio of no samples, for work on the texts.
         drop_last: in training, leave out the utterances that do not fill the last step.
         shuffle: in training, another order in each epoch.
-        num_workers: processes that load batches; 0 loads in this one.
+        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
         augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
         bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
         max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
@@ -60,7 +60,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
             ``en``: English; numbers, abbreviations and symbols become words, other letters ASCII. ``base``: any
             language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they are. Except with
             ``none`` texts take the case of the labels, where these have one case only.
-        pin_memory: page-locked tensors, which go to a GPU faster.
+        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: a duration that is not its file's, and a path that does not start at the manifest's folder, are
             errors.
         name: the module's name.
@@ -73,7 +73,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
 
     def __init__(
         self,
-        manifest_filepath: str | Sequence[str],
+        manifest_filepath: ManifestPaths,
         labels: Sequence[str],
         batch_size: int,
         sample_rate: int = 16000,
@@ -88,13 +88,13 @@ class AudioToTextDataLayer(SpeechDataLayer):
         load_audio: bool = True,
         drop_last: bool = False,
         shuffle: bool = True,
-        num_workers: int = 0,
+        num_workers: int | None = None,
         augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
         bucketing: bool = False,
         max_batch_seconds: float | None = None,
         max_corrupt: float | None = None,
         parser: str = "auto",
-        pin_memory: bool = False,
+        pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
     ) -> None:
@@ -126,6 +126,6 @@ class AudioToTextDataLayer(SpeechDataLayer):
         assert isinstance(self.utterances, Manifest)
         return self.utterances
 
-    def fingerprint(self) -> Mapping[str, str]:
+    def fingerprint(self) -> Mapping[str, Any]:
         """Also the durations: they follow from the audio files, which may differ between machines."""
-        return {**super().fingerprint(), f"durations of {self.name}": digest_of(self.durations.tobytes())}
+        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(self.durations.tobytes()))}

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ from nemo_asr.audio.reading import kind_unless_file
 from nemo_asr.data.manifest_lines import LineReader, LineRef, Source, scan
 from nemo_asr.data.utterances import Integers, Mask, Utterances, check_limits
 from nemo_lite.errors import DataError, did_you_mean
+
+# One path, several separated by commas, or a sequence of paths.
+ManifestPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class _Path(msgspec.Struct):
@@ -49,7 +53,7 @@ class Manifest(Utterances[LineRef]):
     @classmethod
     def open(
         cls,
-        paths: str | Sequence[str],
+        paths: ManifestPaths,
         *,
         min_duration: float | None = None,
         max_duration: float | None = None,
@@ -113,10 +117,10 @@ class Manifest(Utterances[LineRef]):
         )
 
 
-def _checked_paths(paths: str | Sequence[str]) -> list[str]:
+def _checked_paths(paths: ManifestPaths) -> list[str]:
     """Every path of the list, each an existing file."""
-    parts = paths.split(",") if isinstance(paths, str) else list(paths)
-    parts = [os.path.expanduser(part.strip()) for part in parts]
+    given = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
+    parts = [os.path.expanduser(os.fspath(part).strip()) for part in given]
     if not parts or not all(parts):
         problem = f'the list of manifests "{paths}" has an empty part'
         raise DataError(problem, remedy="write a.json,b.json with no comma at the end")

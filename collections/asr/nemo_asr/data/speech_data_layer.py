@@ -25,7 +25,7 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.digests import digest_of, digest_of_files
+from nemo_lite.utils.digests import Content, digest_of_files
 
 
 def speech_ports(sample_rate: int) -> Ports:
@@ -38,7 +38,26 @@ def speech_ports(sample_rate: int) -> Ports:
     }
 
 
-class SpeechDataLayer(DataLayerNM):
+class SpeechPorts(DataLayerNM):
+    """The ports and shapes of transcribed speech, without data. It stands for a data layer where no module runs."""
+
+    def __init__(self, sample_rate: int, name: str | None = None) -> None:
+        super().__init__(name)
+        self._sample_rate = sample_rate
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio and text of a batch, each with its lengths."""
+        return speech_ports(self._sample_rate)
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
+        batch = (symbol("B"),)
+        audio, text = (*batch, symbol("samples")), (*batch, symbol("U"))
+        return dict(zip(self.output_ports, (audio, batch, text, batch), strict=True))
+
+
+class SpeechDataLayer(SpeechPorts):
     """Transcribed speech: audio (B, T) at the sample rate, label ids (B, U), and their lengths (B,).
 
     A subclass gives the utterances. Its first argument says where they are. It shares the rest: reading, perturbing,
@@ -51,8 +70,8 @@ class SpeechDataLayer(DataLayerNM):
         batching: how utterances are gathered into batches.
         augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
         max_corrupt: see `budget_of`.
-        num_workers: processes that load batches; 0 loads in this one.
-        pin_memory: page-locked tensors, which go to a GPU faster.
+        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
+        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         name: the module's name.
 
     Raises:
@@ -73,12 +92,13 @@ class SpeechDataLayer(DataLayerNM):
         batching: Batching,
         augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
         max_corrupt: float | None = None,
-        num_workers: int = 0,
-        pin_memory: bool = False,
+        num_workers: int | None = None,
+        pin_memory: bool | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(name)
-        check_least(num_workers=(num_workers, 0))
+        super().__init__(reading.sample_rate, name)
+        if num_workers is not None:
+            check_least(num_workers=(num_workers, 0))
         if max_corrupt is not None and max_corrupt < 0:
             raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
@@ -93,17 +113,6 @@ class SpeechDataLayer(DataLayerNM):
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
             left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
             logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}")
-
-    @property
-    def output_ports(self) -> Ports:
-        """Audio and text of a batch, each with its lengths."""
-        return speech_ports(self._reading.sample_rate)
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Samples and labels, each with a name of its own: both are time axes, but not the same time."""
-        batch = (symbol("B"),)
-        audio, text = (*batch, symbol("samples")), (*batch, symbol("U"))
-        return dict(zip(self.output_ports, (audio, batch, text, batch), strict=True))
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -195,6 +204,7 @@ class SpeechDataLayer(DataLayerNM):
             account=self._account(training),
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
+            device=self._device,
         )
 
     def _refuse_nothing_left(self, shard: Shard) -> None:
@@ -222,20 +232,21 @@ class SpeechDataLayer(DataLayerNM):
     def _dataset(self, seed: int = 0) -> SpeechDataset[Any]:
         return SpeechDataset(self.utterances.reader, self._make_parser(), self._reading, self._augmentor, seed)
 
-    def fingerprint(self) -> Mapping[str, str]:
+    def fingerprint(self) -> Mapping[str, Any]:
         """The content of each file under its name, the vocabulary, and the other arguments; no folders.
 
         Manifests of noises and impulse responses count in the same way.
         """
-        source = source_argument(type(self))
-        arguments = {key: value for key, value in self.init_params.items() if key != source}
-        labels, augmentor = arguments.pop("labels", None), arguments.get("augmentor")
+        found = dict(super().fingerprint())
+        found.pop(f"{self.name}.{source_argument(type(self))}")
+        augmentor = found.get(f"{self.name}.augmentor")
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):
-            arguments["augmentor"] = {name: _with_paths(settings) for name, settings in augmentor.items()}
-            sounds = [s["manifest_path"] for s in arguments["augmentor"].values() if "manifest_path" in s]
+            with_paths = {name: _with_paths(settings) for name, settings in augmentor.items()}
+            found[f"{self.name}.augmentor"] = with_paths
+            sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
         files = digest_of_files([*self.utterances.paths, *sounds])
-        return {**files, f"labels of {self.name}": digest_of(labels), self.name: digest_of(arguments)}
+        return {**{name: Content(digest) for name, digest in files.items()}, **found}
 
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:

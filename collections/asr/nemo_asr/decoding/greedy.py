@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nemo_asr.models.convolution import valid_frames
+from nemo_asr.models.frames import valid_frames
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports

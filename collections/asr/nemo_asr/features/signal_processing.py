@@ -213,8 +213,9 @@ def power_spectra(
     """
     frames = extended.unfold(1, window.numel(), hop)
     for block in blocks(num_frames, extended.shape[0] * window.numel(), SPECTRUM_VALUES, extended.device):
-        spectrum = torch.fft.rfft(frames[:, block] * window)
-        yield block, spectrum.real.square() + spectrum.imag.square()
+        # Real and imaginary parts alternate in memory: squaring all at once is faster than one kind after the other.
+        squares = torch.view_as_real(torch.fft.rfft(frames[:, block] * window)).square()
+        yield block, squares[..., 0] + squares[..., 1]
 
 
 def blocks(number: int, num_values: int, limit: int, device: torch.device) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""1-D convolutions over time: same padding, lengths in whole numbers, masks, and a fast depthwise form on CPU.
+"""1-D convolutions over time with same padding, and a fast depthwise form on CPU.
 
 Weights keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K). No blocks, no normalisation, no ports in this file.
 
@@ -15,11 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
+from nemo_asr.models.frames import Frames, clear, is_time_major, runs_on_cpu
 from nemo_lite.errors import UsageError
-
-# Frames for which one small matrix product computes the gradient of all taps. Of 16, 32 and 64 it was the fastest for
-# 33 and 75 taps, and within a fifth of the fastest for 11.
-_SEGMENT = 32
 
 
 def same_padding(kernel_size: int, dilation: int) -> int:
@@ -31,21 +28,6 @@ def same_padding(kernel_size: int, dilation: int) -> int:
     if kernel_size % 2 == 0:
         raise UsageError("an even kernel has no same padding", got=str(kernel_size), wanted="an odd kernel size")
     return dilation * (kernel_size - 1) // 2
-
-
-def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
-    """(B, 1, T): True where a frame belongs to the utterance."""
-    return (torch.arange(num_frames, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
-
-
-def masked(x: Tensor, lengths: Tensor) -> Tensor:
-    """(B, C, T) with zeros in the frames behind each utterance."""
-    return torch.where(valid_frames(lengths, x.shape[2]), x, 0.0)
-
-
-def is_time_major(x: Tensor) -> bool:
-    """Whether (B, C, T) lies in memory as (B, T, C)."""
-    return x.transpose(1, 2).is_contiguous()
 
 
 class TimeConv1d(nn.Conv1d):
@@ -84,114 +66,112 @@ class TimeConv1d(nn.Conv1d):
         padding = same_padding(kernel_size, dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         self.heads = heads
-        self._is_depthwise = in_channels == out_channels == groups and not bias
+        self.is_depthwise = in_channels == out_channels == groups and not bias
         self._is_pointwise = kernel_size == stride == groups == 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C_in, T) -> (B, C_out, ceil(T / stride))."""
-        if self.heads == -1:
-            return self._convolve(x)
-        num_utterances, num_channels, num_frames = x.shape
-        convolved = self._convolve(x.reshape(-1, self.heads, num_frames))
-        return convolved.reshape(num_utterances, num_channels, -1)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames out for frames in, (B,) of whole numbers: floor((L + 2 p - d (k - 1) - 1) / s) + 1."""
-        span = self.dilation[0] * (self.kernel_size[0] - 1) + 1
-        return (lengths + 2 * int(self.padding[0]) - span) // self.stride[0] + 1
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        # Compilers and exporters are to see the plain convolution; halves have no fast kernel on most CPUs.
-        if x.device.type == "cpu" and self.weight.dtype.itemsize >= 4 and not torch.compiler.is_compiling():
-            if self._is_depthwise:
-                shape = (self.stride[0], int(self.padding[0]), self.dilation[0])
-                convolved: Tensor = _Depthwise.apply(x, self.weight, *shape)  # type: ignore[no-untyped-call]  # torch's
-                return convolved
+    def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
+        """(B, C_in, T) -> (B, C_out, U = ceil(T / stride)); given ``frames`` of U, with zeros behind each utterance."""
+        # Halves have no fast kernel on most CPUs.
+        if runs_on_cpu(x) and self.weight.dtype.itemsize >= 4:
+            if self.is_depthwise and self.heads == -1:
+                padding = None if frames is None else frames.padding(-(-x.shape[2] // self.stride[0]))
+                steps = self.stride[0], self.dilation[0]
+                out: Tensor = _Depthwise.apply(x, self.weight, padding, *steps)  # type: ignore[no-untyped-call]  # torch's
+                return out
             if self._is_pointwise and is_time_major(x):
-                return F.linear(x.transpose(1, 2), self.weight.squeeze(2), self.bias).transpose(1, 2)
-        return super().forward(x)
+                out = F.linear(x.transpose(1, 2), self.weight.squeeze(2), self.bias).transpose(1, 2)
+                return out if frames is None else frames.masked(out)
+        by_heads = x if self.heads == -1 else x.reshape(-1, self.heads, x.shape[2])
+        out = super().forward(by_heads)
+        out = out if self.heads == -1 else out.reshape(x.shape[0], x.shape[1], -1)
+        return out if frames is None else frames.masked(out)
 
 
 class MaskedConv1d(nn.Module):
-    """A :class:`TimeConv1d` (with its arguments) that does not see the padding behind an utterance."""
+    """A :class:`TimeConv1d` (with its arguments) that is not to see the padding behind an utterance.
+
+    Its input is zero there. So is the output of a depthwise one, which reaches beyond the end and which the pointwise
+    one behind it reads; that of a pointwise one is zero of itself.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.conv = TimeConv1d(*args, **kwargs)
+        self.stride = self.conv.stride
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """(B, C_in, T) and the valid frames (B,) of each utterance -> (B, C_out, ceil(T / stride))."""
-        convolved: Tensor = self.conv(masked(x, lengths))
-        return convolved
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """As :meth:`TimeConv1d.output_lengths`."""
-        return self.conv.output_lengths(lengths)
+    def forward(self, x: Tensor, frames: Frames) -> Tensor:
+        """(B, C_in, T), zero behind each utterance, and the frames of the output -> (B, C_out, ceil(T / stride))."""
+        out: Tensor = self.conv(x, frames if self.conv.is_depthwise else None)
+        return out
 
 
 class _Depthwise(torch.autograd.Function):
-    """Depthwise convolution on CPU, in float32 even under autocast.
+    """Depthwise convolution with same padding on CPU, in float32 even under autocast.
 
-    aten has a fast kernel for the output and for the gradient of the input where channels are the innermost axis, and
-    none for the gradient of the weights; that one is made of matrix products here.
+    oneDNN has fast kernels for the output with frames along the width of an image, and for the gradient of the weights
+    with frames along its height, where channels are the innermost axis and neither stride nor dilation is above 1.
     """
 
     @staticmethod
     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, dilation: int) -> Tensor:
-        x = _as_image(x)
-        ctx.shape = (stride, padding, dilation)
-        ctx.save_for_backward(x, weight)
-        window = (1, stride), (0, padding), (1, dilation)
-        return F.conv2d(x, weight.unsqueeze(2), None, *window, groups=x.shape[1]).squeeze(2)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None, stride: int, dilation: int) -> Tensor:
+        ctx.shape = (x.shape[2], stride, dilation)
+        phases = _phases(x.transpose(1, 2), dilation)
+        ctx.save_for_backward(phases, weight, padding)
+        if dilation == 1:
+            rows = _correlated(phases, weight, stride)
+        else:
+            rows = _joined(_correlated(phases, weight), dilation, x.shape[2])[:, ::stride].contiguous()
+        return clear(rows, padding).transpose(1, 2)
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), gradient = ctx.saved_tensors, _as_image(gradients[0])
-        stride, padding, dilation = ctx.shape
-        x_gradient = weight_gradient = None
+        (phases, weight, padding), gradient = ctx.saved_tensors, gradients[0].transpose(1, 2)
+        num_frames, stride, dilation = ctx.shape
+        if padding is not None and len(padding):
+            gradient = clear(gradient.clone(memory_format=torch.contiguous_format), padding)
+        if stride > 1:  # as if the frames between had been computed, and nobody had read them
+            of_some, (num_utterances, _, num_channels) = gradient, gradient.shape
+            gradient = of_some.new_zeros(num_utterances, num_frames, num_channels)
+            gradient[:, ::stride] = of_some
+        of_phases = _phases(gradient, dilation)
+        of_input = of_weight = None
         if ctx.needs_input_grad[0]:
-            # torch.nn.grad.conv2d_input would compute the same, but forgets that channels are innermost.
-            convolution = ((1, stride), (0, padding), (1, dilation), False, (0, 0), x.shape[1])
-            x_gradient, _, _ = torch.ops.aten.convolution_backward(
-                gradient, x, weight.unsqueeze(2), None, *convolution, (True, False, False)
-            )
-            x_gradient = x_gradient.squeeze(2)
+            of_input = _joined(_correlated(of_phases, weight.flip(2)), dilation, num_frames).transpose(1, 2)
         if ctx.needs_input_grad[1]:
-            weight_gradient = _weight_gradient(x, gradient, weight.shape[2], stride, padding, dilation)
-        return x_gradient, weight_gradient, None, None, None
+            of_weight = _weight_gradient(phases, of_phases, weight)
+        return of_input, of_weight, None, None, None
 
 
-def _as_image(x: Tensor) -> Tensor:
-    """(B, C, T) as (B, C, 1, T) with the channels innermost in memory."""
-    return x.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+def _phases(rows: Tensor, dilation: int) -> Tensor:
+    """(B, T, C) as contiguous (B * dilation, ceil(T / dilation), C): a frame's taps are its neighbours there."""
+    if dilation > 1:
+        num_utterances, num_frames, num_channels = rows.shape
+        padded = F.pad(rows, (0, 0, 0, -num_frames % dilation))
+        rows = padded.view(num_utterances, -1, dilation, num_channels).transpose(1, 2).flatten(0, 1)
+    return rows.contiguous()
 
 
-def _weight_gradient(x: Tensor, gradient: Tensor, num_taps: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """(C, 1, K): per channel and tap k, the sum over b and u of x[b, u*stride + k*dilation - padding] * gradient[b, u].
-
-    The outputs are cut into segments of N frames. For a segment, (window of x)^T (gradient) holds the product of every
-    pair of an input and an output frame; the sum over segments is one matrix product, and tap k is its k-th diagonal.
-    """
-    x, gradient = _channels_first(x), _channels_first(gradient)
-    num_channels, num_utterances, num_frames = x.shape
-    num_outputs = gradient.shape[2]
-    length = min(_SEGMENT, num_outputs)
-    num_segments = -(-num_outputs // length)
-    window = (length - 1) * stride + (num_taps - 1) * dilation + 1
-    padded = (num_segments - 1) * length * stride + window
-    x = F.pad(x, (padding, padded - num_frames - padding)).unfold(2, window, length * stride)
-    gradient = F.pad(gradient, (0, num_segments * length - num_outputs))
-    windows = x.reshape(num_channels, num_utterances * num_segments, window).transpose(1, 2)
-    pairs = torch.bmm(windows, gradient.reshape(num_channels, num_utterances * num_segments, length))
-    # pairs is (C, window, N); output frame n meets tap k in row n * stride + k * dilation.
-    strides = (window * length, dilation * length, stride * length + 1)
-    return pairs.as_strided((num_channels, num_taps, length), strides).sum(2).unsqueeze(1)
+def _joined(phases: Tensor, dilation: int, num_frames: int) -> Tensor:
+    """What :func:`_phases` took apart: (B, T, C)."""
+    if dilation == 1:
+        return phases
+    return phases.view(-1, dilation, *phases.shape[1:]).transpose(1, 2).flatten(1, 2)[:, :num_frames]
 
 
-def _channels_first(x: Tensor) -> Tensor:
-    """(B, C, 1, T), channels innermost in memory, as a new (C, B, T)."""
-    num_utterances, num_channels, _, num_frames = x.shape
-    rows = x.permute(0, 2, 3, 1).reshape(num_utterances * num_frames, num_channels)
-    return rows.t().contiguous().view(num_channels, num_utterances, num_frames)
+def _correlated(rows: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
+    """(B, T, C) and filters (C, 1, K) -> (B, ceil(T / stride), C)."""
+    image, padding = rows.unsqueeze(1).permute(0, 3, 1, 2), weight.shape[2] // 2
+    out = F.conv2d(image, weight.unsqueeze(2), None, (1, stride), (0, padding), groups=weight.shape[0])
+    return out.permute(0, 2, 3, 1).squeeze(1)
+
+
+def _weight_gradient(rows: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    """(C, 1, K): per channel and tap k, the sum over b and t of rows[b, t + k - K // 2] * gradient[b, t]."""
+    images = (each.unsqueeze(2).permute(0, 3, 1, 2) for each in (gradient, rows))
+    padding, num_channels = (weight.shape[2] // 2, 0), weight.shape[0]
+    convolution = ((1, 1), padding, (1, 1), False, (0, 0), num_channels, (False, True, False))
+    of_weight: Tensor = torch.ops.aten.convolution_backward(*images, weight.unsqueeze(3), None, *convolution)[1]
+    # Flat first: an axis of one element may have any stride, and DDP wants those of the weights.
+    return of_weight.flatten().view(weight.shape)

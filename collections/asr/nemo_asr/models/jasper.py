@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.arguments import look_up
-from nemo_asr.models.convolution import TimeConv1d, valid_frames
+from nemo_asr.models.convolution import TimeConv1d
+from nemo_asr.models.frames import Frames, valid_frames
 from nemo_asr.models.jasper_blocks import ACTIVATIONS, JasperBlock, init_weights
 from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, read_blocks
 from nemo_lite.backends.pytorch.nm import TrainableNM
@@ -78,7 +79,7 @@ class JasperEncoder(TrainableNM):
         super().__init__(name=name)
         if residual_mode not in RESIDUAL_MODES:
             raise UnknownNameError("residual_mode", residual_mode, RESIDUAL_MODES, place="JasperEncoder")
-        self._feat_in = feat_in * frame_splicing
+        self._feat_in, self._conv_mask = feat_in * frame_splicing, conv_mask
         settings = {
             "activation": look_up("activation", activation, ACTIVATIONS, "JasperEncoder")(),
             "normalization_mode": normalization_mode,
@@ -112,10 +113,11 @@ class JasperEncoder(TrainableNM):
 
         Frames of the output beyond the valid ones are undefined.
         """
-        block_inputs, lengths = [audio_signal], length.long()
+        frames = Frames(length.long(), self._conv_mask)
+        block_inputs = [frames.masked(audio_signal)]
         for block in self.encoder:
-            block_inputs, lengths = block(block_inputs, lengths)
-        return block_inputs[-1], lengths
+            block_inputs, frames = block(block_inputs, frames)
+        return block_inputs[-1], frames.lengths
 
 
 def _context_of(blocks: Iterable[JasperBlock]) -> int | None:

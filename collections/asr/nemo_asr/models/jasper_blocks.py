@@ -6,7 +6,7 @@ The names of their parameters are those of NeMo 0.x, so that its weights load. N
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.arguments import look_up
-from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, is_time_major, valid_frames
+from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d
+from nemo_asr.models.frames import Frames, clear, is_time_major, runs_on_cpu
 from nemo_asr.models.jasper_spec import JasperBlockSpec, ResidualMode
 from nemo_asr.models.squeeze_excite import SqueezeExcite
 from nemo_lite.errors import UsageError
@@ -50,7 +51,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T) -> (B, C, T)."""
-        if torch.compiler.is_compiling() or x.device.type != "cpu" or not is_time_major(x):
+        if not runs_on_cpu(x) or not is_time_major(x):
             return super().forward(x)
         rows = super().forward(x.transpose(1, 2).flatten(0, 1))
         return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
@@ -59,11 +60,11 @@ class BatchNorm(nn.BatchNorm1d):
 class MaskedGroupNorm(nn.GroupNorm):
     """``nn.GroupNorm`` whose mean and variance are those of the valid frames, so that padding does not change them."""
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, C, T) and valid frames (B,) -> (B, C, T); without lengths all frames are valid."""
-        if lengths is None:
+    def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
+        """(B, C, T) -> (B, C, T); without frames all are valid."""
+        if frames is None or not frames.is_masking:
             return super().forward(x)
-        valid = valid_frames(lengths, x.shape[2]).unsqueeze(1)
+        valid = frames.valid(x.shape[2]).unsqueeze(1)
         grouped = x.reshape(x.shape[0], self.num_groups, -1, x.shape[2])
         grouped = grouped.to(torch.promote_types(x.dtype, torch.float32))
         count = valid.sum((2, 3), keepdim=True).clamp(min=1) * grouped.shape[2]
@@ -95,6 +96,32 @@ def make_normalization(mode: str, num_channels: int, norm_groups: int, place: st
     if mode == "group" and (groups < 1 or num_channels % groups):
         raise UsageError("norm_groups must divide the channels", place=place, got=f"{norm_groups} for {num_channels}")
     return make(num_channels, groups)
+
+
+def activated(activation: nn.Module, summands: Sequence[Tensor], frames: Frames) -> Tensor:
+    """The activation of the sum of tensors (B, C, T), with zeros behind each utterance."""
+    if isinstance(activation, nn.ReLU) and all(runs_on_cpu(x) and is_time_major(x) for x in summands):
+        out: Tensor = _ReluOfSum.apply(frames.padding(summands[0].shape[2]), *summands)  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return frames.masked(activation(reduce(torch.add, summands)))
+
+
+class _ReluOfSum(torch.autograd.Function):
+    """:func:`activated` for ReLU over time-major memory on CPU: one tensor is written, and the only one kept."""
+
+    @staticmethod
+    def forward(ctx: Any, padding: Tensor | None, *summands: Tensor) -> Tensor:
+        out = reduce(torch.add, summands).relu_() if len(summands) > 1 else summands[0].relu()
+        clear(out.transpose(1, 2), padding)
+        ctx.save_for_backward(out)
+        ctx.num_summands = len(summands)
+        return out  # no view of another tensor: FSDP2 attaches its hook to what a block returns
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        gradient = torch.ops.aten.threshold_backward(gradients[0], out, 0)
+        return None, *[gradient] * ctx.num_summands
 
 
 class GroupShuffle(nn.Module):
@@ -147,7 +174,7 @@ class JasperBlock(nn.Module):
         self.stride = prod(strides)
         if spec.residual and self.stride > 1:
             _check_frames(mode, self.stride, bool(residual_channels), place)
-        self.conv_mask, self.is_dense, self.takes_maximum = conv_mask, bool(residual_channels), mode == "max"
+        self.is_dense, self.takes_maximum = bool(residual_channels), mode == "max"
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
         self.mconv = nn.ModuleList()
@@ -169,19 +196,22 @@ class JasperBlock(nn.Module):
         )
         self.mout = nn.Sequential(activation, nn.Dropout(spec.dropout))
 
-    def forward(self, inputs: list[Tensor], lengths: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Inputs (B, C, T), the last one the block's own and those before for dense residuals, and valid frames (B,).
+    def forward(self, inputs: list[Tensor], frames: Frames) -> tuple[list[Tensor], Frames]:
+        """Inputs (B, C, T), the last one the block's own and those before for dense residuals, zero behind utterances.
 
         Returns:
-            The inputs of the next block, and its valid frames, (B,) of whole numbers.
+            The inputs of the next block, zero behind utterances, and their frames.
         """
-        out, out_lengths = self._run(self.mconv, inputs[-1], lengths)
+        out, out_frames = self._run(self.mconv, inputs[-1], frames)
+        summands = [out]
         for branch, added in zip(self.res, inputs if self.is_dense else inputs[-1:], strict=False):
             assert isinstance(branch, nn.ModuleList)
-            residual, _ = self._run(branch, added, lengths)
-            out = torch.maximum(out, residual) if self.takes_maximum else out + residual
-        out = self.mout(out)
-        return ([*inputs, out] if self.is_dense else [out]), out_lengths
+            summands.append(self._run(branch, added, frames)[0])
+        if self.takes_maximum:
+            summands = [reduce(torch.maximum, summands)]
+        activation, dropout = self.mout
+        out = dropout(activated(activation, summands, out_frames))
+        return ([*inputs, out] if self.is_dense else [out]), out_frames
 
     @property
     def context_frames(self) -> int | None:
@@ -197,17 +227,18 @@ class JasperBlock(nn.Module):
                 frames_between *= convolution.stride[0]
         return total  # a residual has kernels of one frame
 
-    def _run(self, layers: Iterable[nn.Module], x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(self, layers: Iterable[nn.Module], x: Tensor, frames: Frames) -> tuple[Tensor, Frames]:
         for layer in layers:
-            if isinstance(layer, MaskedConv1d):
-                x, lengths = layer(x, lengths), layer.output_lengths(lengths)
-            elif isinstance(layer, TimeConv1d):
-                x, lengths = layer(x), layer.output_lengths(lengths)
+            if isinstance(layer, (MaskedConv1d, TimeConv1d)):
+                frames = frames.strided(layer.stride[0])
+                x = layer(x, frames)
             elif isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
-                x = layer(x, lengths if self.conv_mask else None)
+                x = layer(x, frames)
+            elif layer is self.mout[0]:
+                x = activated(layer, [x], frames)
             else:
                 x = layer(x)
-        return x, lengths
+        return x, frames
 
 
 def _convolutions(

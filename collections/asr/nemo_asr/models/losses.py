@@ -58,6 +58,8 @@ class CTCLossNM(LossNM):
 
     def _loss_function(self, log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor) -> Tensor:
         """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
+        # Nothing is read here: lengths stay where they are. The CUDA kernel of torch needs them on the host and waits
+        # for them; that of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
         losses = F.ctc_loss(
             log_probs.transpose(0, 1),
             targets.long(),

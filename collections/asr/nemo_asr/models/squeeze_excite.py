@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.arguments import look_up
-from nemo_asr.models.convolution import masked
+from nemo_asr.models.frames import Frames
 
 
 class SqueezeExcite(nn.Module):
@@ -43,14 +43,13 @@ class SqueezeExcite(nn.Module):
             nn.Linear(channels // reduction_ratio, channels, bias=False),
         )
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, C, T) and valid frames (B,) -> (B, C, T); without lengths all frames are valid."""
+    def forward(self, x: Tensor, frames: Frames) -> Tensor:
+        """(B, C, T) -> (B, C, T)."""
         num_frames = x.shape[2]
-        if lengths is None:
-            lengths = torch.full((x.shape[0],), num_frames, device=x.device)
+        if frames.is_masking:
+            lengths, x = frames.lengths.clamp(1, num_frames), frames.masked(x)
         else:
-            lengths = lengths.clamp(1, num_frames)
-            x = masked(x, lengths)
+            lengths = torch.full((x.shape[0],), num_frames, device=x.device)
         if self.context_window < 1:
             mean = x.sum(2, dtype=torch.promote_types(x.dtype, torch.float32)) / lengths.unsqueeze(1)
             return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)

@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nemo_asr.arguments import parameters_of, source_argument
-from nemo_asr.data.speech_data_layer import speech_ports
+from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.sections import MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
 from nemo_asr.text.parser import vocabulary
-from nemo_lite import DataLayerNM, NeuralModule, TrainableNM
+from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, check_call, shown
-from nemo_lite.core import AxisKind, Ports
+from nemo_lite.core import AxisKind
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError
 
 DEFAULT_SAMPLE_RATE = 16000
@@ -51,7 +51,7 @@ class ConnectionCheck:
     def _connect(self) -> None:
         preprocessor = self._parts.get("preprocessor")
         own_rate = preprocessor.params.get("sample_rate", self.sample_rate) if preprocessor else self.sample_rate
-        audio, text = signals_of(_DataStandIn(own_rate).connect())
+        audio, text = signals_of(SpeechPorts(own_rate, "data_layer").connect())
         features = self._connect_part("preprocessor", audio)
         self._connect_part("multiplier", features, text)
         self._connect_part("augmentation", features)
@@ -166,18 +166,6 @@ class ConnectionCheck:
             if key in params and value not in (None, params[key]):
                 return f"{_place_and_value(params, key)}, wanted {shown(value)}"
         return ""
-
-
-class _DataStandIn(DataLayerNM):
-    """Has the ports of a data layer of speech and no data."""
-
-    def __init__(self, sample_rate: int) -> None:
-        super().__init__("data_layer")
-        self._sample_rate = sample_rate
-
-    @property
-    def output_ports(self) -> Ports:
-        return speech_ports(self._sample_rate)
 
 
 def _model_keys(

@@ -38,7 +38,9 @@ class Recipe:
     _parts: Mapping[str, Part]
     _derived: Mapping[str, Mapping[str, Any]]
 
-    def data_layer(self, manifest: str | Sequence[str], training: bool, **overrides: Any) -> DataLayerNM:
+    def data_layer(
+        self, manifest: str | os.PathLike[str] | Sequence[str], training: bool, **overrides: Any
+    ) -> DataLayerNM:
         """A data layer over a manifest, with the arguments for training or for evaluation.
 
         Args:

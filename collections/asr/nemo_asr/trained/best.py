@@ -10,7 +10,7 @@ import msgspec
 
 from nemo_asr.recipe.wiring import Model
 from nemo_asr.trained.card import CARD, METRICS, ModelCard, Rate, read_card
-from nemo_asr.trained.folder import write_model
+from nemo_asr.trained.folder import sweep_model, write_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeMoCallback
 from nemo_lite.core.action_state import ActionState
@@ -58,6 +58,10 @@ class BestModelCallback(NeMoCallback):
         self._digests: dict[str, dict[str, str]] = {}
         self._forget()
 
+    def fingerprint(self) -> Mapping[str, object]:
+        """By which rate it ranks; folder and manifests are of rank 0's machine."""
+        return {"metric": self._metric}
+
     def _forget(self) -> None:
         """Nothing is known of the run that begins."""
         self._rates: dict[str, Rate] = {}
@@ -69,9 +73,9 @@ class BestModelCallback(NeMoCallback):
         self._goes_on = self._is_known = False
 
     def on_action_start(self, state: ActionState) -> None:
-        """See that the folder can be written to, what it holds, and take the manifests' digests."""
+        """See that the folder can be written to, what it holds, and take the manifests' digests; sweep it."""
         self._forget()
-        state.on_first(lambda: make_writable_folder(self._folder))
+        state.on_first(lambda: sweep_model(make_writable_folder(self._folder)))
         self._has_model, self._held = state.from_first(self._read_held)
         self._digests = state.on_first(self._digests_of_manifests) or {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import msgspec
 import torch
 
 import nemo_lite
-from nemo_asr.data.audio_files import audio_ports
+from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.recipe import Recipe
 from nemo_asr.recipe.wiring import connect
 from nemo_asr.transcription.windows import stride_of
-from nemo_lite import DataLayerNM
-from nemo_lite.core.ports import Ports
-from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import CheckpointError
 
 # Any: values of JSON.
@@ -124,23 +120,8 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 
 def frame_seconds(recipe: Recipe) -> float:
     """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell."""
-    log_probs = connect(recipe.model(with_weights=False), _AnyAudio(recipe.sample_rate)).log_probs
+    log_probs = connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).log_probs
     return round((stride_of(log_probs) or 0) / recipe.sample_rate, 6)
-
-
-class _AnyAudio(DataLayerNM):
-    """Stands for a data layer of recordings without texts."""
-
-    def __init__(self, sample_rate: int) -> None:
-        super().__init__("audio")
-        self._sample_rate = sample_rate
-
-    @property
-    def output_ports(self) -> Ports:
-        return audio_ports(self._sample_rate)
-
-    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
 
 
 def versions() -> dict[str, str]:

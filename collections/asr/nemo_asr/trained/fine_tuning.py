@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemo_asr.recipe.recipe import Recipe, recipe_from_text
 from nemo_asr.recipe.wiring import Model
@@ -17,6 +17,9 @@ from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
+
+if TYPE_CHECKING:
+    from nemo_lite import NeuralModuleFactory
 
 # Arguments of a preprocessor that do not change what a feature means.
 _OF_NO_MATTER = ("name", "dither", "pad_to", "pad_value", "stft_conv")
@@ -65,22 +68,28 @@ def init_from(
     return done
 
 
-def recipe_of(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def recipe_of(path: str | Path, overrides: Sequence[str] = (), *, factory: NeuralModuleFactory | None = None) -> Recipe:
     """The configuration that a trained model carries.
 
     Args:
         path: as :func:`init_from`.
         overrides: values that win over its own, as ``load_recipe`` takes them.
+        factory: where several ranks run: rank 0 reads, the others need not have the files.
 
     Raises:
         CheckpointError: there is no such model, or it carries none.
         ConfigError: the overrides do not fit.
     """
-    stored = read_model(path)
-    if not stored.config:
-        remedy = "give the one that it was trained with: --model_config"
-        raise CheckpointError("the checkpoint carries no configuration", place=stored.place, remedy=remedy)
-    return recipe_from_text(stored.config, _config_place(stored), overrides)
+
+    def read() -> tuple[str, str]:
+        stored = read_model(path)
+        if not stored.config:
+            remedy = "give the one that it was trained with: --model_config"
+            raise CheckpointError("the checkpoint carries no configuration", place=stored.place, remedy=remedy)
+        return stored.config, _config_place(stored)
+
+    text, place = factory.from_first(read) if factory else read()
+    return recipe_from_text(text, place, overrides)
 
 
 def _config_place(stored: StoredModel) -> str:

@@ -109,6 +109,16 @@ def write_model(folder: str | Path, card: ModelCard, config: str, staged: Mappin
     return card
 
 
+def sweep_model(folder: Path) -> None:
+    """Remove weights and configurations of ours that no card lists: of a run that was killed while it wrote them."""
+    listed = {each.name for each in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
+    for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml")]:
+        if file.name in listed:
+            continue
+        if file.name.startswith(".") or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
+            file.unlink(missing_ok=True)
+
+
 def about_checkpoint(card: ModelCard, config: str) -> dict[str, object]:
     """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
     return {"model": msgspec.to_builtins(card), "config": config}

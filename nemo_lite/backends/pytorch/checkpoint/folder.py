@@ -49,11 +49,13 @@ class Contents(NamedTuple):
         name: of the set, for messages.
         weights: the tensors of each module by its name.
         state: the training state; None when there is none.
+        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where it is not known.
     """
 
     name: str
     weights: Mapping[str, Mapping[str, Tensor]]
     state: TrainingState | None
+    contract: Mapping[str, Any]
 
     def fill(self, modules: Mapping[str, nn.Module]) -> None:
         """Copy the weights into the modules they were read for."""
@@ -105,6 +107,7 @@ class CheckpointFolder:
         best: Best | None = None,
         about: Mapping[str, Any] | None = None,
         evaluations: Sequence[Mapping[str, Any]] = (),
+        contract: Mapping[str, Any] | None = None,
     ) -> CheckpointSet:
         """Write one set, then delete those that are neither of the newest ``keep`` nor of the best.
 
@@ -119,6 +122,7 @@ class CheckpointFolder:
             best: which others stay.
             about: what readers want to know without the modules: configuration, labels; JSON.
             evaluations: results of evaluations known at this time; JSON.
+            contract: what the run is, for those that go on from it; JSON.
 
         Raises:
             UsageError: a name, number, ``keep`` or JSON that cannot be, or a folder or disk that cannot be written to.
@@ -138,7 +142,8 @@ class CheckpointFolder:
             if state is not None:
                 save_training_state(staging / f"{TRAINER}-{tag}.safetensors", state)
             done = {name: (state or {}).get(name) for name in ("step", "epoch")}
-            saved = self._commit(kind, number, staging, about=about or {}, evaluations=evaluations, **done)
+            notes = {"about": about or {}, "evaluations": evaluations, "contract": contract or {}}
+            saved = self._commit(kind, number, staging, **notes, **done)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
@@ -205,7 +210,7 @@ class CheckpointFolder:
         else:
             files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
         state = load_training_state(trainer) if trainer else None
-        return Contents(str(found or self.folder), _read_all(modules, files), state)
+        return Contents(str(found or self.folder), _read_all(modules, files), state, found.contract if found else {})
 
     def _commit(self, kind: Kind, number: int, staging: Path, **notes: Any) -> CheckpointSet:
         """Write the index: from here on the set counts, its files still in the staging folder."""

@@ -16,8 +16,8 @@ from nemo_lite.utils.helpers import parse_checkpoint_name
 # Any: what a user stores in an index is JSON.
 
 INDEX_FORMAT = "nemo_lite checkpoint"
-# "about", "evaluations", "step" and "epoch" came later and may be missing: programs that do not know them pass them
-# over, so the number is the same.
+# "about", "evaluations", "step", "epoch" and "contract" came later and may be missing: programs that do not know them
+# pass them over, so the number is the same.
 INDEX_VERSION = 1
 TRAINER = "trainer"
 
@@ -37,6 +37,7 @@ class CheckpointSet:
         evaluations: what is known of its weights' quality: for each evaluation its ``name``, ``step`` and ``values``.
         step: steps done; ``None`` where the index does not say.
         epoch: epochs done; ``None`` where the index does not say.
+        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where the index does not say.
     """
 
     folder: Path
@@ -49,9 +50,10 @@ class CheckpointSet:
     evaluations: Sequence[Mapping[str, Any]] = ()
     step: int | None = None
     epoch: int | None = None
+    contract: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.folder / self.tag}"
+        return str(self.index_path)
 
     @property
     def tag(self) -> str:
@@ -100,6 +102,7 @@ class CheckpointSet:
             "epoch": self.epoch,
             "evaluations": [dict(each) for each in self.evaluations],
             "about": dict(self.about),
+            "contract": dict(self.contract),
         }
         try:
             return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
@@ -168,7 +171,7 @@ def score_in(evaluations: Sequence[Mapping[str, Any]], step: int | None, best: B
 
 
 def _set_of(content: Mapping[str, Any], folder: Path) -> CheckpointSet:
-    about, evaluations = content.get("about"), content.get("evaluations")
+    about, evaluations, contract = (content.get(name) for name in ("about", "evaluations", "contract"))
     return CheckpointSet(
         folder,
         str(content["kind"]),
@@ -180,6 +183,7 @@ def _set_of(content: Mapping[str, Any], folder: Path) -> CheckpointSet:
         [each for each in evaluations if isinstance(each, dict)] if isinstance(evaluations, list) else [],
         content["step"] if isinstance(content.get("step"), int) else None,
         content["epoch"] if isinstance(content.get("epoch"), int) else None,
+        contract if isinstance(contract, dict) else {},
     )
 
 

@@ -29,7 +29,7 @@ Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
 # Items are sorted within pools of rounds. More rounds in a pool: less padding, but the same neighbours more often.
 # With n rounds in a pool the padding is roughly 60 % / n on durations as in LibriSpeech.
-_MIN_POOL_ROUNDS, _MAX_POOL_ROUNDS, _POOLS_PER_EPOCH = 32, 512, 4
+_MIN_POOL_ROUNDS, _MAX_POOL_ROUNDS, _POOLS_PER_EPOCH = 40, 512, 2
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
+from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
 from nemo_lite.interruption import leave_signals_to_parent
@@ -75,8 +76,9 @@ class PlannedLoader:
         training: requests name spare items, and a batch of which no item can be used is an error (other ranks wait at
             the same step). Otherwise such a batch does not come: its number is missing among those of the others.
         account: notes what every batch noticed.
-        num_workers: processes that read batches; with 0 they are read when asked for.
-        pin_memory: page-locked tensors, which go to a GPU faster.
+        num_workers: processes that read batches; with 0 they are read when asked for. None: what suits ``device``.
+        pin_memory: page-locked tensors, which go to a GPU faster. None: where ``device`` is one.
+        device: where the batches go; by default the CPU.
     """
 
     def __init__(
@@ -89,9 +91,12 @@ class PlannedLoader:
         refs_of: Callable[[Rows], Sequence[Any]] | None = None,
         training: bool = False,
         account: UnusableItems | None = None,
-        num_workers: int = 0,
-        pin_memory: bool = False,
+        num_workers: int | None = None,
+        pin_memory: bool | None = None,
+        device: torch.device | None = None,
     ) -> None:
+        device = device or torch.device("cpu")
+        num_workers = workers_for(device, num_workers)
         self._plan_of, self._port_names = lru_cache(maxsize=1)(plan_of), tuple(port_names)
         self._refs_of, self._training, self._account = refs_of, training, account
         self._sampler = EpochSampler()
@@ -102,7 +107,7 @@ class PlannedLoader:
             collate_fn=_as_it_is,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            pin_memory=pin_memory,
+            pin_memory=pins_memory_for(device, pin_memory),
             worker_init_fn=leave_signals_to_parent,
             generator=torch.Generator(),  # its own: the global one stays where the user left it
         )

@@ -10,7 +10,7 @@ seeds itself again at the first request of each pass.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -62,6 +62,16 @@ class SizedRequests(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Any]: ...
+
+
+def reseeding(base: int | None, rank: int) -> Callable[[int], None]:
+    """A function that seeds torch, NumPy and Python before an epoch, differently on each rank, for dropout.
+
+    Without a base it does nothing.
+    """
+    if base is None:
+        return lambda epoch: None
+    return lambda epoch: seed_all(seed_of(base, rank=rank, epoch=epoch))
 
 
 class EpochSampler:

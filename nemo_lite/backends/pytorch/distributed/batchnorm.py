@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules._functions import SyncBatchNorm as _OfTorch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_lite.errors import UsageError
@@ -68,7 +67,7 @@ def synced_batchnorm(modules: Iterable[nn.Module], group: dist.ProcessGroup | No
         group: the ranks; ``None``: all.
 
     Raises:
-        UsageError: (in ``forward``) the group has fewer than two values per channel.
+        UsageError: (in ``forward``, on CPUs) the group has fewer than two values per channel.
     """
     parts = dict.fromkeys(part for module in modules for part in module.modules())
     layers: list[nn.Module] = [part for part in parts if isinstance(part, _LAYERS)]
@@ -144,10 +143,6 @@ class _Synced(_BatchNorm):
     def _over_group(self, x: Tensor) -> Tensor:
         factor, group = self._count_batch(), self._synced_over
         running_mean, running_var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        if x.device.type != "cpu":
-            running = (running_mean, running_var, self.eps, factor)
-            normalised: Tensor = _OfTorch.apply(x, self.weight, self.bias, *running, group, group.size())  # type: ignore[no-untyped-call]  # torch's
-            return normalised
         y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, group)  # type: ignore[no-untyped-call]  # torch's
         if running_mean is not None and running_var is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), factor)
@@ -164,7 +159,11 @@ class _Synced(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Batch normalisation over a group of ranks on CPU, where torch has none. Also gives mean, variance and count."""
+    """Batch normalisation over a group of ranks. Also gives mean, variance and count.
+
+    torch's is for GPUs only. It waits for the device at each layer, to leave out ranks without values, and sends the
+    statistics of such a rank in another type than the others under autocast; here all are float64.
+    """
 
     @staticmethod
     def forward(
@@ -217,7 +216,8 @@ def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tenso
     gathered, num_channels = torch.stack(of_all), x.shape[1]
     means, sums, counts = gathered[:, :num_channels], gathered[:, num_channels:-1], gathered[:, -1:]
     count = counts.sum()
-    if count < 2:
+    # Elsewhere the host would wait for the device: there the result is not finite, and the step is left out.
+    if x.device.type == "cpu" and count < 2:
         raise UsageError(
             "batch normalisation needs at least two values per channel",
             got=f"{int(count)} on {group.size()} ranks",

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.core import backend
 
 T = TypeVar("T")
@@ -39,10 +40,20 @@ class Comm(backend.Comm, Protocol):
 
     ``gather``, ``rounds`` and ``share`` take tensors, numbers, texts, ``None``, and lists, tuples and dictionaries of
     them.
+
+    Attributes:
+        run_id: of the run, the same on all ranks; "" for a single process.
+        attempt_id: of this start of the run, likewise.
     """
+
+    run_id: str
+    attempt_id: str
 
     def replicate(self, module: nn.Module) -> Replica:
         """The module with rank 0's weights on all ranks, ready to train."""
+
+    def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give all ranks the values of rank 0, in place."""
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         """Shard the weights of modules among the ranks, in place; make optimizers afterwards."""
@@ -56,18 +67,14 @@ class Comm(backend.Comm, Protocol):
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over ``group_size`` ranks (0: all)."""
 
-    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
-        """Raise UsageError on all ranks when what they are about to run differs.
-
-        Args:
-            digests: gives a digest by a readable name for each thing that must be equal. Called only where needed.
-        """
-
     def random_seed(self) -> int | None:
         """A random number, the same on all ranks; ``None`` for a single process."""
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
+
+    def any_on_device(self, flag: torch.Tensor) -> None:
+        """Make a flag, 0 or 1, that of any rank, in place. It stays on its device: on a GPU the host does not wait."""
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each floating-point tensor its mean over the ranks, in place."""
@@ -112,6 +119,7 @@ class SingleProcess:
     rank = 0
     world_size = 1
     local_rank: int | None = None
+    run_id = attempt_id = ""
 
     def __init__(self) -> None:
         self._nothing = nullcontext()
@@ -119,6 +127,9 @@ class SingleProcess:
     def replicate(self, module: nn.Module) -> Replica:
         """The module itself."""
         return Alone(module)
+
+    def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Equal to itself."""
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         """The only shard is the whole."""
@@ -135,9 +146,6 @@ class SingleProcess:
         """Nothing to synchronise."""
         return self._nothing
 
-    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
-        """Nothing to compare."""
-
     def random_seed(self) -> int | None:
         """``None``."""
         return None
@@ -149,6 +157,9 @@ class SingleProcess:
     def all_agree(self, ok: bool) -> bool:
         """``ok``."""
         return ok
+
+    def any_on_device(self, flag: torch.Tensor) -> None:
+        """There is no other rank."""
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """They are their own mean."""
@@ -172,12 +183,16 @@ class SingleProcess:
         """What ``make`` gives."""
         return make()
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives."""
+        return make()
+
     def at_step(self, step: int | None) -> None:
         """No reports."""
 
     def guarded(self) -> AbstractContextManager[None]:
-        """No other ranks to tell."""
-        return self._nothing
+        """No other ranks to tell; a data worker that died is named."""
+        return dead_workers_named()
 
     def close(self) -> None:
         """Nothing to leave."""

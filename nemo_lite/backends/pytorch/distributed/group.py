@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -20,17 +21,21 @@ from torch.distributed import Store
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Replica
+from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange
+from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
-from nemo_lite.backends.pytorch.distributed.fingerprint import check_equal
-from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
+from nemo_lite.backends.pytorch.distributed.health import HealthMonitor, end_process, print_each_once, tell_now
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
-from nemo_lite.backends.pytorch.distributed.rendezvous import meet
+from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import ProcessInfo
 
 T = TypeVar("T")
+
+# How long torch's groups get to end after an error.
+_LEAVING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,18 @@ class Patience:
     Attributes:
         start_seconds: until all have joined.
         timeout_seconds: in a collective, for the slowest.
+        silence_seconds: for a heartbeat of a rank on another machine: so long may a link be down. By default a tenth of
+            ``timeout_seconds``, but from 6 to 60 seconds.
     """
 
     start_seconds: float = 60.0
     timeout_seconds: float = 600.0
+    silence_seconds: float | None = None
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a heartbeat after which a rank on another machine is gone."""
+        return min(max(self.timeout_seconds / 10, 6.0), 60.0) if self.silence_seconds is None else self.silence_seconds
 
 
 class _Links(NamedTuple):
@@ -87,8 +100,10 @@ class ProcessGroup:
         self.local_rank: int | None = info.local_rank
         patience = patience or Patience()
         meeting = meet(info, patience.start_seconds)
-        self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds)
-        self._is_closed = False
+        self.run_id, self.attempt_id = meeting.run_id, meeting.attempt_id
+        self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds, silence_seconds=patience.silence)
+        announce_failures_by(self._monitor.report_own_error)
+        self._is_closed = self._has_failed = False
         self._links: _Links | None = None
         self._has_sharded = False
         self._groups: dict[int, dist.ProcessGroup | None] = {}
@@ -106,16 +121,22 @@ class ProcessGroup:
         if on_gpu:
             torch.cuda.set_device(self.device)
         store.set_timeout(timeout)  # torch leaves a store that it is given with the timeout of the start
+        mine: Entries = {"dist_backend": self.backend, "dist_timeout": timeout.total_seconds()}
+        with self._monitor.collective("comparing how ranks exchange"):
+            check_equal_exchange(store, self.rank, self.world_size, mine)
+        self._monitor.is_asynchronous = self.backend == "nccl"
+        # nccl ends the process by itself: give our report, which names the rank to blame, time to come first.
+        of_device = timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout
         dist.init_process_group(
             self.backend,
             store=store,
             rank=self.rank,
             world_size=self.world_size,
-            # nccl ends the process by itself: give our report, which names the rank to blame, time to come first.
-            timeout=timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout,
+            timeout=of_device,
             device_id=self.device if on_gpu else None,
         )
-        self._timeout = timeout
+        print_each_once()  # after torch, which marks each line of a traceback with the rank
+        self._timeout, self._timeout_of_device = timeout, of_device
         group = dist.new_group(backend="gloo", timeout=timeout)
         self._links = _Links(group, Exchange(group, self.rank, self.world_size, mark=self._monitor.collective))
 
@@ -126,7 +147,15 @@ class ProcessGroup:
 
             return sharding.ShardedReplica(module)
         with self._together("making weights equal"):
-            return DataParallel(module, self.device)
+            return DataParallel(module, self.device, self._monitor.gradients_sent)
+
+    def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Broadcast each tensor of rank 0's."""
+        with self._together("making weights equal"), torch.no_grad():
+            for tensor in tensors:
+                sent = tensor.detach().contiguous()
+                dist.broadcast(sent, src=0)
+                tensor.copy_(sent)
 
     def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         """Shard the weights of modules among the ranks, in place."""
@@ -159,12 +188,8 @@ class ProcessGroup:
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
         if group_size not in self._groups:
-            self._groups[group_size] = make_groups(self.world_size, group_size, self._timeout)
+            self._groups[group_size] = make_groups(self.world_size, group_size, self._timeout_of_device)
         return synced_batchnorm(modules, self._groups[group_size])
-
-    def check_equal_start(self, digests: Callable[[], Mapping[str, str]]) -> None:
-        """Raise UsageError on all ranks where they are about to run different things."""
-        check_equal(self, digests())
 
     def random_seed(self) -> int | None:
         """A random number of rank 0's."""
@@ -181,6 +206,11 @@ class ProcessGroup:
     def all_agree(self, ok: bool) -> bool:
         """Whether ``ok`` holds on every rank."""
         return self.sum([float(not ok)]) == [0.0]
+
+    def any_on_device(self, flag: torch.Tensor) -> None:
+        """Make a flag that of any rank, by the group of the gradients."""
+        with self._together("verdict on the step"):
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each tensor its mean over the ranks, in place, all in one collective."""
@@ -215,6 +245,12 @@ class ProcessGroup:
         """What ``make`` gives on rank 0; ``None`` elsewhere."""
         return make() if self.rank == 0 else None
 
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives on rank 0, everywhere."""
+        value: Any = self.on_first(make)
+        shared: T = self.share(value)
+        return shared
+
     def at_step(self, step: int | None) -> None:
         """Reports name this step from now on. Rounds that rank 0 left early are ended first."""
         self._end_rounds()
@@ -235,17 +271,20 @@ class ProcessGroup:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """If the block raises: report the error to the other ranks, and leave the group.
+        """If the block raises: print the error, then report it to the other ranks; the group is of no use any more.
 
-        If it only follows from another rank's failure (e.g. "connection closed"), raise that rank's error instead.
+        If it only follows from another rank's failure (e.g. "connection closed"), raise that rank's error instead. The
+        group is left when the script ends: leaving may take long, and meanwhile a launcher may end this process.
         """
         try:
-            yield
-            self._end_rounds()
+            with dead_workers_named():
+                yield
+                self._end_rounds()
         except BaseException as error:
             cause = self._monitor.wait_for_cause(error)
+            tell_now(cause)
             self._monitor.report_own_error(cause)
-            self.close()
+            self._links, self._has_failed = None, True
             if cause is error:
                 raise
             raise cause from error
@@ -259,7 +298,20 @@ class ProcessGroup:
         self._links = None
         self._groups.clear()
         if dist.is_initialized():
+            self._destroy()
+
+    def _destroy(self) -> None:
+        """Leave torch's groups. After an error that may wait for ranks that are gone: then the process ends at once."""
+        if not self._has_failed:
             dist.destroy_process_group()
+            return
+        # nccl has to abort what it waits for; destroying would wait for it.
+        leave = dist.distributed_c10d._abort_process_group if self.backend == "nccl" else dist.destroy_process_group
+        leaving = threading.Thread(target=leave, daemon=True, name="leave the group")
+        leaving.start()
+        leaving.join(_LEAVING_SECONDS)
+        if leaving.is_alive():
+            end_process(self._monitor.exit_code)
 
     @property
     def _open(self) -> _Links:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import ProcessInfo
@@ -18,7 +19,10 @@ except ImportError:  # not on Windows: interfaces stay without a name there
     fcntl = None  # type: ignore[assignment]
 
 LOOPBACK = "127.0.0.1"
-_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+# nccl looks for names that begin with "ib", then for others, then for these; it takes all of the first kind there is
+# (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname).
+_LAST_FOR_NCCL = ("docker", "lo", "virbr")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
 
@@ -100,19 +104,43 @@ def _address_of(name: str) -> str:
 
 
 def use_route(route: Route, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
-    """Make gloo and nccl use that interface only, unless the user chose one.
+    """Make gloo and nccl use that interface, unless the user chose one.
+
+    gloo takes one interface, so it is told which. nccl takes all cards that it finds, and its choice is left to it. Two
+    exceptions: on a single machine nothing may be reached from outside; and where it would start with another interface
+    than the one that leads to rank 0, or also take one without a card (a bridge, a tunnel). Then it is given that one,
+    by its whole name (``=eth0``; ``eth0`` would also mean ``eth01``).
 
     Returns:
         The problems with the user's choice, one line each.
     """
     problems = []
-    for variable in _VARIABLES:
+    for variable in (_GLOO, _NCCL):
         chosen = environ.get(variable)
-        if chosen is None and route.interface:
-            environ[variable] = route.interface
-        elif chosen:
+        if chosen:
             problems += _problems_of(variable, chosen, route, master)
+        elif chosen is None and route.interface and (variable == _GLOO or not nccl_finds(route)):
+            environ[variable] = route.interface if variable == _GLOO else f"={route.interface}"
     return problems
+
+
+def nccl_finds(route: Route) -> bool:
+    """Whether nccl by itself starts with the interface of the route, and takes beside it interfaces of cards only."""
+    if is_loopback(route.address):
+        return False
+    names = [name for name, address in interfaces().items() if address]
+    kinds = [
+        [name for name in names if name.startswith("ib")],
+        [name for name in names if not name.startswith(_LAST_FOR_NCCL)],
+        *([name for name in names if name.startswith(kind)] for kind in _LAST_FOR_NCCL),
+    ]
+    taken = next(filter(None, kinds), [])
+    return taken[:1] == [route.interface] and all(map(is_card, taken[1:]))
+
+
+def is_card(interface: str) -> bool:
+    """Whether a device belongs to the interface; bridges, tunnels and containers' interfaces have none."""
+    return Path("/sys/class/net", interface, "device").exists()
 
 
 def _problems_of(variable: str, chosen: str, route: Route, master: tuple[str, int]) -> list[str]:

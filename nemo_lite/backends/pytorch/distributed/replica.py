@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,14 +21,15 @@ class DataParallel:
     Args:
         module: the lowered DAG, on its device.
         device: of the module.
+        sent: called when the gradients of a step are on their way.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, sent: Callable[[], None] = lambda: None) -> None:
         self._module, self._parameters = module, list(module.parameters())
         self._device_ids = [device] if device.type == "cuda" else None
         self._trained: list[bool] = []
         self._ddp = self._wrapped()
-        self._nothing = nullcontext()
+        self._nothing, self._sending = nullcontext(), _Sending(sent)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""
@@ -37,7 +40,9 @@ class DataParallel:
         """Around forward and backward of a micro-batch."""
         if [p.requires_grad for p in self._parameters] != self._trained:
             self._ddp = self._wrapped()
-        return self._nothing if is_last or self._ddp is None else self._ddp.no_sync()
+        if self._ddp is None:
+            return self._nothing
+        return self._sending if is_last else self._ddp.no_sync()
 
     def _wrapped(self) -> DistributedDataParallel | None:
         """The wrapper around the trained weights; ``None`` where none is trained."""
@@ -48,3 +53,16 @@ class DataParallel:
         return DistributedDataParallel(
             self._module, device_ids=self._device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
+
+
+class _Sending:
+    """Around forward and backward of the last micro-batch. No generator: this runs at each step."""
+
+    def __init__(self, sent: Callable[[], None]) -> None:
+        self._sent = sent
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self._sent()

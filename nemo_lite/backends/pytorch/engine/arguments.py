@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
-from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.distributed import Comm, effective_batch
+from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.callbacks.progress import ProgressBar
 from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.run_options import RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -38,12 +41,31 @@ def check_callbacks(callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
     return callbacks or ()
 
 
+def with_bar(callbacks: Sequence[Callback] | None) -> list[Callback]:
+    """The callbacks, checked, and a progress bar if there is none among them."""
+    given = check_callbacks(callbacks)
+    return [*given, *([] if any(isinstance(each, ProgressBar) for each in given) else [ProgressBar()])]
+
+
+def tell_batch_size(data_layer: DataLayerNM, comm: Comm, options: RunOptions) -> None:
+    """Log how many items a step takes."""
+    batch_size = data_layer.setting("batch_size", 1)
+    if batch_size > 0:
+        most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
+        batch = effective_batch(batch_size, comm.world_size, options.batches_per_step, "items")
+        logging.info("%s%s", most, batch)
+
+
 def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> None:
     """Say that one process has nothing to divide.
 
     Raises:
-        UsageError: float16, whose loss scale would have to be found over all parts of a gradient.
+        UsageError: float16, whose loss scale would have to be found over all parts of a gradient; or O2 and O3, whose
+            half weights would have to be divided too.
     """
+    if shard_weights and precision.casts_weights:
+        level = precision.level.short
+        raise UsageError(f"shard_weights does not go with {level}", remedy='take optimization_level="O1"')
     if shard_weights and precision.dtype is torch.float16:
         raise UsageError("shard_weights does not go with float16", remedy='compute in bfloat16: amp_dtype="bfloat16"')
     if shard_weights and comm.world_size == 1:

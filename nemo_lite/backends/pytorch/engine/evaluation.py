@@ -12,7 +12,7 @@ from torch import fx, nn
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
 from nemo_lite.backends.pytorch.distributed import EVALUATION, WAITING_FOR_DATA, Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
-from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision
@@ -68,15 +68,18 @@ class Evaluation:
         wires: what to compute for each batch.
         device: where.
         precision: in what.
+        lowering: how it becomes a module.
 
     Raises:
         DagError: the wires do not form one DAG, or their data layer does not run on torch.
     """
 
-    def __init__(self, wires: Sequence[NmTensor], device: torch.device, precision: Precision) -> None:
+    def __init__(
+        self, wires: Sequence[NmTensor], device: torch.device, precision: Precision, lowering: Lowering = lower
+    ) -> None:
         self.dag = Dag(wires)
         self.data_layer, self.modules = torch_data_layer(self.dag), modules_of(self.dag)
-        self.module: fx.GraphModule = lower(self.dag.slice(), "EvaluationDag")
+        self.module: fx.GraphModule = lowering(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
 
     def rows(self, comm: Comm, stops: _StopsEarly | None = None) -> Iterator[BatchResult]:
@@ -94,7 +97,12 @@ class Evaluation:
         """
         self.module.to(self._device)
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
-        with mean_statistics(self.modules, comm), evaluating([self.module]), torch.no_grad():
+        with (
+            self._precision.prepared(self.modules),
+            mean_statistics(self.modules, comm),
+            evaluating([self.module]),
+            torch.no_grad(),
+        ):
             for number, batch in _in_step(loader.epoch(0), comm, stops or _StopsEarly()):
                 if batch is not None:
                     yield BatchResult(number, None if batch.ids is None else list(batch.ids), self._run(batch))
@@ -239,7 +247,9 @@ class InferenceCache:
         self._values.update({wire: [row.values[i] for row in taken] for i, wire in enumerate(tensors)})
         self._batches = [row._replace(values=[]) for row in taken]
 
-    def rows(self, tensors: Sequence[NmTensor], device: torch.device, precision: Precision) -> Iterator[BatchResult]:
+    def rows(
+        self, tensors: Sequence[NmTensor], device: torch.device, precision: Precision, lowering: Lowering = lower
+    ) -> Iterator[BatchResult]:
         """The values of wires that follow from those kept.
 
         Raises:
@@ -247,7 +257,7 @@ class InferenceCache:
             UsageError: weights that they need are divided among the ranks.
         """
         part = slice_between(self._values, tensors)
-        module = lower(part, "FromCache").to(device)
+        module = lowering(part, "FromCache").to(device)
         if needs_all_ranks([module], in_training=False):  # the ranks may have kept different numbers of batches
             raise UsageError(
                 "use_cache cannot run modules whose weights are divided among the ranks",
@@ -261,7 +271,7 @@ class InferenceCache:
     def _computed(
         kept: Iterable[tuple[Any, ...]], module: nn.Module, device: torch.device, precision: Precision
     ) -> Iterator[BatchResult]:
-        with evaluating([module]), torch.no_grad():
+        with precision.prepared(module.children()), evaluating([module]), torch.no_grad():
             for batch, *values in kept:
                 moved = to_device(values, device)
                 with precision.forward():

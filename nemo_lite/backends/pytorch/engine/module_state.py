@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed import Comm, is_synced
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.snapshot import Snapshot
 from nemo_lite.core.graph.dag import Dag
 
 
@@ -53,26 +54,25 @@ class RunningStatistics:
     def __init__(self, modules: Iterable[nn.Module], own_only: bool = False) -> None:
         parts = (part for module in modules for part in module.modules() if isinstance(part, _NormBase))
         layers = {part: None for part in parts if not (own_only and is_synced(part))}
-        buffers = list(dict.fromkeys(buffer for layer in layers for buffer in layer.buffers(recurse=False)))
-        # One call copies all tensors of one kind; each has its own device and dtype.
-        kinds = dict.fromkeys((buffer.device, buffer.dtype) for buffer in buffers)
-        self._buffers = [[b for b in buffers if (b.device, b.dtype) == kind] for kind in kinds]
-        self._kept = [[buffer.clone() for buffer in group] for group in self._buffers]
+        self._buffers = list(dict.fromkeys(buffer for layer in layers for buffer in layer.buffers(recurse=False)))
+        self._before = Snapshot(self._buffers)
 
     def keep(self) -> None:
         """Remember the statistics as they are."""
-        for buffers, kept in zip(self._buffers, self._kept, strict=True):
-            torch._foreach_copy_(kept, buffers)
+        self._before.keep()
 
     def make_equal(self, comm: Comm) -> None:
         """Make means and variances their mean over the ranks, and remember those of before. All ranks call it."""
         self.keep()
-        comm.average([buffer for group in self._buffers for buffer in group if buffer.is_floating_point()])
+        comm.average([buffer for buffer in self._buffers if buffer.is_floating_point()])
 
     def put_back(self) -> None:
         """Make them what they were when :meth:`keep` was called."""
-        for buffers, kept in zip(self._buffers, self._kept, strict=True):
-            torch._foreach_copy_(buffers, kept)
+        self._before.put_back()
+
+    def put_back_where(self, flag: torch.Tensor) -> None:
+        """The same if ``flag``, one number on the device, is not 0; the host does not learn which."""
+        self._before.put_back_where(flag)
 
 
 def make_statistics_equal(modules: Iterable[nn.Module], comm: Comm) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
-from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.backends.pytorch.optim.groups import MODULE_LR, checked_module_lr, parameter_groups
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
@@ -34,6 +36,7 @@ class Objective:
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
+        halves: the half weights that are rounded from ``parameters``, where the precision has such.
     """
 
     module: Replica
@@ -43,9 +46,12 @@ class Objective:
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
+    halves: Sequence[torch.Tensor] = ()
 
     def clear_gradients(self) -> None:
         """What ``optimizer.zero_grad`` does, without its entry for torch's profiler: that costs more than the work."""
+        for half in self.halves:
+            half.grad = None
         if is_overridden(self.optimizer, "zero_grad", torch.optim.Optimizer):
             self.optimizer.zero_grad(set_to_none=True)
             return
@@ -66,43 +72,83 @@ class Objectives:
     def __init__(self, comm: Comm, device: torch.device, shard_weights: bool) -> None:
         self._comm, self._device, self._shard_weights = comm, device, shard_weights
 
-    def make(
+    def make_all(
         self,
         dag: Dag,
-        optimizer: str | torch.optim.Optimizer,
-        losses: Sequence[NmTensor],
+        pairs: Sequence[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]],
         extra_wires: Sequence[NmTensor],
         params: Mapping[str, object],
-    ) -> Objective:
-        """What the optimizer minimises: the DAG of these losses, on its device and on all ranks.
+        precision: Precision,
+        lowering: Lowering = lower,
+    ) -> list[Objective]:
+        """An objective for each optimizer and its losses.
 
         Args:
-            dag: of all losses of the run.
-            optimizer: a name, or an instance.
-            losses: they are summed.
+            dag: prepared, see :meth:`prepared`.
+            pairs: the optimizers, names or instances, with the losses that each minimises.
             extra_wires: wires whose values are wanted beside the losses.
-            params: options of the optimizer.
+            params: options of the optimizers.
+            precision: that of the run.
+            lowering: how the DAG becomes a module.
 
         Raises:
-            UsageError: the optimizer holds no weight that these losses depend on.
+            UsageError: an optimizer holds no weight that its losses depend on, or not such as the precision needs.
         """
-        reached = Dag(losses)
-        own = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
-        part = dag.slice([*losses, *own])
-        self.shard(reached)  # before anything is moved: the whole model may not fit on the device
-        module = self._comm.replicate(lower(part, "TrainingDag").to(self._device))
+        chosen = [(self._checked(optimizer, losses, params), losses) for optimizer, losses in pairs]
+        precision.adopt(modules_of(dag), [optimizer for optimizer, _ in chosen])
+        return [self._make(dag, optimizer, losses, extra_wires, precision, lowering) for optimizer, losses in chosen]
+
+    def _checked(
+        self, optimizer: str | torch.optim.Optimizer, losses: Sequence[NmTensor], params: Mapping[str, object]
+    ) -> torch.optim.Optimizer:
+        """The optimizer, made if a name was given; it holds a weight that the losses depend on."""
         chosen = self.create_optimizer(optimizer, losses, params)
-        parameters = [p for group in chosen.param_groups for p in group["params"]]
-        if not {*parameters} & {*_parameters(reached.modules.values())}:
+        if not {*_updated_by(chosen)} & {*_parameters(Dag(losses).modules.values())}:
             raise UsageError(
                 "the optimizer holds no weight that these losses depend on",
                 place=type(chosen).__name__,
                 got=", ".join(wire.place for wire in losses),
                 remedy=self._remedy(),
             )
-        rates = [group["lr"] for group in chosen.param_groups]
-        calls = {node.call for node in part.nodes}
-        return Objective(module, len(losses), [*dag.inputs, *losses, *own], calls, chosen, parameters, rates)
+        return chosen
+
+    def _make(
+        self,
+        dag: Dag,
+        optimizer: torch.optim.Optimizer,
+        losses: Sequence[NmTensor],
+        extra_wires: Sequence[NmTensor],
+        precision: Precision,
+        lowering: Lowering,
+    ) -> Objective:
+        """What the optimizer minimises: the DAG of these losses, on all ranks."""
+        reached = Dag(losses)
+        own = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
+        part = dag.slice([*losses, *own])
+        module = self._comm.replicate(lowering(part, "TrainingDag").to(self._device))
+        return Objective(
+            module,
+            len(losses),
+            [*dag.inputs, *losses, *own],
+            {node.call for node in part.nodes},
+            optimizer,
+            _updated_by(optimizer),
+            [group["lr"] for group in optimizer.param_groups],
+            precision.halves_of(optimizer),
+        )
+
+    @contextmanager
+    def prepared(self, dag: Dag, precision: Precision) -> Iterator[None]:
+        """Inside, the DAG's modules are sharded if asked for, on the device, and in the types of the precision."""
+        modules = modules_of(dag)
+        self._shard(modules)  # before anything is moved: the whole model may not fit on the device
+        for module in modules:
+            module.to(self._device)
+        if precision.casts_weights:  # replicas make the half weights equal, which is not enough for those in float32
+            tensors = [tensor for module in modules for tensor in module.state_dict().values()]
+            self._comm.make_equal([tensor for tensor in tensors if isinstance(tensor, torch.Tensor)])
+        with precision.prepared(modules, trained=True):
+            yield
 
     def shard(self, dag: Dag) -> None:
         """Shard the weights of its modules, if that was asked for. Weights that are sharded stay so."""
@@ -147,6 +193,10 @@ class Objectives:
             module.to(self._device)
         groups = _groups(modules, optimizer_params)
         return create_optimizer(optimizer, groups or parameters, dict(optimizer_params))
+
+
+def _updated_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]) -> list[dict[str, Any]]:

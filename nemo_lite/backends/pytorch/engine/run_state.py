@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
+from nemo_lite.backends.pytorch.checkpoint.sets import index_path
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -18,11 +20,12 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm
+from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm, RunContract, changes
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
 from nemo_lite.backends.pytorch.engine.step_batches import Wishes
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
@@ -69,6 +72,8 @@ class RunState:
         tb_writer: TbWriter | None = None,
         tensors: StepValues | None = None,
         callbacks: CallbackList | None = None,
+        lowering: Lowering = lower,
+        contract: Callable[[], RunContract] = RunContract,
     ) -> None:
         self.comm, self.device, self.precision = comm, device, precision
         self.local_rank, self.world_size = comm.local_rank, comm.world_size
@@ -88,12 +93,15 @@ class RunState:
         self.interrupted_by = 0
         self.is_epoch_over = self.is_save_requested = self._wants_save = self._all_stop = False
         self.must_go_on = False
-        self.saved = self.loaded_from = ""
+        self.saved = self.loaded_from = self.restored = ""
+        self.changes: Sequence[str] = ()
         self.steps_before = 0
         self.clock = _Clock()
+        # Waits for what is not known yet of the last step: before anything that reads weights or says how it went.
+        self.settle: Callable[[], None] = _nothing_open
         self.evaluation: EvaluationResult | None = None
         self._evaluated: dict[str, EvaluationResult] = {}
-        self._callbacks = callbacks or CallbackList([])
+        self._callbacks, self._lowering, self._contract = callbacks or CallbackList([]), lowering, contract
         self._evaluations: dict[tuple[NmTensor, ...], Evaluation] = {}
 
     def __getitem__(self, key: str) -> Any:  # an attribute of any type
@@ -141,19 +149,18 @@ class RunState:
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What ``make`` gives on rank 0, on all ranks. See ``ActionState``."""
-        value: Any = self.comm.on_first(make)
-        shared: T = self.comm.share(value)
-        return shared
+        return self.comm.from_first(make)
 
     def prepare_evaluation(self, wires: Sequence[NmTensor]) -> Evaluation:
         """The evaluation of these wires, checked and lowered once."""
         key = tuple(wires)
         if key not in self._evaluations:
-            self._evaluations[key] = Evaluation(key, self.device, self.precision)
+            self._evaluations[key] = Evaluation(key, self.device, self.precision, self._lowering)
         return self._evaluations[key]
 
     def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
+        self.settle()
         evaluation, signals = self.prepare_evaluation(wires), self.stop_signals
         return EvaluationRun(evaluation, self.comm, lambda: signals.received, self.agree_on_signal)
 
@@ -167,6 +174,7 @@ class RunState:
 
     def state_dict(self) -> TrainingState:
         """Everything but the modules' weights."""
+        self.settle()
         return {
             "step": self.steps_done,
             "epoch": self.epochs_done,
@@ -215,12 +223,15 @@ class RunState:
 
     def save_module(self, module: nn.Module, path: str | Path) -> None:
         """Write a module's weights. See ``ActionState``."""
+        self.settle()
         with mean_statistics([module], self.comm):
             weights = self._weights(module)
             self._write(lambda: save_module(weights, path))
 
     def _weights(self, module: nn.Module) -> Weights:
-        return Weights(type(module).__name__, self.comm.whole(module.state_dict()))
+        tensors = self.comm.whole(module.state_dict())
+        self.comm.on_first(lambda: refuse_not_finite(module, tensors))
+        return Weights(type(module).__name__, tensors)
 
     def _write(self, write: Callable[[], object]) -> None:
         """Write on rank 0; the others wait until it is done."""
@@ -230,8 +241,7 @@ class RunState:
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""
-        state: Any = self.comm.on_first(lambda: load_training_state(path))
-        self.load_state_dict(self.comm.share(state))
+        self.load_state_dict(self.comm.from_first(lambda: load_training_state(path)))
 
     def save_checkpoint(
         self,
@@ -245,15 +255,23 @@ class RunState:
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
         state, rates = self.state_dict(), [vars(each) for each in self._evaluated.values()]
-        checkpoints = CheckpointFolder(folder)
+        checkpoints, contract = CheckpointFolder(folder), self._contract().as_json()
         with mean_statistics(modules.values(), self.comm):
             weights = {name: self._weights(module) for name, module in modules.items()}
             self._write(
                 lambda: checkpoints.save(
-                    weights, state, kind=kind, number=number, keep=keep, best=best, about=about, evaluations=rates
+                    weights,
+                    state,
+                    kind=kind,
+                    number=number,
+                    keep=keep,
+                    best=best,
+                    about=about,
+                    evaluations=rates,
+                    contract=contract,
                 )
             )
-        self.saved = f"{folder}/{kind}-{number}"
+        self.saved = str(index_path(Path(folder), f"{kind}-{number}"))
 
     def is_among_best(self, folder: str | Path, best: Best) -> bool:
         """Whether the last evaluation is among the best. See ``ActionState``."""
@@ -268,6 +286,7 @@ class RunState:
     def load_checkpoint(self, folder: str | Path, must_go_on: bool = False) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         self.must_go_on, self.loaded_from = must_go_on, str(folder)
+        self._contract()  # now, because files of code may change before the first checkpoint is saved
         checkpoints = CheckpointFolder(folder)
         # Named first, so that two modules of one name are an error before any step.
         modules = named_weighted_modules(self.modules.values())
@@ -278,8 +297,8 @@ class RunState:
         restored, state = contents.name, contents.state or {}
         if "optimizers" in state:
             self.load_state_dict(state, restored)
-            epoch = self.epoch + 1  # counted from 1, as in the lines of the terminal
-            logging.info("Restored %s: going on at step %d, at the start of epoch %d", restored, self.step, epoch)
+            self.restored = restored
+            self.changes = [*changes(RunContract.of_json(contents.contract), self._contract())]
         else:
             logging.warning(
                 "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
@@ -287,12 +306,29 @@ class RunState:
         return restored
 
 
+def _nothing_open() -> None:
+    """Where nothing is trained, all is known."""
+
+
 def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
     """What rank 0 reads, on all ranks: the others need not have its files."""
     with READING_CHECKPOINT:
-        read_here: Any = comm.on_first(lambda: None if (found := read()) is None else tuple(found))
-    travels = comm.share(read_here)
+        travels: Any = comm.from_first(lambda: None if (found := read()) is None else tuple(found))
     return None if travels is None else Contents(*travels)
+
+
+def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
+    """Fill the modules with the weights of the newest checkpoint whose name contains ``pattern``.
+
+    Raises:
+        CheckpointError: nothing to restore, no such checkpoint, or one that does not fit.
+    """
+    named = named_weighted_modules(modules)
+    if not named:
+        raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
+    contents = read_on_first(comm, lambda: CheckpointFolder(folder).read(named, pattern))
+    assert contents is not None
+    contents.fill(named)
 
 
 def named_weighted_modules(modules: Iterable[NeuralModule]) -> dict[str, nn.Module]:

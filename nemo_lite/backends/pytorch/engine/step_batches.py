@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
 from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
+from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import flags_of, signal_in
 from nemo_lite.utils import logging
@@ -83,7 +84,7 @@ class _Sums(NamedTuple):
     """What the ranks tell each other at a step, summed over them.
 
     Attributes:
-        not_finite: ranks whose losses of the step before are not all finite.
+        not_finite: ranks that know that their losses or gradients of the step before are not all finite.
         stopping: ranks that want to stop.
         saving: ranks that want a checkpoint.
         items: of the batches that count.
@@ -114,10 +115,14 @@ class StepBatchLoader:
         batches_per_step: micro-batches of a rank in a step; the last step of an epoch takes what is left.
         uneven: what happens when only some ranks have batches left, see `Uneven`; with ``pad`` the others repeat their
             last batches.
+        ahead: starts to copy each batch as soon as it is there.
     """
 
-    def __init__(self, loader: BatchLoader, comm: Comm, batches_per_step: int, uneven: Uneven) -> None:
+    def __init__(
+        self, loader: BatchLoader, comm: Comm, batches_per_step: int, uneven: Uneven, ahead: AheadOfUse | None = None
+    ) -> None:
         self._loader, self._comm, self._size, self._uneven = loader, comm, batches_per_step, uneven
+        self._ahead = ahead
         self._batches: Iterator[Batch] = iter(())
         self._current: list[Batch] = []
         self._repeatable: list[Batch] = []
@@ -137,7 +142,7 @@ class StepBatchLoader:
         """The batches of the next step.
 
         Args:
-            are_finite: this rank's losses of the present step are finite.
+            are_finite: this rank's losses and gradients of the present step are finite, as far as the host knows.
             wishes: this rank's.
 
         Raises:
@@ -151,6 +156,9 @@ class StepBatchLoader:
         with WAITING_FOR_DATA:
             batches = list(islice(self._batches, self._size))
         wait_seconds = time.perf_counter() - started
+        if self._ahead is not None:
+            for batch in batches:
+                batch.values = self._ahead.start(batch.values)
         if self._comm.world_size == 1:  # no other rank to agree with; this runs at every step
             return StepBatches(
                 batches,

@@ -95,7 +95,7 @@ class StepValues:
                 )
             self._continuations[key] = (part.inputs, lower(part, "Continuation").to(self._precision.device))
         inputs, module = self._continuations[key]
-        with torch.no_grad(), self._precision.forward():
+        with self._precision.prepared(module.children()), torch.no_grad(), self._precision.forward():
             return module(*(self._values[taken] for taken in inputs))[0]
 
 

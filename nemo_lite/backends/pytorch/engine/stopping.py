@@ -1,47 +1,53 @@
-"""When a run is over before it begins, and what it says when a signal ends it. Signals are taken over elsewhere."""
+"""When a run is over, also before it begins, and what it says when a signal ends it. Signals: elsewhere."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from pathlib import Path
 
+from nemo_lite.backends.pytorch.data import BatchLoader, length_of
 from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.core.run_options import LrPolicy, RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
 from nemo_lite.utils import logging
+from nemo_lite.utils.launch import as_typed
+
+
+def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
+    """Steps of a run, where that is known before it."""
+    if options.num_epochs is None or (count := length_of(loader)) is None:
+        return options.max_steps
+    return math.ceil(count / options.batches_per_step) * options.num_epochs
 
 
 def is_over(state: RunState, options: RunOptions) -> bool:
     """Whether all steps or epochs are done."""
-    if options.max_steps is not None:
-        return state.steps_done >= options.max_steps
-    return options.num_epochs is not None and state.epochs_done >= options.num_epochs
+    return options.is_reached(state.steps_done, state.epochs_done)
 
 
 def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | None) -> None:
-    """See that there is something to train, at a learning rate above 0; otherwise say so, and how to go on.
+    """Say where a restored run goes on; or that there is nothing to train, or not at a rate above 0, and what to do.
 
     Raises:
         UsageError: there is not, after a checkpoint with ``must_go_on``. Without that it is a warning: a job that is
             started again and again until it is done ends well.
     """
-    name, total, done = "max_steps", options.max_steps, state.steps_done
-    if options.num_epochs is not None:
-        name, total, done = "num_epochs", options.num_epochs, state.epochs_done
-    assert total is not None  # one of them is given
-    wanted = ""
-    if is_over(state, options):
-        problem, wanted = "there is nothing left to train", f"a larger --{name} than {total}"
-        remedy = f"--{name} is a total; use --{name} {done + total} or --init_from"
-    elif state.steps_done and policy is not None and policy(1.0, state.steps_done, state.epochs_done) == 0.0:
+    steps, epochs = state.steps_done, state.epochs_done
+    error = options.nothing_left(steps, epochs)
+    if error is None and state.restored:
+        epoch = epochs + 1  # counted from 1, as in the lines of the terminal
+        logging.info("Restored %s: going on at step %d, at the start of epoch %d", state.restored, steps, epoch)
+        for line in state.changes:
+            logging.info("%s", line)
+    if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
         problem = "the schedule is over: the learning rate would be 0 for the rest"
-        remedy = "a schedule of its own begins with --init_from"
-    else:
+        got = f"{steps} steps ({epochs} epochs) done before"
+        error = UsageError(problem, got=got, remedy="a schedule of its own begins with --init_from")
+    if error is None:
         return
-    got = f"{state.steps_done} steps ({state.epochs_done} epochs) done before"
-    error = UsageError(problem, got=got, wanted=wanted, remedy=remedy)
     if state.must_go_on:
         raise error
     text = str(error)
@@ -62,7 +68,14 @@ def interruption_text(state: RunState, number: int) -> str:
 def _how_to_go_on(state: RunState) -> str:
     folder = Path(state.saved).parent
     is_elsewhere = bool(state.loaded_from) and Path(state.loaded_from) != folder
-    # Each process of several was started by a launcher, whose command is not known here.
-    is_script = state.world_size == 1 and Path(sys.argv[0]).is_file()
-    command = shlex.join(sys.orig_argv) if is_script else "the same command"
+    command = "the same command"
+    if state.world_size == 1:  # each process of several was started by a launcher, whose command is not known here
+        command = _own_command() or command
     return f"{command} --load_dir {folder}" if is_elsewhere else command
+
+
+def _own_command() -> str:
+    """What was typed to start this process; "" in a notebook."""
+    if Path(sys.argv[0]).is_file():
+        return shlex.join(sys.orig_argv)
+    return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -16,24 +14,18 @@ from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
+from nemo_lite.backends.pytorch.engine.skipped_steps import SkippedSteps
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left, is_over
-from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.backends.pytorch.engine.verdict import Computed, verdict_on
+from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions
-from nemo_lite.errors import NonFiniteLossError, UsageError
+from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 _NOTHING = nullcontext()
-
-
-@dataclass
-class _Skipped:
-    """Steps whose loss was not finite."""
-
-    total: int = 0
-    in_a_row: int = 0
 
 
 class Training:
@@ -63,15 +55,18 @@ class Training:
         options: RunOptions,
         reseed: Callable[[int], None],
     ) -> None:
-        self._objectives, self._place_of = objectives, place_of
+        self._objectives = objectives
         self._state, self._tensors, self._callbacks = state, tensors, callbacks
         self._lr_policy, self._options, self._reseed = lr_policy, options, reseed
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._before_step = RunningStatistics(self._modules)
         # What zero-weight batches must not change; kept apart from what a skipped step puts back.
         self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
-        self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven)
-        self._skipped = _Skipped()
+        self._ahead = AheadOfUse(state.device)
+        self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven, self._ahead)
+        self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
+        self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
+        state.settle = self._verdict.settle
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
@@ -84,9 +79,7 @@ class Training:
             self._reseed(state.epoch)
             callbacks.notify("on_epoch_start", state)
             self._epoch()
-        if self._skipped.total:
-            skipped = "%d of %d steps were skipped: their loss was not finite"
-            logging.warning(skipped, self._skipped.total, state.steps_done)
+        self._skipped.report(state.steps_done)
         if state.stop_reason and not state.interrupted_by:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
@@ -105,6 +98,7 @@ class Training:
         # Checked here and not after the step, so that an epoch that ends with the run is complete.
         while not taken.is_over and not self._is_done():
             taken = self._step(taken)
+        self._verdict.settle()
         self._batches.settle()
         if taken.is_over:
             self._batches.report()
@@ -127,13 +121,13 @@ class Training:
             self._accumulate(objective, batch, factor, number == len(taken.batches))
             for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1)
         ]
+        gradients = state.precision.finish_backward(
+            objective.optimizer, objective.parameters, self._options.grad_norm_clip
+        )
+        computed = Computed(state.step, objective, taken.batches, losses, gradients)
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
-        following = self._batches.following(are_finite=_all_finite(losses), wishes=state.wishes)
-        if following.was_finite:
-            self._skipped.in_a_row = 0
-            state.precision.update(objective.optimizer, objective.parameters, self._options.grad_norm_clip)
-        else:
-            self._skip(taken.batches, losses)
+        following = self._batches.following(are_finite=self._verdict.allows(computed), wishes=state.wishes)
+        self._verdict.update(computed, following.was_finite)
         state.steps_done += 1
         state.is_epoch_over = following.is_over
         if following.is_over:
@@ -151,17 +145,17 @@ class Training:
         self._callbacks.notify("on_batch_start", state)
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._tensors.clear()
-        batch_values = to_device(batch.values, state.device)
+        self._ahead.arrive(batch.values)
         with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else _NOTHING:
             with state.precision.forward():
-                outputs = objective.module(*batch_values)
+                outputs = objective.module(*batch.values)
             loss = _total(outputs[: objective.num_losses])
             if objective.module.needs_reach_check:
                 self._check_reach(objective, loss)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
-                state.precision.backward(loss if factor == 1.0 else loss * factor)
+                state.precision.backward(loss if factor == 1.0 else loss * factor, is_last)
         detached = loss.detach()
-        self._tensors.set(detached, objective.calls, objective.returned_wires, (*batch_values, *outputs))
+        self._tensors.set(detached, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return detached
 
@@ -185,40 +179,6 @@ class Training:
                 group["lr"] = self._lr_policy(initial, state.step, state.epoch)
         state.learning_rate = objective.optimizer.param_groups[0]["lr"]
 
-    def _skip(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> None:
-        """Leave weights and running statistics as they were, and name the items of all ranks whose loss is not finite.
-
-        Raises:
-            NonFiniteLossError: the options say so, at the first such step or after so many in a row.
-        """
-        skipped, options, comm = self._skipped, self._options, self._state.comm
-        skipped.total += 1
-        skipped.in_a_row += 1
-        self._before_step.put_back()
-        problem = comm.share(_problem_of(self._state.step, comm.gather(self._suspects(batches, losses))))
-        if options.stop_on_nan_loss:
-            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
-        if skipped.in_a_row >= options.max_nonfinite_steps:
-            raise NonFiniteLossError(
-                f"{problem}; it was step {skipped.in_a_row} in a row",
-                remedy="the weights are those before them; lower the learning rate, or look at the items",
-            )
-        logging.warning("%s; the step is skipped", problem)
-
-    def _suspects(self, batches: Sequence[Batch], losses: Sequence[torch.Tensor]) -> str:
-        """The items of this rank's batches whose loss is not finite."""
-        bad = [batch for batch, loss in zip(batches, losses, strict=True) if not torch.isfinite(loss)]
-        places = [self._place_of(i) for batch in bad for i in batch.ids or ()]
-        return f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}"
-
-
-def _problem_of(step: int, suspects: Sequence[str] | None) -> str:
-    """Message about a loss that is not finite; ``suspects``: the items on each rank, "" where there are none."""
-    by_rank = list(enumerate(suspects or ()))
-    several = len(by_rank) > 1
-    items = "; ".join(f"rank {rank}: {places}" if several else places for rank, places in by_rank if places)
-    return f"the loss of step {step} is not finite{'; in the batch: ' if items else ''}{items}"
-
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     """The sum of the losses.
@@ -234,13 +194,6 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
     if not total.requires_grad:
         raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
     return total
-
-
-def _all_finite(losses: Sequence[torch.Tensor]) -> bool:
-    """Whether every loss is finite. A host sync, placed where the backward pass is already under way."""
-    total = _sum_of(losses)
-    with BACKWARD:  # a GPU may still be in it
-        return math.isfinite(total.item())
 
 
 def _sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:

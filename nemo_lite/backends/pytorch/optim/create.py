@@ -6,6 +6,7 @@ It is then one of ``nemo_lite.utils.argparse.OPTIMIZERS``, the choices of ``--op
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.optim.adam_w import AdamW
+from nemo_lite.backends.pytorch.optim.from_apex import apex_or
 from nemo_lite.backends.pytorch.optim.from_torch import adam, decoupled_adam, sgd
 from nemo_lite.backends.pytorch.optim.groups import MODULE_LR
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
+from nemo_lite.backends.pytorch.optim.larc import add_larc, larc_options
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.backends.pytorch.optim.options import NO_DEFAULT, Options, check_options, constructor_defaults
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -27,7 +30,8 @@ _CONSTRUCTORS: dict[str, Callable[..., Optimizer]] = {}
 
 # What train() reads from the same dictionary.
 _OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", MODULE_LR)
-_LARC = ("larc", "larc_eta")
+# What is done around any optimizer.
+_AROUND = ("larc", "larc_eta")
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
 _NOT_BY_NAME = ("lr", "luc_eps")
 _ALIASES = {"luc_eta": "luc_trust"}
@@ -42,15 +46,17 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
             ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``) is ignored. An option that only other optimizers
-            take is left out with a warning.
+            take is left out with a warning. ``larc`` (True) and ``larc_eta`` (0.02) go with all, see `add_larc`.
 
     Raises:
         UnknownNameError: no such optimizer, or an option that no optimizer takes.
-        UsageError: no ``lr``, nothing to optimize, a value out of range or of a wrong type, or LARC.
+        UsageError: no ``lr``, nothing to optimize, a value out of range or of a wrong type.
     """
     if name not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, OPTIMIZERS)
-    options = {**OPTIMIZERS[name], **_own_options(name, optimization_params)}
+    given = {key: value for key, value in optimization_params.items() if key not in _AROUND}
+    larc_eta = larc_options({key: optimization_params.get(key) for key in _AROUND})
+    options = {**OPTIMIZERS[name], **_own_options(name, given)}
     if "lr" not in options:
         raise UsageError("the learning rate is missing", place=f"optimizer {name}", remedy='give "lr"')
     items = list(params)
@@ -62,6 +68,8 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         raise UsageError("there is nothing to optimize", place=f"optimizer {name}", remedy="give it parameters")
     optimizer = _CONSTRUCTORS[name](groups, **options)
     optimizer.register_load_state_dict_post_hook(_lay_out_like_parameters)
+    if larc_eta is not None:
+        add_larc(optimizer, larc_eta)
     return optimizer
 
 
@@ -86,26 +94,17 @@ def _own_options(name: str, given: Mapping[str, object]) -> Options:
     known = {"lr", *_ALIASES}.union(*OPTIMIZERS.values())
     options: Options = {}
     for key, value in given.items():
-        if key in _LARC and value:
-            raise _no_larc(key)
-        if key == "params" or key in _OF_THE_TRAINER or key in _LARC or value is None:
+        if key == "params" or key in _OF_THE_TRAINER or value is None:
             continue
         if key not in known:
-            raise UnknownNameError("optimization parameter", key, {*known, *_OF_THE_TRAINER}, place=f"optimizer {name}")
+            all_known = {*known, *_OF_THE_TRAINER, *_AROUND}
+            raise UnknownNameError("optimization parameter", key, all_known, place=f"optimizer {name}")
         if _ALIASES.get(key, key) in own:
             options[_ALIASES.get(key, key)] = tuple(value) if isinstance(value, list) else value
         else:
             logging.warning("optimizer %s does not use %s", name, key)
     check_options(f"optimizer {name}", options, _CONSTRUCTORS[name])
     return options
-
-
-def _no_larc(key: str) -> UsageError:
-    return UsageError(
-        "there is no LARC: it was part of apex.parallel, which apex no longer has",
-        place=key,
-        remedy="leave it out; novograd with luc, and lamb, also limit the update of each tensor",
-    )
 
 
 def register(name: str, optimizer: Callable[..., Optimizer], **defaults: object) -> None:
@@ -130,9 +129,12 @@ def register(name: str, optimizer: Callable[..., Optimizer], **defaults: object)
 
 register("sgd", sgd)
 register("adam", adam)
-register("fused_adam", decoupled_adam)
+register("fused_adam", apex_or(decoupled_adam, "fused_adam", "FusedAdam", adam_w_mode=True))
+register("fused_sgd", apex_or(sgd, "fused_sgd", "FusedSGD"))
 register("adam_w", AdamW)
 register("novograd", Novograd, betas=(0.95, 0.25))
-register("fused_novograd", Novograd, betas=(0.95, 0.25))
+novograd_of_apex = apex_or(Novograd, "fused_novograd", "FusedNovoGrad", reg_inside_moment=True)
+register("fused_novograd", novograd_of_apex, betas=(0.95, 0.25))
 register("lamb", Lamb)
-register("fused_lamb", Lamb)
+# apex clips by a norm of 1 unless told otherwise; here grad_norm_clip does that.
+register("fused_lamb", apex_or(Lamb, "fused_lamb", "FusedLAMB", max_grad_norm=math.inf))

@@ -19,6 +19,12 @@ def test_the_figures_of_a_set_are_a_block(tmp_path):
     assert "  characters    7: ' 012eno'" in lines
 
 
+def test_a_set_that_cannot_be_read_is_not_empty(tmp_path):
+    lines = [{"audio_filepath": "none.wav", "duration": 1.0, "text": "a"}] * 2
+    found = statistics_of(examine(write_set(tmp_path, "train.json", *lines)))
+    assert as_text([found], None).splitlines()[1] == "  0 utterances, 0.00 h, 2 more cannot be used"
+
+
 def test_problems_come_last_and_long_lists_are_cut():
     findings = [
         Finding("leak", True, "9 leaks", [f"e:{n}" for n in range(9)]),

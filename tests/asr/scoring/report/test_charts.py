@@ -60,11 +60,12 @@ def test_curves_without_points_are_left_out():
 
 @given(VALUES, VALUES)
 @example(0.0, 5e-324)
+@example(-9e-303, 0.0)
 def test_ticks_hold_all_values_and_are_few(one, other):
     low, high = sorted((one, other))
     ticks = nice_ticks(low, high)
     assert 2 <= len(ticks) <= 9
-    slack = 1e-6 * max(abs(low), abs(high), 1e-300)
+    slack = max(1e-6 * max(abs(low), abs(high)), 1e-300)
     assert ticks[0] <= low + slack
     assert ticks[-1] >= high - slack
 

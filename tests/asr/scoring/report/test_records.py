@@ -42,6 +42,15 @@ def test_a_run_that_was_started_again_and_killed_has_no_end(tmp_path):
     assert read(tmp_path, [{"kind": "start"}, {"kind": "end"}, {"kind": "start"}]).end is None
 
 
+def test_the_duration_is_that_of_all_starts_and_of_one_that_was_killed_until_its_last_record(tmp_path):
+    times = [{"time": f"2026-01-01T00:00:{second:02}.000Z"} for second in (0, 5, 10, 13)]
+    killed = [{"kind": "start", **times[0]}, train(1, **times[1])]
+    assert read(tmp_path, killed).seconds == 5.0
+    again = [{"kind": "start", **times[2]}, train(2, **times[3]), {"kind": "end", "seconds": 4.5}]
+    assert read(tmp_path, [*killed, *again]).seconds == 9.5
+    assert read(tmp_path, [{"kind": "start", "time": "soon"}, train(1, time=3)]).seconds == 0.0
+
+
 def test_lines_that_cannot_be_read_and_unknown_kinds_are_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [*map(json.dumps, (train(1), {"kind": "train"}, {"kind": "later"}, [1], train(2)))]

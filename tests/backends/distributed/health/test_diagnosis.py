@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
+    ABORTED,
     LEFT,
     Diagnosis,
     Observation,
@@ -206,3 +207,40 @@ def test_what_lies_in_the_store_comes_back_as_it_was():
     status, diagnosis = waiting(network_error="closed"), found([seen(0, process="gone")])
     assert Status(*json.loads(json.dumps(status))) == status
     assert Diagnosis(*json.loads(json.dumps(diagnosis))) == diagnosis
+
+
+# nccl exchanges gradients in the background
+
+
+def on_nccl(step, activity, num_sent, seconds=61.0):
+    return Status(5, step, activity, False, seconds, num_sent=num_sent, sent_step=num_sent - 1)
+
+
+def test_a_rank_that_waits_for_gradients_in_a_later_call_is_not_said_to_hang_in_a_forward():
+    diagnosis = found([seen(0, on_nccl(12, "forward of encoder", 12)), seen(1, on_nccl(11, "forward of decoder", 11))])
+    assert diagnosis.blamed == [1]
+    assert diagnosis.problem == (
+        "rank 1 (node1, pid 101) hangs at step 11 in forward of decoder, while rank 0 waits for it in the exchange of "
+        "gradients of step 11, in the background (itself at step 12 in forward of encoder), for 61 s"
+    )
+    rows = diagnosis.table.splitlines()
+    assert "forward of encoder, gradients of step 11 sent" in rows[1]
+    assert "forward of decoder, gradients of step 10 sent" in rows[2]
+
+
+def test_ranks_that_have_sent_the_same_gradients_wait_for_none():
+    same = [seen(rank, on_nccl(12, "forward of encoder", 12, 5000.0)) for rank in range(2)]
+    assert found(same) is None
+    assert found([seen(0, on_nccl(12, "train.py:1 in main", 12, 59.0)), seen(1, on_nccl(11, "evaluation", 11))]) is None
+
+
+def test_a_cpp_error_while_ranks_are_at_different_places_is_a_mismatch_and_else_that_ranks():
+    aborted = waiting(2.0, label="sum", state=ABORTED)
+    other = waiting(2.0, label="gather")
+    diagnosis = found([seen(0, other), seen(1, aborted)])
+    places = "rank 0 is at step 12 in collective 7 (gather), rank 1 is at step 12 in collective 7 (sum)"
+    assert diagnosis.problem == f"mismatched collectives: {places}"
+    diagnosis = found([seen(0, Status(5, 12, "evaluation")), seen(1, aborted)])
+    assert diagnosis.problem == "a C++ error stopped rank 1 (node1, pid 101) at step 12 in collective 7 (sum)"
+    assert diagnosis.blamed == [1]
+    assert found([seen(0, other), seen(1, aborted._replace(seconds=1.0))]) is None  # the others may be on their way

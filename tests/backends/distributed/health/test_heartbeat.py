@@ -73,8 +73,8 @@ def test_a_gap_in_which_the_reader_itself_stalled_is_not_the_others_silence(monk
 def test_of_several_diagnoses_the_first_counts_for_all():
     first, second = channels(2)
     assert first.diagnosis() is None
-    assert first.agree_on(Diagnosis("one", exit_code=2)) == Diagnosis("one", exit_code=2)
-    assert second.agree_on(Diagnosis("two")) == second.diagnosis() == Diagnosis("one", exit_code=2)
+    assert first.agree_on(Diagnosis("one", exit_code=2, blamed=[1])) == Diagnosis("one", exit_code=2, blamed=[1])
+    assert second.agree_on(Diagnosis("two")) == second.diagnosis() == Diagnosis("one", exit_code=2, blamed=[1])
 
 
 def test_the_others_have_ended_once_all_left_or_are_gone():

@@ -17,13 +17,14 @@ _NUM_BINS = 20
 
 
 def statistics_of(examined: ExaminedSet) -> Statistics:
-    """The figures of a set; see docs/en/data.md for the keys. Utterances whose audio cannot be read do not count."""
+    """The figures of a set; see docs/en/data.md for the keys. Utterances that cannot be read count as unusable."""
     items = examined.readable
     texts = [item.utterance.text for item in items]
     found: Statistics = {
         "name": examined.name,
         "manifests": list(examined.paths),
         "utterances": len(items),
+        "unusable": len(examined.items) - len(items),
         "hours": sum(item.seconds for item in items) / 3600,
         "seconds": distribution([item.seconds for item in items]),
         "words": sum(len(text.split()) for text in texts),

@@ -30,7 +30,8 @@ def as_text(sets: Sequence[Statistics], findings: Sequence[Finding] | None) -> s
 def _set_lines(found: Statistics) -> Iterator[str]:
     yield found["name"]
     speakers = f", {len(found['speakers'])} speakers" if found["speakers"] else ""
-    yield f"  {found['utterances']} utterances, {found['hours']:.2f} h{speakers}"
+    unusable = f", {found['unusable']} more cannot be used" if found["unusable"] else ""
+    yield f"  {found['utterances']} utterances, {found['hours']:.2f} h{speakers}{unusable}"
     if not found["utterances"]:
         return
     if "sample_rates" in found:

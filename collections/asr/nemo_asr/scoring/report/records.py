@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from nemo_lite.core.tracking import Record, read_metrics
@@ -25,6 +26,7 @@ class RunRecords:
         evaluations: by set, records of its evaluations, by step.
         model: the last record about the best model.
         end: how the last start ended; None where it did not.
+        seconds: how long all starts took together; one that was killed took until its last record.
     """
 
     start: Record | None = None
@@ -33,6 +35,8 @@ class RunRecords:
     evaluations: dict[str, dict[int, Record]] = field(default_factory=dict)
     model: Record | None = None
     end: Record | None = None
+    seconds: float = 0.0
+    _seconds_before: float = 0.0  # the last start
     _is_first_step: bool = True
 
     def add(self, record: Record) -> None:
@@ -40,7 +44,7 @@ class RunRecords:
         kind, step = record.get("kind"), record.get("step")
         if kind == "start":
             self.start, self.end, self.num_starts = record, None, self.num_starts + 1
-            self._is_first_step = True
+            self._is_first_step, self._seconds_before = True, self.seconds
         elif kind == "end":
             self.end = record
         elif kind == "model":
@@ -52,6 +56,8 @@ class RunRecords:
                 self.train[step] = record
             else:
                 self.evaluations.setdefault(str(record.get("set", "")), {})[step] = record
+        took = number_of(record, "seconds") if kind == "end" else _seconds_between(self.start, record)
+        self.seconds = self._seconds_before + (took or 0.0)
 
     def _forget_from(self, step: int) -> None:
         self._is_first_step = False
@@ -66,6 +72,15 @@ def number_of(record: Record | None, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def _seconds_between(start: Record | None, record: Record) -> float | None:
+    """The seconds from one record to another by their times, or None where one has none."""
+    try:
+        first, last = (datetime.fromisoformat(each["time"].replace("Z", "+00:00")) for each in (start or {}, record))
+        return (last - first).total_seconds()
+    except (KeyError, ValueError, AttributeError, TypeError):
+        return None
 
 
 def read_records(path: Path) -> RunRecords:

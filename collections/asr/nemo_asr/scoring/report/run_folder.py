@@ -75,8 +75,9 @@ def _facts(records: RunRecords) -> Iterator[tuple[str, str]]:
         last = end or records.train[max(records.train)]
         epoch = number_of(last, "epoch")
         yield "steps", f"{number_of(last, 'step') or 0:.0f}" + (f", epoch {epoch:.0f}" if epoch is not None else "")
-    if (seconds := number_of(end, "seconds")) is not None:
-        yield "duration", duration_text(seconds)
+    if number_of(end, "seconds") is not None:
+        starts = f", in {records.num_starts} starts" if records.num_starts > 1 else ""
+        yield "duration", duration_text(records.seconds) + starts
     if end and end.get("reason"):
         yield "ended", str(end["reason"])
     if speeds := [s for r in records.train.values() if (s := number_of(r, "amount_per_second"))]:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from nemo_lite.backends.pytorch.distributed.health.origin import COLLECTIVES, innermost
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
 
 T = TypeVar("T")
@@ -23,11 +24,6 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DISTRIBUTED = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = "site-packages"
-# Collectives are recognised by torch's files: forward hooks of FSDP2 and synchronised layers call them where no mark
-# can be set.
-_COLLECTIVES = tuple(
-    os.path.join(_TORCH, "distributed", name) for name in ("distributed_c10d.py", "_functional_collectives.py", "fsdp/")
-)
 
 
 class Activity(NamedTuple):
@@ -68,6 +64,7 @@ _marks: list[Activity] = []
 
 BACKWARD = Activity("backward", waits=True)
 EVALUATION = Activity("evaluation")
+COMPILING = Activity("compiling")
 WAITING_FOR_DATA = Activity("waiting for data")
 READING_CHECKPOINT = Activity("reading a checkpoint")
 WRITING_CHECKPOINT = Activity("writing a checkpoint")
@@ -90,10 +87,7 @@ class ActivityReader:
 
     def of(self, error: BaseException) -> Activity:
         """What it was doing when an error was raised."""
-        traceback = error.__traceback__
-        while traceback is not None and traceback.tb_next is not None:
-            traceback = traceback.tb_next
-        return self._activity(traceback.tb_frame if traceback else None, getattr(error, "activity", None))
+        return self._activity(innermost(error), getattr(error, "activity", None))
 
     def _activity(self, innermost: FrameType | None, marked: Activity | None) -> Activity:
         """The first of these that there is:
@@ -110,7 +104,8 @@ class ActivityReader:
             module = self._module(frame)
             if module:
                 break
-            if not collective and code.co_filename.startswith(_COLLECTIVES):
+            # By torch's files: forward hooks of FSDP2 and synchronised layers call collectives where nothing is marked.
+            if not collective and code.co_filename.startswith(COLLECTIVES):
                 collective = code.co_name
             if not user_code and _is_user_code(code.co_filename):
                 user_code = f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"

@@ -6,7 +6,6 @@ ranks that hang.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,14 +17,15 @@ _NETWORK = (
     "the data does not get from one rank to the other: check the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
     "NCCL_DEBUG=INFO) and firewalls"
 )
-_KILLED = "see the end of its output; a system short of memory kills processes without a word (dmesg)"
+_ENDED = "see the end of its output; if it says nothing, the system may have been short of memory (dmesg)"
 # On another machine there are more reasons.
 _LOST = "its machine or the network to it failed, or its process was ended: see the end of its output"
 _SEE_OUTPUT = "see the end of that process' own output"
-# Texts of gloo, its barrier that names ranks, and nccl when a collective took too long.
-_TIMED_OUT = re.compile(r"timed out|time-?out|monitoredBarrier", re.IGNORECASE)
+# After a C++ error: until the heartbeats of all ranks say where they are now.
+_SETTLED_SECONDS = 1.5
 
-RUNS, LEFT, FAILED, TOLD = "runs", "left", "failed", "told"
+RUNS, LEFT, FAILED, TOLD, ABORTED = "runs", "left", "failed", "told", "aborted"
+RUNNING = (RUNS, ABORTED)
 
 
 class Status(NamedTuple):
@@ -42,7 +42,11 @@ class Status(NamedTuple):
         collective: the label of the one it is in, or of the transfer between two ranks; "" outside.
         partner: the other rank of that transfer; ``None`` in a collective and outside.
         network_error: what went wrong in that collective, "" while nothing did.
-        state: it runs, has left in order, has failed, or was told that another one failed.
+        state: it runs, has left in order, has failed, was told that another one failed, or is kept from being ended by
+            a C++ error.
+        num_sent: how many exchanges of gradients it has handed to a backend that makes them while the rank goes on
+            (nccl).
+        sent_step: the step of the last of them; ``None`` where the backend is not of this kind, and before the first.
     """
 
     beat: int = 0
@@ -55,6 +59,8 @@ class Status(NamedTuple):
     partner: int | None = None
     network_error: str = ""
     state: str = RUNS
+    num_sent: int = 0
+    sent_step: int | None = None
 
     @property
     def at_step(self) -> str:
@@ -87,7 +93,7 @@ class Observation(NamedTuple):
     @property
     def runs(self) -> bool:
         """It has not said that it ended."""
-        return self.status is None or self.status.state == RUNS
+        return self.status is None or self.status.state in RUNNING
 
 
 class Diagnosis(NamedTuple):
@@ -99,6 +105,7 @@ class Diagnosis(NamedTuple):
         table: all ranks with their activity and for how long; "" where the reason is plain.
         exit_code: of all ranks; ``None`` for the usual one.
         by_silence: a timeout passed without a heartbeat.
+        blamed: the ranks to blame.
     """
 
     problem: str
@@ -106,6 +113,7 @@ class Diagnosis(NamedTuple):
     table: str = ""
     exit_code: int | None = None
     by_silence: bool = False
+    blamed: Sequence[int] = ()
 
     def error(self) -> DistributedError:
         """For the main thread."""
@@ -114,6 +122,11 @@ class Diagnosis(NamedTuple):
     def report(self) -> str:
         """For stderr."""
         return "\n".join(part for part in (f"{self.problem}; {self.remedy}", self.table) if part)
+
+    def short_report(self) -> str:
+        """For stderr of a rank beside which another one prints the report."""
+        why = f"because of {_named(self.blamed)}" if self.blamed else "with all ranks"
+        return f"ends {why}; another rank of this machine prints the report"
 
 
 class Timeouts(NamedTuple):
@@ -136,7 +149,7 @@ def diagnose_error(member: Member, status: Status, error: BaseException) -> Diag
     text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
     step = "" if status.step is None else f" at step {status.step}"
     problem = f"{member} stopped{step}: {text}{' ...' if len(lines) > 1 else ''}"
-    return Diagnosis(problem, _SEE_OUTPUT, exit_code=_exit_code(error))
+    return Diagnosis(problem, _SEE_OUTPUT, exit_code=exit_code_of(error), blamed=[member.rank])
 
 
 def diagnose_lost_store(server: Observation | None, address: str, silent_seconds: float) -> Diagnosis:
@@ -167,7 +180,7 @@ def diagnose(observations: Sequence[Observation], timeouts: Timeouts, has_all_he
     """
     found = _find_gone(observations, timeouts) or _find_ended(observations)
     if found is None and (has_all_heartbeats or _is_stale(observations[0], timeouts)):
-        found = _find_hung(observations, timeouts)
+        found = _find_aborted(observations) or _find_hung(observations, timeouts)
     return found
 
 
@@ -194,8 +207,25 @@ def _gone(seen: Observation, sign: str, by_silence: bool = False) -> Diagnosis:
     if seen.process == "stopped":
         remedy = f"continue it with kill -CONT {seen.member.pid}: it ends then, as the others do; start the run again"
         problem = f"{seen.member} is stopped (SIGSTOP, Ctrl-Z or a debugger){last}"
-        return Diagnosis(problem, remedy, by_silence=by_silence)
-    return Diagnosis(f"{seen.member} {sign}{last}", _KILLED if seen.process else _LOST, by_silence=by_silence)
+        return Diagnosis(problem, remedy, by_silence=by_silence, blamed=[seen.member.rank])
+    remedy = _ENDED if seen.process else _LOST
+    return Diagnosis(f"{seen.member} {sign}{last}", remedy, by_silence=by_silence, blamed=[seen.member.rank])
+
+
+def _find_aborted(observations: Sequence[Observation]) -> Diagnosis | None:
+    """A rank that a C++ error would have ended: because the ranks sent each other different things, or by itself."""
+    for seen in observations:
+        status = seen.status
+        if status is None or status.state != ABORTED or status.seconds < _SETTLED_SECONDS:
+            continue
+        running = {each.member.rank: each.status for each in observations if each.runs and each.status}
+        places = grouped((each.at_step, rank) for rank, each in running.items() if each.waits)
+        if status.waits and len(places) > 1:
+            return _mismatched(places, as_table(observations))
+        problem = f"a C++ error stopped {seen.member} {status.at_step}"
+        remedy = f"rank {seen.member.rank} printed it: see what stands after its line with `terminate called`"
+        return Diagnosis(problem, remedy, as_table(observations), blamed=[seen.member.rank])
+    return None
 
 
 def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
@@ -207,23 +237,29 @@ def _find_ended(observations: Sequence[Observation]) -> Diagnosis | None:
             status = other.status
             if other.runs and status and status.collective and status.num_collectives > seen.status.num_collectives:
                 problem = f"{seen.member} has ended while rank {other.member.rank} waits for it {status.at_step}"
-                return Diagnosis(problem, _SEE_OUTPUT)
+                return Diagnosis(problem, _SEE_OUTPUT, blamed=[seen.member.rank])
     return None
 
 
 def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagnosis | None:
-    """The ranks to blame when one that waits has waited for ``timeouts.collective``, or its backend reported a timeout.
+    """The ranks to blame when one that waits has waited for ``timeouts.collective``.
 
-    A rank waits in a labelled collective and in BACKWARD. In a transfer between two ranks, its partner is blamed.
-    Otherwise those ranks are blamed that run, do not wait, and have begun the fewest collectives. If all ranks wait,
-    their collectives do not match, or the network fails.
+    A rank waits in a labelled collective and in BACKWARD; and wherever it is, once it has sent more gradients than
+    another one: nccl exchanges them in the background, and any later call may wait for the GPU. In a transfer between
+    two ranks, its partner is blamed. Otherwise those ranks are blamed that run, do not wait, and have begun the fewest
+    exchanges. If all ranks wait, their collectives do not match, or the network fails.
 
     Limit: a rank that computes without end in its own backward counts as waiting, and is never blamed.
     """
     running = {seen.member.rank: seen.status for seen in observations if seen.runs and seen.status}
     stale = {seen.member.rank for seen in observations if _is_stale(seen, timeouts)}
-    waiting = {rank: status for rank, status in running.items() if status.waits and rank not in stale}
-    overdue = {rank: status for rank, status in waiting.items() if _waits_too_long(status, timeouts)}
+    fewest_sent = min((status.num_sent for status in running.values()), default=0)
+    waiting = {
+        rank: status
+        for rank, status in running.items()
+        if (status.waits or status.num_sent > fewest_sent) and rank not in stale
+    }
+    overdue = {rank: status for rank, status in waiting.items() if status.seconds >= timeouts.collective}
     if not overdue:
         return None
     # A transfer first: two ranks that are stuck in one keep all others waiting.
@@ -237,8 +273,8 @@ def _find_hung(observations: Sequence[Observation], timeouts: Timeouts) -> Diagn
     not_waiting = {rank: status for rank, status in running.items() if rank not in waiting}
     if not not_waiting:
         return _all_wait(waiting, table)
-    fewest_begun = min(status.num_collectives for status in not_waiting.values())
-    blamed = [rank for rank, status in not_waiting.items() if status.num_collectives == fewest_begun]
+    fewest_begun = min((status.num_sent, status.num_collectives) for status in not_waiting.values())
+    blamed = [rank for rank, status in not_waiting.items() if (status.num_sent, status.num_collectives) == fewest_begun]
     return _hung(observations, blamed, waiter, status, table)
 
 
@@ -249,9 +285,14 @@ def _hung(
     hangs = ", ".join(f"{member} hangs {status.at_step}" for member, status in who)
     it, it_was = ("it", "it was") if len(blamed) == 1 else ("them", "they were")
     # The seconds of the rank that waits: those of the other one start again with each line that it reaches.
-    problem = f"{hangs}, while rank {waiter} waits for {it} in {waiting.where} for {_seconds(waiting.seconds)}"
+    place = waiting.where if waiting.waits else _in_background(waiting)
+    problem = f"{hangs}, while rank {waiter} waits for {it} in {place} for {_seconds(waiting.seconds)}"
     remedy = f"see the output of {_named(blamed)}; if {it_was} only slow there, raise --dist_timeout (dist_timeout=)"
-    return Diagnosis(problem, remedy, table)
+    return Diagnosis(problem, remedy, table, blamed=list(blamed))
+
+
+def _in_background(status: Status) -> str:
+    return f"the exchange of gradients of step {status.sent_step}, in the background (itself {status.at_step}),"
 
 
 def _is_stale(seen: Observation, timeouts: Timeouts) -> bool:
@@ -259,19 +300,19 @@ def _is_stale(seen: Observation, timeouts: Timeouts) -> bool:
     return seen.silent_seconds >= timeouts.silence
 
 
-def _waits_too_long(status: Status, timeouts: Timeouts) -> bool:
-    return status.seconds >= timeouts.collective or bool(_TIMED_OUT.search(status.network_error))
-
-
 def _all_wait(waiting: Mapping[int, Status], table: str) -> Diagnosis:
     """All wait: for different things, or for the network, or one of them computes without end in its backward."""
-    by_place = grouped((status.where, rank) for rank, status in waiting.items())
+    by_place = grouped((f"in {status.where}", rank) for rank, status in waiting.items())
     if len(by_place) == 1:
-        where, ranks = by_place[0]
+        where, ranks = by_place[0][0].removeprefix("in "), by_place[0][1]
         # The backward pass is not a collective alone: it computes, too.
         computes = "" if waiting[ranks[0]].collective else "either one of them computes there without end, or "
         return Diagnosis(f"{where} does not end although all ranks are in it", computes + _NETWORK, table)
-    who = ", ".join(f"{_named(ranks)} {'are' if len(ranks) > 1 else 'is'} in {where}" for where, ranks in by_place)
+    return _mismatched(by_place, table)
+
+
+def _mismatched(by_place: Sequence[tuple[str, Sequence[int]]], table: str) -> Diagnosis:
+    who = ", ".join(f"{_named(ranks)} {'are' if len(ranks) > 1 else 'is'} {place}" for place, ranks in by_place)
     remedy = (
         "every rank has to make the same calls in the same order: look for one that depends on the rank or its data"
     )
@@ -288,7 +329,9 @@ def as_table(observations: Sequence[Observation]) -> str:
     for seen in observations:
         member, status = seen.member, seen.status or Status(activity="unknown")
         step = "-" if status.step is None else str(status.step)
-        where = status.where if status.state == RUNS else f"ended ({status.state})"
+        where = status.where if seen.runs else f"ended ({status.state})"
+        if status.sent_step is not None:
+            where += f", gradients of step {status.sent_step} sent"
         since = _seconds(status.seconds + seen.silent_seconds)
         rows.append((str(member.rank), member.host, str(member.pid), step, where, since))
     return "\n".join(f"  {line}" for line in aligned(rows))
@@ -298,7 +341,8 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _exit_code(error: BaseException) -> int | None:
+def exit_code_of(error: BaseException) -> int:
+    """With which a process ends that does not catch this error."""
     if isinstance(error, KeyboardInterrupt):
         return 130  # what a shell gives for SIGINT
     code = getattr(error, "code" if isinstance(error, SystemExit) else "exit_code", 1)

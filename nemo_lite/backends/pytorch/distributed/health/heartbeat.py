@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import RUNS, Diagnosis, Observation, Status
@@ -45,6 +46,20 @@ class HeartbeatChannel:
     def agree_on(self, diagnosis: Diagnosis) -> Diagnosis:
         """Store a diagnosis, if there is none; the stored one."""
         return Diagnosis(*json.loads(self._store.compare_set("diagnosis", "", json.dumps(diagnosis))))
+
+    def claim_report(self) -> bool:
+        """Whether this rank is the first of its machine that asks: it prints the report.
+
+        Raises:
+            DistError: the store is lost.
+        """
+        me = str(self._me.rank)
+        return self._store.compare_set(f"report/{self._me.process_space}", "", me).decode() == me
+
+    def is_lowest_but(self, ranks: Sequence[int]) -> bool:
+        """Whether this is the lowest rank of its machine, those ranks aside: the rule where the store is lost."""
+        here = {member.rank for member in self._members if member.process_space == self._me.process_space}
+        return self._me.rank == min(here - set(ranks) or here)
 
     def check_processes(self) -> None:
         """See which processes on this machine exist."""

@@ -2,14 +2,13 @@
 
 A thread writes a heartbeat to the store twice a second and reads the others': rank 0 all, the others rank 0's. Each
 rank also sees whether the processes on its own machine exist. The first to find a problem stores the diagnosis (see
-diagnosis.py); the others read it. A second thread notices when the store itself does not answer, prints the diagnosis,
-and ends the process if its main thread does not. Collectives are called elsewhere.
+diagnosis.py); the others read it. A second thread notices when the store itself does not answer, prints the diagnosis
+(one rank of each machine in full, the others a line), and ends the process if its main thread does not. Collectives are
+called elsewhere.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 import threading
 import time
@@ -20,8 +19,10 @@ import torch.distributed as dist
 
 from nemo_lite.backends.pytorch.distributed.health.activity import Activity, ActivityReader
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
+    ABORTED,
     FAILED,
     LEFT,
+    RUNNING,
     RUNS,
     TOLD,
     Diagnosis,
@@ -31,7 +32,15 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     diagnose_error,
     diagnose_lost_store,
 )
+from nemo_lite.backends.pytorch.distributed.health.endings import (
+    before_abort,
+    end_process,
+    is_common,
+    mark_told,
+    never_abort,
+)
 from nemo_lite.backends.pytorch.distributed.health.heartbeat import HeartbeatChannel
+from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import ProcessInfo
@@ -40,7 +49,8 @@ from nemo_lite.utils.launch import ProcessInfo
 _GRACE_AFTER_SILENCE_SECONDS = 1.5
 # How long a main thread whose collective failed waits for the cause.
 _CAUSE_SECONDS = 5.0
-_NETWORK = re.compile(r"gloo|nccl|monitoredBarrier|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)
+# A process that ends closes its connections; so once one has broken, this is enough, however long links may be down.
+_SILENCE_AFTER_ERROR_SECONDS = 2.4
 
 
 class HealthMonitor:
@@ -51,12 +61,15 @@ class HealthMonitor:
         info: who this process is.
         timeout_seconds: how long a rank may keep another waiting in a collective.
         beat_seconds: between two heartbeats.
-        silence_seconds: a rank on another machine without a heartbeat for so long is gone.
+        silence_seconds: a rank on another machine without a heartbeat for so long is gone, and so is a store that does
+            not answer.
         grace_seconds: from the diagnosis until the process is ended; main threads clean up in it.
     """
 
     step: int | None
     """The training step; set by whoever makes it."""
+    is_asynchronous: bool
+    """Gradients are exchanged while the main thread goes on, as nccl does; set by whoever joins the group."""
 
     def __init__(
         self,
@@ -68,8 +81,9 @@ class HealthMonitor:
         silence_seconds: float = 6.0,
         grace_seconds: float = 5.0,
     ) -> None:
-        self.step = None
-        self._timeouts = Timeouts(timeout_seconds, silence_seconds, silence_seconds / 2.5)
+        self.step, self.is_asynchronous = None, False
+        after_error = min(silence_seconds / 2.5, _SILENCE_AFTER_ERROR_SECONDS)
+        self._timeouts = Timeouts(timeout_seconds, silence_seconds, after_error)
         self._beat_seconds, self._grace_seconds = beat_seconds, grace_seconds
         self._channel = HeartbeatChannel(meeting, info)
         self._me, self._is_first = meeting.members[info.rank], info.rank == 0
@@ -79,8 +93,10 @@ class HealthMonitor:
         # collectives begun, and label and partner of those that it is in: one attribute, so that they change together.
         self._collectives: tuple[int, tuple[tuple[str, int | None], ...]] = (0, ())
         self._network_error, self._state = "", RUNS
+        self._sent: tuple[int, int | None] = (0, None)
         self._failed_in: Activity | None = None
         self._own_error: Diagnosis | None = None
+        self._tells_others = True
         # The main thread sets these, the other two read them.
         self._is_over = False
         self._beat_now = threading.Event()
@@ -92,10 +108,13 @@ class HealthMonitor:
         # The heartbeat thread or the exit thread sets these, once; all three read them.
         self._diagnosis: Diagnosis | None = None
         self._diagnosis_known = threading.Event()
+        self._report = ""
+        self._telling = threading.Lock()
         self._heartbeat_thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         self._exit_thread = threading.Thread(target=self._exit_if_stuck, daemon=True, name="exit")
         self._heartbeat_thread.start()
         self._exit_thread.start()
+        before_abort(self._note_abort)
 
     # Called by the main thread
 
@@ -111,7 +130,7 @@ class HealthMonitor:
             DistributedError: it failed, with the reason; or the run is known to end.
         """
         if self._diagnosis is not None:
-            raise self._diagnosis.error()
+            raise self._error_of(self._diagnosis)
         number, outer = self._collectives
         self._collectives = (number + (partner is None), (*outer, (label, partner)))
         try:
@@ -124,14 +143,21 @@ class HealthMonitor:
         finally:
             self._collectives = (self._collectives[0], outer)
 
-    def wait_for_cause(self, error: BaseException) -> BaseException:
-        """The error of the rank that caused this one, if this is one of the network; other errors as they are.
+    def gradients_sent(self) -> None:
+        """This rank has handed the gradients of the step to the backend."""
+        if self.is_asynchronous:
+            self._sent = (self._sent[0] + 1, self.step)
 
-        Waits up to five seconds until that rank is known; if none is, gives a DistributedError that says so.
+    def wait_for_cause(self, error: BaseException) -> BaseException:
+        """The error of the rank that caused this one, if this comes from an exchange; other errors as they are.
+
+        Waits up to five seconds until that rank is known. If none is, gives a DistributedError that says so; where the
+        error may also be this rank's own, the error itself.
         """
-        if not _is_of_network(error):
+        origin = origin_of(error)
+        if origin is Origin.ELSEWHERE:
             return error
-        text = _one_line(error)
+        text = one_line(error)
         number, labels = self._collectives
         if labels:
             where = Status(num_collectives=number, collective=labels[-1][0], partner=labels[-1][1]).where
@@ -139,12 +165,14 @@ class HealthMonitor:
             # The main thread is no longer there; the others must still see that this rank waits.
             where = self._reader.of(error).text
             self._failed_in = Activity(where, waits=True)
-        if self._state == RUNS and not self._is_over:
+        if self._state in RUNNING and not self._is_over:
             self._network_error = text
             self._beat_now.set()
             self._diagnosis_known.wait(_CAUSE_SECONDS)
         if self._diagnosis is not None:
-            return self._diagnosis.error()
+            return self._error_of(self._diagnosis)
+        if origin is Origin.BACKWARD:
+            return error
         step = "" if self.step is None else f" of step {self.step}"
         return DistributedError(
             f"an exchange between the ranks failed on {self._me}, {where}{step}",
@@ -152,12 +180,22 @@ class HealthMonitor:
             remedy="all ranks still send heartbeats: check the network between them",
         )
 
+    def _error_of(self, diagnosis: Diagnosis) -> DistributedError:
+        """For the main thread; the report is printed before."""
+        self._tell()
+        error = diagnosis.error()
+        mark_told(error)
+        return error
+
     def report_own_error(self, error: BaseException) -> None:
         """Tell the others that this rank ends with that error. Only the first of all ranks' errors counts."""
-        if self._state != RUNS:
+        if self._state not in RUNNING:
             return
+        with self._telling:
+            self._report = ""  # the user reads this error; another rank's, which may be the same, adds nothing
         if self._diagnosis is None:
             self._own_error = diagnose_error(self._me, self._status._replace(step=self.step), error)
+            self._tells_others = not is_common(error)
         self._end(FAILED if self._diagnosis is None else TOLD)
 
     def leave(self) -> None:
@@ -174,9 +212,17 @@ class HealthMonitor:
             self._await_others(self._timeouts.collective if is_orderly else self._grace_seconds)
         if is_orderly and self._diagnosis is not None:
             self._exit_thread.join()  # the run failed after this rank's part: the process ends with the reason
+        self._tell()
         self._is_over = True
         self._beat_now.set()
         self._heartbeat_thread.join(self._beat_seconds)
+        never_abort()
+
+    @property
+    def exit_code(self) -> int:
+        """With which this process ends, where the run failed."""
+        failure = self._own_error or self._diagnosis
+        return 1 if failure is None else failure.error().exit_code
 
     def _end(self, state: str) -> None:
         self._last_beat_written.clear()
@@ -206,9 +252,9 @@ class HealthMonitor:
                 self._last_beat_written.set()
                 return
             self._num_beats += 1
-            if state != RUNS:
+            if state not in RUNNING:
                 self._last_beat_written.set()
-            if self._is_over or (state != RUNS and not self._is_first):
+            if self._is_over or (state not in RUNNING and not self._is_first):
                 return
             is_hurried = self._network_error or state != RUNS or self._diagnosis is not None
             self._beat_now.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
@@ -222,24 +268,32 @@ class HealthMonitor:
             self._lose_store()  # its store is not asked: torch would fill stderr with traces
             return
         self._status = self._status_now(state)
-        if state == FAILED and self._own_error is not None:
+        if state == FAILED and self._own_error is not None and self._tells_others:
             self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
         found = self._channel.diagnosis()
         self._channel.read_ranks()
-        if found is None and self._diagnosis is None and state in (RUNS, LEFT):
+        if found is None and self._diagnosis is None and state in (*RUNNING, LEFT):
             found = diagnose(self._channel.observations(self._status), self._timeouts, self._is_first)
             found = self._channel.agree_on(found) if found else None
-        if found is not None and state != FAILED:
-            self._accept(found)
+        if found is not None and state != FAILED and self._diagnosis is None:
+            self._accept(found, self._claim_report(found))
+
+    def _claim_report(self, found: Diagnosis) -> bool:
+        try:
+            return self._channel.claim_report()
+        except dist.DistError:
+            return self._channel.is_lowest_but(found.blamed)
 
     def _status_now(self, state: str) -> Status:
         before, (number, labels) = self._status, self._collectives
         activity = Activity("a collective", waits=True) if labels else self._failed_in or self._reader.now()
         label, partner = labels[-1] if labels else ("", None)
-        if state == RUNS and self._diagnosis is not None:
+        if state in RUNNING and self._diagnosis is not None:
             state = TOLD  # so that the rank that serves the store need not stay for this one
         now = Status(before.beat + 1, self.step, *activity, 0.0, number, label, partner, self._network_error, state)
+        num_sent, sent_step = self._sent
+        now = now._replace(num_sent=num_sent, sent_step=sent_step)
         if now._replace(beat=before.beat, seconds=before.seconds, network_error=before.network_error) != before:
             self._status_since = time.monotonic()
         return now._replace(seconds=time.monotonic() - self._status_since)
@@ -247,14 +301,31 @@ class HealthMonitor:
     def _lose_store(self, closed: bool = False) -> None:
         """The store is lost. That is in order where the rank that served it left in order, or this one is leaving."""
         server = self._channel.store_server()
-        if self._state == RUNS and (server is None or server.runs):
+        if self._state in RUNNING and (server is None or server.runs):
             silent = 0.0 if closed else self._timeouts.silence
-            self._accept(diagnose_lost_store(server, self._channel.address, silent))
+            diagnosis = diagnose_lost_store(server, self._channel.address, silent)
+            self._accept(diagnosis, self._channel.is_lowest_but(diagnosis.blamed))
 
-    def _accept(self, diagnosis: Diagnosis) -> None:
+    def _accept(self, diagnosis: Diagnosis, prints_all: bool) -> None:
         if self._diagnosis is None:
+            self._report = diagnosis.report() if prints_all else diagnosis.short_report()
             self._diagnosis = diagnosis
             self._diagnosis_known.set()
+
+    # Called by any thread
+
+    def _tell(self) -> None:
+        """Print this rank's part of the report, once."""
+        with self._telling:
+            report, self._report = self._report, ""
+            if report:
+                with suppress(OSError, ValueError):  # stderr is closed; there is nobody to tell
+                    print(f"[rank {self._me.rank}] {report}", file=sys.stderr, flush=True)
+
+    def _note_abort(self) -> None:
+        if self._state == RUNS:
+            self._state = ABORTED
+        self._beat_now.set()
 
     # Called by the exit thread
 
@@ -273,32 +344,11 @@ class HealthMonitor:
         diagnosis = self._diagnosis
         if diagnosis is None or self._state == FAILED or self._is_over:
             return
-        with suppress(OSError, ValueError):  # stderr is closed; there is nobody to tell
-            print(f"[rank {self._me.rank}] {diagnosis.report()}", file=sys.stderr, flush=True)
+        self._tell()
         grace = min(self._grace_seconds, _GRACE_AFTER_SILENCE_SECONDS) if diagnosis.by_silence else self._grace_seconds
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and self._state != LEFT:
             if self._is_over:
                 return
             time.sleep(self._beat_seconds / 10)
-        _end_process(diagnosis)
-
-
-def _is_of_network(error: BaseException) -> bool:
-    if isinstance(error, DistributedError):
-        return False
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and bool(_NETWORK.search(str(error))))
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    # "[/path/of/gloo/pair.cc:525] Connection closed": where in gloo is of no use to a reader.
-    return re.sub(r"^\[[^\]]*\]\s*", "", lines[0])[:300]
-
-
-def _end_process(diagnosis: Diagnosis) -> None:
-    # In a thread: a main thread that hangs while it prints holds the locks of the streams.
-    flushing = threading.Thread(target=lambda: [stream.flush() for stream in (sys.stdout, sys.stderr)], daemon=True)
-    flushing.start()
-    flushing.join(0.5)
-    os._exit(diagnosis.error().exit_code)
+        end_process(self.exit_code)

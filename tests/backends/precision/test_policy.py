@@ -37,7 +37,8 @@ def test_o1_on_a_cpu_computes_in_bfloat16_and_keeps_features_and_losses_in_float
     [
         (Optimization.mxprO1, "float16", UsageError, "amp_dtype: float16 is not computed on a CPU; use bfloat16"),
         (Optimization.mxprO1, "float61", UnknownNameError, 'amp_dtype "float61" is not known'),
-        (Optimization.mxprO3, None, UsageError, "optimization level O3 is not supported"),
+        (Optimization.mxprO2, "float16", UsageError, "amp_dtype: float16 is not computed on a CPU; use bfloat16"),
+        (Optimization.mxprO0, "bf16", UnknownNameError, r'"bf16" is not known; known: auto, bfloat16, float16'),
     ],
 )
 def test_a_precision_that_a_device_does_not_have_is_refused(level, dtype, error, message):
@@ -48,17 +49,27 @@ def test_a_precision_that_a_device_does_not_have_is_refused(level, dtype, error,
 def test_a_precision_says_what_it_does():
     assert Precision(Optimization.mxprO0, CPU).describe() == "O0: float32 throughout"
     assert Precision(Optimization.mxprO1, CPU).describe().startswith("O1: bfloat16 where torch.amp finds it safe")
+    assert "O2: bfloat16 weights and activations; master weights" in Precision(Optimization.mxprO2, CPU).describe()
+    assert Precision(Optimization.mxprO3, CPU).describe().startswith("O3: bfloat16 throughout, but for features")
 
 
 def test_gradients_are_clipped_to_the_norm_before_the_step():
     weight = torch.nn.Parameter(torch.zeros(2))
     precision, optimizer = Precision(Optimization.mxprO0, CPU), torch.optim.SGD([weight], lr=1.0)
     precision.backward((weight * torch.tensor([3.0, 4.0])).sum())
-    precision.update(optimizer, [weight], max_grad_norm=1.0)
+    assert precision.finish_backward(optimizer, [weight], max_grad_norm=1.0).item() == 0.0
+    precision.update(optimizer, optimizer.step)
     torch.testing.assert_close(weight.detach(), -torch.tensor([0.6, 0.8]))
 
 
-@pytest.mark.parametrize("level", [Optimization.mxprO0, Optimization.mxprO1])
+def test_no_gradients_at_all_are_finite_on_their_device():
+    weight, meta = torch.nn.Parameter(torch.zeros(2)), torch.device("meta")
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    assert Precision(Optimization.mxprO0, CPU).finish_backward(optimizer, [weight], 1.0).item() == 0.0
+    assert Precision(Optimization.mxprO0, meta).finish_backward(optimizer, [weight], None).device == meta
+
+
+@pytest.mark.parametrize("level", list(Optimization))
 def test_without_float16_losses_are_not_scaled_and_there_is_no_scale_to_save(level):
     weight = torch.nn.Parameter(torch.ones(2))
     precision = Precision(level, CPU)

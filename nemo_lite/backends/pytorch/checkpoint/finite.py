@@ -1,0 +1,36 @@
+"""Weights that are not finite are not saved: a checkpoint of them would take the place of a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from nemo_lite.errors import CheckpointError
+
+_MAX_LISTED = 3
+
+
+def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
+    """Raise CheckpointError if a parameter is not finite, or a buffer NaN: masks may hold infinities.
+
+    Args:
+        module: says which of the tensors are parameters.
+        tensors: its ``state_dict()``.
+    """
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    bad = [name for name, value in tensors.items() if isinstance(value, Tensor) and _is_bad(value, name in parameters)]
+    if bad:
+        more = f" and {len(bad) - _MAX_LISTED} more" if len(bad) > _MAX_LISTED else ""
+        raise CheckpointError(
+            "weights that are not finite are not saved",
+            place=type(module).__name__,
+            got=f"NaN or infinity in {', '.join(bad[:_MAX_LISTED])}{more}",
+            remedy="the checkpoints saved before stay: go on from one of them with a lower learning rate",
+        )
+
+
+def _is_bad(tensor: Tensor, is_parameter: bool) -> bool:
+    if not tensor.is_floating_point():
+        return False
+    return not bool(tensor.isfinite().all()) if is_parameter else bool(tensor.isnan().any())

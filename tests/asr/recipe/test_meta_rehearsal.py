@@ -1,0 +1,99 @@
+"""Whole steps of training and evaluation on the meta device, which refuses host reads and tensors of mixed devices.
+
+It stands for a GPU: what runs here takes the paths of an accelerator, without values. Only the CTC kernel has no form
+for it and has a stand-in, and torch.autocast does not know it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from toys.host_reads import BetweenLoggingSteps, HostReads
+from toys.tone_corpus import make_corpus
+
+import nemo_asr
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch import placement
+from nemo_lite.backends.pytorch.actions import PtActions
+from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.backend import Optimization
+
+META = torch.device("meta")
+CONFIG = """model: Rehearsed
+sample_rate: 16000
+AudioToTextDataLayer:
+  train: {shuffle: true}
+  eval: {shuffle: false}
+AudioToMelSpectrogramPreprocessor: {features: 16, n_fft: 512, dither: 0.00001}
+SpectrogramAugmentation: {freq_masks: 2, time_masks: 2, rect_masks: 1}
+JasperEncoder:
+  activation: relu
+  conv_mask: true
+  jasper:
+    - {filters: 16, repeat: 1, kernel: [11], stride: [2], dilation: [1], dropout: 0.1, residual: false, separable: true}
+    - {filters: 16, repeat: 2, kernel: [5], stride: [1], dilation: [1], dropout: 0.1, residual: true, separable: true}
+    - {filters: 24, repeat: 1, kernel: [3], stride: [1], dilation: [2], dropout: 0.0, residual: true, se: true}
+    - {filters: 24, repeat: 1, kernel: [1], stride: [1], dilation: [1], dropout: 0.0, residual: false}
+labels: [" ", "a", "b", "c"]
+"""
+
+
+@pytest.fixture
+def on_meta(monkeypatch, tmp_path):
+    """A training loss, and wires to evaluate, of a small QuartzNet on the meta device."""
+    make_corpus(tmp_path)
+    (tmp_path / "rehearsed.yaml").write_text(CONFIG)
+    recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml")
+    monkeypatch.setattr(Precision, "forward", lambda self: nullcontext())
+    # The one host read of a step, made a step later, has no values here.
+    monkeypatch.setattr(placement.HostCopy, "values", lambda self: [0.0] * len(self._numbers))
+    monkeypatch.setattr(torch.nn.functional, "ctc_loss", stand_in_for_ctc)
+    nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
+    model = recipe.model()
+    layers = {
+        training: recipe.data_layer(str(tmp_path / "train.json"), training=training, batch_size=2)
+        for training in (True, False)
+    }
+    trained = nemo_asr.connect(model, layers[True], training=True)
+    evaluated = nemo_asr.connect(model, layers[False])
+    return trained.loss, [evaluated.loss, evaluated.predictions]
+
+
+def stand_in_for_ctc(log_probs, targets, input_lengths, target_lengths, *unused, **options):
+    assert {each.device for each in (log_probs, targets, input_lengths, target_lengths)} == {META}
+    frames = log_probs.mean(dim=(0, 2))
+    return frames if options.get("reduction") == "none" else frames.sum()
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "optimizer"),
+    [("O0", None, "novograd"), ("O0", None, "sgd"), ("O1", "bfloat16", "lamb"), ("O1", "float16", "adam_w")],
+)
+def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta, level, dtype, optimizer):
+    loss, _ = on_meta
+    actions, watch = PtActions(device=META, optimization_level=level, amp_dtype=dtype), BetweenLoggingSteps(last=2)
+    params = {"lr": 0.01, "max_steps": 3, "grad_norm_clip": 1.0}
+    actions.train([loss], optimizer=optimizer, callbacks=[watch], optimization_params=params, batches_per_step=2)
+    assert watch.reads.found == []
+    assert actions.step == 2
+
+
+def test_evaluation_runs_on_the_meta_device_and_reads_nothing(on_meta):
+    _, wires = on_meta
+    rows = Evaluation(wires, META, Precision(Optimization.mxprO0, META)).rows(SingleProcess())
+    values = next(rows).values  # the seed of the epoch's loader is read, on the host
+    with HostReads() as reads:
+        others = [row.values for row in rows]
+    assert reads.found == []
+    assert len(others) == 5
+    assert {value.device for value in values} == {META}
+
+
+@pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.nonzero])
+def test_the_meta_device_refuses_what_a_gpu_would_wait_for(read):
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        read(torch.ones(3, device=META).sum())

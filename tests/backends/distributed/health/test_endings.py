@@ -1,0 +1,110 @@
+"""How a process ends once its run cannot go on: an error is printed once and whole, our report comes last."""
+
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import pytest
+
+from nemo_lite.backends.pytorch.distributed.health.endings import is_told, tell_now
+from nemo_lite.errors import DataError
+
+SCRIPT = """
+import ctypes, os, sys, threading, time
+from nemo_lite.backends.pytorch.distributed.health import endings
+terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
+def abort():
+    threading.Thread(target=terminate, daemon=True).start()
+"""
+
+
+def script(text):
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT + textwrap.dedent(text)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@contextmanager
+def guard():
+    try:
+        yield
+    except Exception as error:
+        tell_now(error)
+        tell_now(error)
+        raise
+
+
+def outer():
+    with guard():
+        divide()
+
+
+def divide():
+    return 1 / 0
+
+
+def test_an_error_is_told_at_once_with_its_whole_traceback_and_once(capfd):
+    with pytest.raises(ZeroDivisionError) as caught:
+        outer()
+    err = capfd.readouterr().err
+    assert err.count("ZeroDivisionError: division by zero") == 1
+    # With the callers of the guarded block, and without the guard.
+    assert 0 < err.index("in test_an_error_is_told") < err.index("in outer") < err.index("in divide")
+    assert "in guard" not in err
+    assert is_told(caught.value)
+
+
+def test_a_users_mistake_and_an_interruption_are_not_told_here(capfd):
+    for error in (DataError("x"), KeyboardInterrupt(), SystemExit(3)):
+        tell_now(error)
+        assert not is_told(error)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
+def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last():
+    ended = script(
+        """
+        noted = threading.Event()
+        endings.before_abort(noted.set)
+        abort()
+        noted.wait(20)
+        time.sleep(0.3)
+        print("our report", file=sys.stderr)
+        endings.end_process(3)
+        """
+    )
+    assert ended.returncode == 3
+    first, last = ended.stderr.splitlines()
+    assert first.startswith("terminate called")
+    assert last == "our report"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
+def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_code():
+    ended = script(
+        """
+        endings.before_abort(lambda: None)
+        endings.never_abort()
+        abort()
+        time.sleep(0.3)
+        sys.exit(7)
+        """
+    )
+    assert (ended.returncode, ended.stderr) == (7, "")
+
+
+def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
+    ended = script(
+        """
+        endings.print_each_once()
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            endings.tell_now(error)
+            raise
+        """
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("ZeroDivisionError") == 1

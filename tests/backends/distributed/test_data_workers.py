@@ -1,0 +1,104 @@
+"""A data worker that died is named as such, with what to check: wherever the main process was, with one rank or two."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+import torch
+from toys.nets import BD, Mse, Net, Points
+from toys.ranks import on_ranks
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.distributed import data_workers
+from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
+from nemo_lite.errors import DataWorkerError
+
+
+class Deadly(torch.utils.data.Dataset):
+    """An item of it ends the process that reads it."""
+
+    def __init__(self, number, on_rank):
+        self.number, self.on_rank, self.main = number, on_rank, os.getpid()
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if index == 9 and os.getpid() != self.main and os.environ.get("RANK") == self.on_rank:
+            os.kill(os.getpid(), self.number)
+        return torch.rand(3), torch.rand(1)
+
+
+class FromWorkers(Points):
+    def __init__(self, number, on_rank):
+        super().__init__(n=16, batch_size=2)
+        self.num_workers, self.items = 1, Deadly(number, on_rank)
+
+    @property
+    def dataset(self):
+        return self.items
+
+
+class Slow(nemo.NonTrainableNM):
+    """A worker dies while the main process is here."""
+
+    input_ports = {"x": BD}
+    output_ports = {"out": BD}
+
+    def forward(self, x):
+        time.sleep(0.05)
+        return x
+
+
+def train(number, on_rank=None):
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    x, y = FromWorkers(number, on_rank)()
+    loss = Mse()(out=Net(name="net")(x=Slow()(x=x)), target=y)
+    factory.train([loss], optimizer="sgd", optimization_params={"lr": 0.1, "max_steps": 100})
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (signal.SIGKILL, r"was killed by SIGKILL; the system was probably short of memory: check memory \(free -h"),
+        (signal.SIGBUS, r"was killed by SIGBUS; shared memory was probably full: check memory .*df -h /dev/shm"),
+    ],
+)
+def test_a_killed_data_worker_is_named_with_what_to_check(number, text):
+    with pytest.raises(DataWorkerError, match=rf"^a data worker \(pid \d+\) {text}.*--num_workers"):
+        train(number)
+
+
+def train_as_rank(*args):
+    multiprocessing.set_start_method("fork", force=True)  # the forkserver of a rank would import torch anew
+    train(*args)
+
+
+def test_a_killed_data_worker_of_one_rank_is_named_on_both_and_nobody_looks_at_the_network():
+    first, second = on_ranks(2, train_as_rank, signal.SIGKILL, "1")
+    assert (first.code, second.code) == (2, 2)
+    assert second.err.startswith("DataWorkerError: a data worker (pid ")
+    assert "stopped" in first.err
+    assert ": DataWorkerError: a data worker (pid " in first.err
+    assert "network" not in first.err + second.err
+
+
+def test_a_worker_whose_exit_code_was_lost_is_named_too(monkeypatch):
+    ended = multiprocessing.get_context("fork").Process(target=int, daemon=True)
+    ended.start()
+    ended.join()
+    monkeypatch.setattr(type(ended), "exitcode", None)
+    monkeypatch.setattr(data_workers, "_workers", lambda frames: [ended])
+    with (
+        pytest.raises(DataWorkerError, match=rf"a data worker \(pid {ended.pid}\) died; check memory"),
+        dead_workers_named(),
+    ):
+        raise RuntimeError("DataLoader worker is killed by signal")
+
+
+def test_an_error_that_does_not_come_from_loaders_stays_as_it_is():
+    with pytest.raises(RuntimeError, match="DataLoader worker is killed") as caught, dead_workers_named():
+        raise RuntimeError("DataLoader worker is killed")
+    assert not isinstance(caught.value, DataWorkerError)

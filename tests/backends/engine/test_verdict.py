@@ -1,0 +1,236 @@
+"""The verdict on a step: the form of accelerators gives what the form of a CPU gives, and reads nothing in between.
+
+Here are the tests of engine/step_guard.py and engine/skipped_steps.py too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from toys.device_verdict import use_device_verdict
+from toys.host_reads import BetweenLoggingSteps
+from toys.nets import Net, Points, Record, build, train
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch import actions
+from nemo_lite.backends.pytorch.engine.step_guard import GuardedStep
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.errors import NonFiniteLossError
+from nemo_lite.utils.argparse import OPTIMIZERS
+
+NAMES = tuple(OPTIMIZERS)
+OF_TORCH = ("Adam", "NAdam", "RAdam", "Adadelta", "ASGD", "Rprop", "SGD", "Adafactor")
+
+
+class BadItems(Points):
+    """24 points in batches of 4, some of which have no finite target."""
+
+    def __init__(self, *bad):
+        super().__init__(n=24, batch_size=4)
+        self.y[list(bad)] = math.nan
+
+
+class BadGradient(torch.autograd.Function):
+    """Hands values through; the gradient is NaN where ``bad`` is 1."""
+
+    @staticmethod
+    def forward(ctx, values, bad):
+        ctx.save_for_backward(bad)
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient + ctx.saved_tensors[0] * math.nan if ctx.saved_tensors[0].any() else gradient, None
+
+
+class Tainted(Net):
+    """A net with a finite loss and a gradient that is not, where an item's first coordinate is above 2."""
+
+    def forward(self, x):
+        return BadGradient.apply(super().forward(x), (x[:, :1] > 2).float())
+
+
+class FiniteButTainted(Points):
+    """24 points in batches of 4; the gradients of some are not finite."""
+
+    def __init__(self, *bad):
+        super().__init__(n=24, batch_size=4)
+        self.x[list(bad), 0] = 3.0
+
+
+def trained(optimizer, data, made_net=Net, **kwargs):
+    """What two epochs leave: weights and statistics, losses, and the optimizer's state."""
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    net, loss = build(data, made_net(norm=True))
+    record = Record()
+    made = optimizer if isinstance(optimizer, str) else optimizer(net.parameters())
+    params = {"lr": 0.01, "num_epochs": 2, "grad_norm_clip": kwargs.pop("clip", None)}
+    factory.train([loss], optimizer=made, callbacks=[record], optimization_params=params, **kwargs)
+    (left,) = factory.get_trainer().optimizers
+    return net.state_dict(), record.losses, left.state_dict()
+
+
+def on_both(monkeypatch, *arguments, **kwargs):
+    host = trained(*arguments, **kwargs)
+    with monkeypatch.context() as patched:
+        use_device_verdict(patched)
+        return host, trained(*arguments, **kwargs)
+
+
+def assert_alike(host, device):
+    (weights, losses, state), (others, their_losses, their_state) = host, device
+    assert all(torch.equal(value, others[name]) for name, value in weights.items())
+    assert str(losses) == str(their_losses)  # as text, in which NaN equals NaN
+    assert repr(state) == repr(their_state)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OF_TORCH])
+def test_skipped_steps_leave_weights_and_states_as_they_were_for_every_optimizer(monkeypatch, name):
+    optimizer = name if name in NAMES else lambda params: getattr(torch.optim, name)(params, lr=0.01)
+    for bad in ((), (0, 9, 10)):  # the first step of all too, before there is a state
+        assert_alike(*on_both(monkeypatch, optimizer, BadItems(*bad)))
+
+
+@pytest.mark.parametrize("kwargs", [{"clip": 0.01}, {"batches_per_step": 2}, {"clip": 0.5, "batches_per_step": 4}])
+def test_clipping_and_accumulating_change_nothing_in_that(monkeypatch, kwargs):
+    assert_alike(*on_both(monkeypatch, "novograd", BadItems(9, 10), **kwargs))
+
+
+@pytest.mark.parametrize("name", ["sgd", "novograd"])
+def test_a_gradient_that_is_not_finite_skips_the_step_too(monkeypatch, name):
+    clean, _, _ = trained(name, Points(n=24, batch_size=4), Tainted)
+    host, device = on_both(monkeypatch, name, FiniteButTainted(5), Tainted)
+    assert_alike(host, device)
+    assert all(value.isfinite().all() for value in host[0].values())
+    assert not torch.equal(clean["fc.weight"], host[0]["fc.weight"])
+    assert [math.isfinite(loss) for loss in host[1]] == [True] * 12
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_message_says_whether_loss_or_gradient_is_not_finite(factory, monkeypatch, capsys, on_device):
+    if on_device:
+        use_device_verdict(monkeypatch)
+    train(factory, [build(BadItems(5), Net())[1]], params={"num_epochs": 1})
+    train(factory, [build(FiniteButTainted(5), Tainted())[1]], params={"num_epochs": 1})
+    told = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert [line.partition(": ")[0][-30:] + line.partition("the ")[2] for line in told] != []
+    text = "\n".join(told)
+    assert (
+        "the loss of step 1 is not finite; in the batch: points[4], points[5], points[6], points[7]; the step" in text
+    )
+    assert "the gradient of step 1 is not finite; the step is skipped" in text
+    assert text.count("1 of 6 steps were skipped: their loss or gradient was not finite") == 2
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "kwargs", "told"),
+    [
+        ((5, 9), {"max_nonfinite_steps": 2}, r"the loss of step 2 is not finite; .*; it was step 2 in a row"),
+        ((9,), {"stop_on_nan_loss": True}, r"the loss of step 2 is not finite"),
+    ],
+)
+def test_too_many_such_steps_end_the_run_with_the_weights_before_them(
+    factory, monkeypatch, on_device, bad, kwargs, told
+):
+    steps_that_count = 1 if len(bad) == 2 else 2
+    expected, loss = build(BadItems(), Net(norm=True))
+    train(factory, [loss], params={"max_steps": steps_that_count})
+    if on_device:
+        use_device_verdict(monkeypatch)
+    net, loss = build(BadItems(*bad), Net(norm=True))
+    with pytest.raises(NonFiniteLossError, match=told):
+        train(factory, [loss], **kwargs)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, net.state_dict()[name]), name
+
+
+def test_what_reads_weights_waits_for_the_verdict_first(factory, monkeypatch, tmp_path):
+    use_device_verdict(monkeypatch)
+    _, loss = build(BadItems(20))  # the last step of the epoch
+    checkpoints = nemo.CheckpointCallback(tmp_path, step_freq=1, checkpoints_to_keep=9)
+    with pytest.raises(NonFiniteLossError, match="the loss of step 5"):
+        train(factory, [loss], checkpoints, stop_on_nan_loss=True)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        f"checkpoint-STEP-{done}.json" for done in range(1, 6)
+    ]
+
+
+class Scaled(Precision):
+    """Scales the loss, as with float16, which a CPU does not compute."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._scale = LossScale(self.device)
+
+
+def test_a_scaled_loss_gives_the_same_weights_and_an_overflow_lowers_the_scale(factory, monkeypatch, capsys):
+    use_device_verdict(monkeypatch)
+    expected, loss = build(BadItems(9), Net(norm=True))
+    train(factory, [loss])
+    with monkeypatch.context() as patched:
+        patched.setattr(actions, "Precision", Scaled)
+        net, loss = build(BadItems(9), Net(norm=True))
+        train(factory, [loss])
+        weights = net.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in expected.state_dict().items())
+        capsys.readouterr()
+        train(factory, [build(FiniteButTainted(5), Tainted())[1]], params={"num_epochs": 1}, stop_on_nan_loss=True)
+        assert factory.get_trainer()._state.precision.state_dict()["scale"] == 2.0**15
+    told = capsys.readouterr()
+    assert "the gradient of step 1 is not finite; the step is skipped, and the loss scale lowered" in told.out
+    assert "were skipped" not in told.err  # nothing is wrong with the data
+
+
+def test_an_optimizer_that_counts_in_its_groups_is_put_back_too():
+    class Counting(torch.optim.SGD):  # as those of apex do
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["count"] = group.get("count", 0) + 1
+                group.setdefault("sizes", [torch.zeros(()), torch.zeros(())])[0].add_(1)
+            super().step(closure)
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = Counting([weight], lr=0.1, momentum=0.9)
+
+    def step(gradient, skip):
+        weight.grad = torch.full((2,), gradient)
+        guarded = GuardedStep(optimizer)
+        guarded.step(torch.tensor(skip))
+        if skip:
+            guarded.take_back()
+
+    step(math.nan, skip=1.0)
+    assert (weight.tolist(), optimizer.param_groups[0].get("count"), dict(optimizer.state)) == ([1.0, 1.0], None, {})
+    step(1.0, skip=0.0)
+    after = weight.tolist()
+    step(math.nan, skip=1.0)
+    (group,) = optimizer.param_groups
+    assert (weight.tolist(), group["count"], group["sizes"][0].item()) == (after, 1, 1.0)
+    assert optimizer.state[weight]["momentum_buffer"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("level", ["O0", "O1", "scaled"])
+def test_no_step_reads_anything_back_between_logging_steps(monkeypatch, name, level):
+    use_device_verdict(monkeypatch)
+    if level == "scaled":
+        monkeypatch.setattr(actions, "Precision", Scaled)
+    factory = nemo.NeuralModuleFactory(
+        placement=nemo.DeviceType.CPU, optimization_level="O0" if level == "scaled" else level
+    )
+    for kwargs in ({}, {"batches_per_step": 2, "clip": 1.0}):
+        watch = BetweenLoggingSteps(last=2)
+        params = {"lr": 0.01, "max_steps": 3, "grad_norm_clip": kwargs.pop("clip", None)}
+        _, loss = build(BadItems(9), Net(norm=True))
+        factory.train([loss], optimizer=name, callbacks=[watch], optimization_params=params, **kwargs)
+        assert watch.reads.found == []
+
+
+def test_a_read_in_a_step_would_be_noticed(factory):
+    watch = BetweenLoggingSteps(last=2)
+    train(factory, [build(BadItems())[1]], watch, params={"max_steps": 3})  # the form of the CPU reads
+    assert watch.reads.found == ["aten._local_scalar_dense.default"] * 4

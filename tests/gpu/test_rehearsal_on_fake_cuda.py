@@ -1,0 +1,94 @@
+"""Forward passes of the shipped models' DAGs on fake CUDA tensors, on any machine: devices, dtypes, no host read."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from toys.fake_cuda import DEVICE, fake_cuda, on_cuda
+from toys.sources import ROOT
+
+import nemo_asr
+from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.core.graph.dag import Dag
+
+SAME_MODULES = "quartznet15x5_zh"  # as quartznet15x5
+CONFIGS = [path for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml")) if path.stem != SAME_MODULES]
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory):
+    """A second of silence."""
+    path = tmp_path_factory.mktemp("noise") / "noise.wav"
+    soundfile.write(path, np.zeros(16000), 16000)
+    return path
+
+
+def rehearsed(config, noise, training, autocast=None):
+    """The loss of a batch of three utterances, and what else is scored."""
+    recipe = nemo_asr.load_recipe(config)
+    with torch.device("meta"):
+        model = recipe.model()
+    text = next(label for label in recipe.labels if label.strip())
+    manifest = noise.with_suffix(".json")
+    manifest.write_text(json.dumps({"audio_filepath": noise.name, "duration": 1.0, "text": text}) + "\n")
+    data = recipe.data_layer(str(manifest), training=training, batch_size=3, num_workers=0)
+    wires = nemo_asr.connect(model, data, training=training)
+    module = lower(Dag(wires.scored).slice(), "Rehearsed")
+    with fake_cuda(autocast):
+        on_cuda(module).train(training)
+        batch = torch.rand(3, 24000), torch.full((3,), 24000), torch.zeros(3, 4, dtype=torch.int32), torch.full((3,), 4)
+        return module(*to_device(batch, DEVICE))
+
+
+@pytest.fixture(autouse=True)
+def _loss_without_kernel(monkeypatch):
+    """CTC's kernel has no form without values."""
+
+    def stand_in(log_probs, targets, input_lengths, target_lengths, **settings):
+        assert log_probs.shape[1] == targets.shape[0] == input_lengths.shape[0] == target_lengths.shape[0]
+        return log_probs.sum((0, 2)) + targets.sum(1)
+
+    monkeypatch.setattr(torch.nn.functional, "ctc_loss", stand_in)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config, noise):
+    for training, autocast in ((True, torch.bfloat16), (False, None)):
+        loss, *others = rehearsed(config, noise, training, autocast)
+        assert {value.device for value in (loss, *others)} == {DEVICE}
+        assert (loss.shape, loss.dtype) == ((), torch.float32)
+
+
+def test_the_rehearsal_sees_a_tensor_that_was_left_on_the_cpu():
+    with fake_cuda(), pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+        torch.ones(3, device=DEVICE) + torch.ones(3)
+
+
+@pytest.mark.parametrize("read", [bool, lambda x: x.item(), lambda x: x.tolist()])
+def test_the_rehearsal_sees_the_host_read_a_value(read):
+    with fake_cuda(), pytest.raises(DataDependentOutputException):
+        read(torch.ones((), device=DEVICE))
+
+
+def test_autocast_reaches_fake_tensors():
+    with fake_cuda(torch.bfloat16):
+        assert (torch.ones(2, 2, device=DEVICE) @ torch.ones(2, 2, device=DEVICE)).dtype == torch.bfloat16
+
+
+def test_nothing_is_left_behind():
+    with fake_cuda(torch.bfloat16):
+        pass
+    assert not torch.is_autocast_enabled("cuda")
+    assert "__getitem__" not in vars(FakeTensor)
+
+
+@pytest.mark.skip(
+    reason="a backward node on a fake CUDA tensor ends a process whose torch has no CUDA (InputMetadata asks for its "
+    "device guard); the meta device rehearses backward passes"
+)
+def test_backward_on_fake_cuda():
+    pass
