@@ -78,7 +78,7 @@ ORDERS = {
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
-    "nemo_asr.models": "frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < *",
+    "nemo_asr.models": "frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks

@@ -59,7 +59,8 @@ PUBLIC = {
     "nemo_asr": """
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
-        CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder JasperDecoderForCTC
+        ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
+        JasperDecoderForCTC JasperDecoderForSpkrClass
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
         TrainedModel about_checkpoint check_goes_on connect describe init_from leave_out_infeasible load_model
         load_recipe read_model recipe_from_text recipe_of register show_plan start_record trackers_of warn_of_infeasible
@@ -169,7 +170,10 @@ IMPORT_PATHS = {
         post_process_transcripts process_classification_evaluation_batch process_classification_evaluation_epoch
         process_evaluation_batch process_evaluation_epoch score_evaluation
     """,
-    "nemo_asr.jasper": "JasperDecoderForCTC JasperDecoderForClassification JasperEncoder",
+    "nemo_asr.jasper": """
+        ContextNetDecoderForCTC ContextNetEncoder JasperDecoderForCTC JasperDecoderForClassification
+        JasperDecoderForSpkrClass JasperEncoder
+    """,
     "nemo_asr.losses": "CTCLossNM CrossEntropyLossNM",
     "nemo_asr.metrics": """
         ErrorCounts classification_accuracy classification_confusion_matrix count_errors word_error_rate

@@ -14,11 +14,14 @@ from nemo_asr.features.augmentation import SpectrogramAugmentation as Spectrogra
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.preprocessors import AudioToMFCCPreprocessor as AudioToMFCCPreprocessor
 from nemo_asr.features.preprocessors import AudioToSpectrogramPreprocessor as AudioToSpectrogramPreprocessor
+from nemo_asr.models.contextnet import ContextNetDecoderForCTC as ContextNetDecoderForCTC
+from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification
 from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC
 from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
 from nemo_asr.models.losses import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
+from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
 from nemo_asr.recipe.feasibility import leave_out_infeasible as leave_out_infeasible
 from nemo_asr.recipe.feasibility import warn_of_infeasible as warn_of_infeasible
 from nemo_asr.recipe.recipe import Recipe as Recipe

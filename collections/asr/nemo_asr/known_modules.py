@@ -10,6 +10,7 @@ from nemo_asr.features.preprocessors import (
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
 )
+from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.recipe.registry import OlderArgument, register, register_models
@@ -26,6 +27,8 @@ register(AudioToMFCCPreprocessor, role="preprocessor")
 register(SpectrogramAugmentation)
 register(MultiplyBatch)
 register(JasperEncoder, role="encoder")
+register(ContextNetEncoder, role="encoder")
+register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
 register(GreedyCTCDecoder, default=True)

@@ -97,11 +97,11 @@ class JasperEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {"audio_signal": _frames(self._feat_in, SpectrogramType()), "length": NeuralType("B", LengthsType())}
+        return {"audio_signal": frames_type(self._feat_in, SpectrogramType()), "length": NeuralType("B", LengthsType())}
 
     @property
     def output_ports(self) -> Ports:
-        outputs = _frames(self._feat_out, AcousticEncodedRepresentation())
+        outputs = frames_type(self._feat_out, AcousticEncodedRepresentation())
         return {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
@@ -179,7 +179,7 @@ class JasperDecoderForCTC(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {"encoder_output": _frames(self._feat_in, AcousticEncodedRepresentation())}
+        return {"encoder_output": frames_type(self._feat_in, AcousticEncodedRepresentation())}
 
     @property
     def output_ports(self) -> Ports:
@@ -245,7 +245,7 @@ class JasperDecoderForClassification(TrainableNM):
     @property
     def input_ports(self) -> Ports:
         return {
-            "encoder_output": _frames(self._feat_in, AcousticEncodedRepresentation()),
+            "encoder_output": frames_type(self._feat_in, AcousticEncodedRepresentation()),
             "encoded_lengths": NeuralType("B", LengthsType(), optional=True),
         }
 
@@ -270,5 +270,6 @@ class JasperDecoderForClassification(TrainableNM):
         return torch.where(valid, x, -torch.inf).amax(2)
 
 
-def _frames(size: int, element: ElementType) -> NeuralType:
+def frames_type(size: int, element: ElementType) -> NeuralType:
+    """(B, size, T) of an element: what encoders take and give."""
     return NeuralType((_BATCH, AxisType(AxisKind.Dimension, size), _TIME), element)

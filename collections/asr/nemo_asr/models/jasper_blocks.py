@@ -187,7 +187,7 @@ class JasperBlock(nn.Module):
             if spec.groups > 1:
                 self.mconv.append(GroupShuffle(spec.groups))
         if spec.se:
-            keys = spec.se_reduction_ratio, spec.se_context_window, spec.se_interpolation_mode
+            keys = spec.se_reduction_ratio, spec.se_window, spec.se_interpolation_mode
             self.mconv.append(SqueezeExcite(spec.filters, *keys, activation))
         residual_channels = (residual_channels or [in_channels]) if spec.residual else []
         self.res = nn.ModuleList(

@@ -42,6 +42,7 @@ class JasperBlockSpec:
         se_interpolation_mode: how windowed averages are stretched to the number of frames.
         kernel_size_factor: multiplies ``kernel``.
         stride_last: only the last sub-block strides.
+        se_context_size: an older name of ``se_context_window``, which ContextNet's files have.
 
     Raises:
         UsageError: a value out of its range, or keys that contradict each other.
@@ -65,6 +66,7 @@ class JasperBlockSpec:
     se_interpolation_mode: Literal["nearest", "linear", "area"] = "nearest"
     kernel_size_factor: float = 1.0
     stride_last: bool = False
+    se_context_size: int | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -87,6 +89,11 @@ class JasperBlockSpec:
             yield f"heads is {self.heads}, wanted -1, or at least 1 with separable: true"
         if self.se and self.filters < self.se_reduction_ratio:
             yield f"se_reduction_ratio is {self.se_reduction_ratio}, wanted at most filters ({self.filters})"
+
+    @property
+    def se_window(self) -> int:
+        """Frames that squeeze-and-excitation averages; below 1: the whole utterance."""
+        return self.se_context_window if self.se_context_size is None else self.se_context_size
 
     @property
     def kernel_size(self) -> int:

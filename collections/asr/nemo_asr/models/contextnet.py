@@ -1,0 +1,112 @@
+"""ContextNet as neural modules: an encoder of Jasper's blocks, and a decoder with a recurrent layer, for CTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_asr.models.jasper import JasperEncoder, frames_type
+from nemo_asr.models.jasper_blocks import init_weights
+from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape
+
+
+class ContextNetEncoder(JasperEncoder):
+    """A :class:`JasperEncoder` (with its arguments and ports) that does not mask by default.
+
+    ContextNet's blocks are separable convolutions with squeeze-and-excitation (``se: true``); ``se_context_size`` is
+    an older name of their key ``se_context_window``.
+
+    Source: Han et al., "ContextNet", Interspeech 2020.
+
+    Args:
+        jasper: the blocks; see :class:`JasperEncoder` for all arguments.
+        conv_mask: keep padding out of convolutions and averages. With False an utterance's encoding depends on how far
+            its batch is padded.
+
+    Raises:
+        ConfigError, UsageError, UnknownNameError: as :class:`JasperEncoder`.
+    """
+
+    def __init__(
+        self,
+        jasper: Sequence[Mapping[str, Any]],
+        activation: str,
+        feat_in: int,
+        normalization_mode: str = "batch",
+        residual_mode: str = "add",
+        norm_groups: int = -1,
+        conv_mask: bool = False,
+        frame_splicing: int = 1,
+        init_mode: str = "xavier_uniform",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            jasper=jasper,
+            activation=activation,
+            feat_in=feat_in,
+            normalization_mode=normalization_mode,
+            residual_mode=residual_mode,
+            norm_groups=norm_groups,
+            conv_mask=conv_mask,
+            frame_splicing=frame_splicing,
+            init_mode=init_mode,
+            name=name,
+        )
+
+
+class ContextNetDecoderForCTC(TrainableNM):
+    """A recurrent layer (LSTM) over the frames, one linear layer on each, and log-softmax.
+
+    Shapes: B utterances, C channels, U frames, ``num_classes + 1`` classes of which the last is CTC's blank. A frame
+    depends on those before it, so padding behind an utterance changes nothing.
+
+    Args:
+        feat_in: channels of the encoder's output.
+        num_classes: labels, without the blank.
+        hidden_size: of the recurrent layer.
+        init_mode: of the linear layer: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UnknownNameError: an unknown initialisation.
+    """
+
+    def __init__(
+        self,
+        feat_in: int,
+        num_classes: int,
+        hidden_size: int = 640,
+        init_mode: str = "xavier_uniform",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self._feat_in, self._num_classes = feat_in, num_classes + 1
+        self.rnn = nn.LSTM(feat_in, hidden_size, batch_first=True)
+        self.clf = nn.Linear(hidden_size, self._num_classes)
+        init_weights(self.clf, init_mode, "ContextNetDecoderForCTC")
+
+    @property
+    def input_ports(self) -> Ports:
+        return {"encoder_output": frames_type(self._feat_in, AcousticEncodedRepresentation())}
+
+    @property
+    def output_ports(self) -> Ports:
+        axes = AxisType(AxisKind.Batch), AxisType(AxisKind.Time), AxisType(AxisKind.Dimension, self._num_classes)
+        return {"output": NeuralType(axes, LogprobsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        batch, _, time = shapes["encoder_output"]
+        return {"output": (batch, time, self._num_classes)}
+
+    def forward(self, encoder_output: Tensor) -> Tensor:
+        """(B, C, U) -> (B, U, num_classes + 1), natural logarithms of probabilities, in float32 at least."""
+        states, _ = self.rnn(encoder_output.transpose(1, 2))
+        scores: Tensor = self.clf(states)
+        return F.log_softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
