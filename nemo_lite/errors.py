@@ -108,6 +108,32 @@ class DagError(NemoLiteError, ValueError):
     """Wires that do not form one DAG with one data layer."""
 
 
+class GraphConnectionError(DagError, ConnectionError):
+    """A graph that was given in place of a wire and is not the active one."""
+
+
+class GraphTypeError(DagError, TypeError):
+    """A use of a graph with a value of a wrong kind, or of a graph in one of another mode."""
+
+
+class GraphKeyError(DagError, KeyError):
+    """A name that a graph does not have, or has already."""
+
+    __str__ = Exception.__str__  # KeyError's own would put the line into quotes
+
+
+class NameTakenError(UsageError, NameError):
+    """A name that another living module or graph has."""
+
+
+class ConfigStructureError(ConfigError, ImportError):
+    """A configuration file that lacks a section, or describes something else than what is read from it."""
+
+
+class ConfigurationError(NemoLiteError, ValueError):
+    """A setting that this machine or this graph cannot have."""
+
+
 class NeuralTypeError(NemoLiteError, ValueError):
     """A neural type, or a use of one, that is wrong."""
 

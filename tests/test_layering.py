@@ -35,7 +35,7 @@ ORDERS = {
     """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
-        nm_tensor, shapes, ports, module_config < neural_module < dag
+        nm_tensor, shapes, ports, module_config, recording < neural_module < dag
     """,
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator

@@ -4,3 +4,4 @@ from nemo_lite.core.factory import Backend as Backend
 from nemo_lite.core.factory import DeviceType as DeviceType
 from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.core.factory import Optimization as Optimization
+from nemo_lite.core.graph.recording import OperationMode as OperationMode

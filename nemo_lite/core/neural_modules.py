@@ -2,3 +2,4 @@
 
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.graph.recording import OperationMode as OperationMode

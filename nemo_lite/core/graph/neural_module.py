@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from nemo_lite.core.graph import module_config
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.graph.nm_tensor import ModuleCall, NestedUse, NmTensor
 from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connectable
+from nemo_lite.core.graph.recording import Recorder, active_recorder, refuse_foreign
 from nemo_lite.core.graph.shapes import Shape, shape_of
 from nemo_lite.core.neural_types import ElementType
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError
@@ -146,23 +147,34 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         """
         return {port: shape_of(ntype) for port, ntype in self.output_ports.items()}
 
-    def connect(self, *args: NmTensor, **wires: NmTensor) -> Any:
-        """Connect to wires, by port name or in port order.
+    def connect(self, *args: NmTensor | Recorder, **wires: NmTensor | Recorder) -> Any:
+        """Connect to wires, by port name or in port order. Inside ``with graph:`` the graph records the call.
+
+        A graph given in place of a wire stands for its input of the port's name, which is made where it is missing.
 
         Returns:
             The output wire, or a named tuple ``<Class>Output`` of them in port order.
 
         Raises:
-            NeuralPortNameMismatchError: a missing, superfluous or doubled input, or a tensor beside wires.
+            NeuralPortNameMismatchError: a missing, superfluous or doubled input, a tensor beside wires, or the input of
+                a graph that is not active.
             NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
+            GraphConnectionError: a graph that is not active.
         """
-        ports = self.input_ports
-        inputs = self._by_port(ports, args, wires)
-        refuse_unless_connectable(self.name, ports, inputs, _converters)
-        outputs = ModuleCall(self, inputs, self.output_ports).outputs
+        outputs = self.called_on(self._by_port(self.input_ports, args, wires)).outputs
         if len(outputs) == 1:
             return next(iter(outputs.values()))
         return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(**outputs)
+
+    def called_on(self, inputs: Mapping[str, NmTensor], nested_in: tuple[NestedUse, ...] = ()) -> ModuleCall:
+        """A checked call on wires by port; ``nested_in`` is the use of a graph that repeats it. Raises as connect."""
+        refuse_foreign(self.name, inputs)
+        refuse_unless_connectable(self.name, self.input_ports, inputs, _converters)
+        call = ModuleCall(self, inputs, self.output_ports, nested_in)
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.record(call)
+        return call
 
     def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
         if len(args) > len(ports):
@@ -174,7 +186,9 @@ class NeuralModule(metaclass=NeuralModuleMeta):
             raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.name)
         inputs.update(wires)
         for port, value in inputs.items():
-            if not isinstance(value, NmTensor):
+            if isinstance(value, Recorder) and port in ports:
+                inputs[port] = value.input_for(self.name, port, ports[port])
+            elif not isinstance(value, NmTensor):
                 raise NeuralPortNameMismatchError(
                     f'input port "{port}" must be connected to a wire',
                     place=self.name,

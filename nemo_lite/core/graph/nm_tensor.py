@@ -4,23 +4,59 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from nemo_lite.core.neural_types import NeuralType
 
 if TYPE_CHECKING:
     from nemo_lite.core.graph.neural_module import NeuralModule
+    from nemo_lite.core.graph.recording import Recorder
+
+
+class StepModulePort(NamedTuple):
+    """A port of one step of a graph."""
+
+    step_number: int
+    module_name: str
+    port_name: str
+
+
+class Connection(NamedTuple):
+    """From an output port to an input port."""
+
+    producer: StepModulePort
+    consumer: StepModulePort
+    ntype: NeuralType
+
+
+@dataclass(frozen=True, eq=False)
+class NestedUse:
+    """One use of a graph inside another: pictures draw a box with this name around its calls."""
+
+    name: str
 
 
 class ModuleCall:
-    """One use of a module on wires. A module that is called twice has two of them and one set of weights."""
+    """One use of a module on wires. A module that is called twice has two of them and one set of weights.
 
-    __slots__ = ("inputs", "module", "outputs")
+    Attributes:
+        step_number: its number in the graph that recorded it, or None.
+        nested_in: the uses of graphs that it belongs to, the outermost first.
+    """
+
+    __slots__ = ("inputs", "module", "nested_in", "outputs", "step_number")
 
     def __init__(
-        self, module: NeuralModule, inputs: Mapping[str, NmTensor], output_types: Mapping[str, NeuralType]
+        self,
+        module: NeuralModule,
+        inputs: Mapping[str, NmTensor],
+        output_types: Mapping[str, NeuralType],
+        nested_in: tuple[NestedUse, ...] = (),
     ) -> None:
         self.module = module
+        self.step_number: int | None = None
+        self.nested_in = nested_in
         self.inputs = dict(inputs)
         self.outputs = {port: NmTensor(self, port, ntype) for port, ntype in output_types.items()}
         for port, wire in self.inputs.items():
@@ -39,6 +75,9 @@ class NmTensor:
 
     __slots__ = ("_new_name", "_unique_name", "call", "ntype", "output_port_name", "readers")
 
+    is_graph_input = False
+    """Whether it is the input of a graph, which only calls in that graph take."""
+
     def __init__(self, call: ModuleCall, output_port_name: str, ntype: NeuralType) -> None:
         self.call = call
         self.output_port_name = output_port_name
@@ -46,6 +85,22 @@ class NmTensor:
         self.readers: list[tuple[ModuleCall, str]] = []
         self._new_name = ""
         self._unique_name = ""
+
+    @property
+    def graph(self) -> Recorder | None:
+        """The graph whose input it is, or None."""
+        return None
+
+    @property
+    def producer_step_number(self) -> int | None:
+        """The producing call's number in the graph that recorded it; None outside of graphs."""
+        return self.call.step_number
+
+    @property
+    def producer_step_module_port(self) -> StepModulePort:
+        """Where it comes from; the step is -1 outside of graphs."""
+        step = -1 if self.call.step_number is None else self.call.step_number
+        return StepModulePort(step, self.producer_name, self.output_port_name)
 
     @property
     def producer(self) -> NeuralModule:
