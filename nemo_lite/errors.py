@@ -27,9 +27,14 @@ class NemoLiteError(Exception):
         got: what was found.
         wanted: what would have been right.
         remedy: what the user can do.
+
+    Attributes:
+        exit_code: of a script that ends with it.
+        is_common: every rank raises it by itself, so none has to tell the others.
     """
 
     exit_code = 2
+    is_common = False
 
     def __init__(self, problem: str, *, place: str = "", got: str = "", wanted: str = "", remedy: str = "") -> None:
         self.problem, self.place, self.got, self.wanted, self.remedy = problem, place, got, wanted, remedy

@@ -65,6 +65,7 @@ ORDERS = {
         arguments, module_state, step_batches, step_values, skipped_steps, step_guard < objectives, evaluation
         < run_state, verdict < stopping < training
     """,
+    "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
         arguments, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models < argparse
         < decoding < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands

@@ -28,7 +28,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     Evaluation,
     InferenceCache,
     ItemsComputed,
-    in_data_order,
+    arriving,
     torch_data_layer,
 )
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
@@ -297,7 +297,7 @@ class PtActions:
             yield row.values
 
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
-        """The batches of all ranks on rank 0, a round of the ranks at a time; none on the others."""
+        """The batches of all ranks on rank 0, block by block; none on the others."""
         with self._comm.guarded():
             dag, lowering = Dag(tensors), self._lowerings(options.compile)
             self._agreement.reached_on("infer", inference_arguments(options), {"inference DAG": dag})
@@ -306,18 +306,18 @@ class PtActions:
                 modules = options.modules_to_restore or dag.modules.values()
                 restore_weights(self._comm, modules, options.checkpoint_dir, options.ckpt_pattern)
             if options.use_cache:
-                rows = self._cache.rows(tensors, self._device, self._precision(), lowering)
+                blocks = self._cache.blocks(tensors, self._device, self._precision(), lowering)
             else:
-                rows = Evaluation(tensors, self._device, self._precision(), lowering).rows(self._comm)
+                blocks = Evaluation(tensors, self._device, self._precision(), lowering).blocks(self._comm)
             if options.offload_to_cpu:
-                rows = (row._replace(values=to_cpu(row.values)) for row in rows)
+                blocks = ([row._replace(values=to_cpu(row.values)) for row in block] for block in blocks)
             if options.cache:
-                rows = self._cache.keeping(tensors, rows)
+                blocks = self._cache.keeping(tensors, blocks)
             verbose = options.verbose and self._comm.on_first(lambda: True) is True
             self.inferred = ItemsComputed(torch_data_layer(dag))
+            rows = (row for block in arriving(blocks, self._comm) for row in block)
             with ProgressBar.over(rows, verbose, "infer") as shown:
-                for arrived in self._comm.rounds(map(tuple, shown)):
-                    yield from in_data_order([arrived])
+                yield from shown
             self._lowerings.report()
 
     def clear_cache(self) -> None:

@@ -7,6 +7,7 @@ for it and has a stand-in, and torch.autocast does not know it.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 import torch
@@ -84,7 +85,8 @@ def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta
 
 def test_evaluation_runs_on_the_meta_device_and_reads_nothing(on_meta):
     _, wires = on_meta
-    rows = Evaluation(wires, META, Precision(Optimization.mxprO0, META)).rows(SingleProcess())
+    blocks = Evaluation(wires, META, Precision(Optimization.mxprO0, META)).blocks(SingleProcess())
+    rows = chain.from_iterable(blocks)
     values = next(rows).values  # the seed of the epoch's loader is read, on the host
     with HostReads() as reads:
         others = [row.values for row in rows]

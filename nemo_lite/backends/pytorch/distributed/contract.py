@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from torch.distributed import Store
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.health import mark_common
 from nemo_lite.backends.pytorch.distributed.rank_table import grouped, ranges
 from nemo_lite.backends.pytorch.distributed.rendezvous import options_in
 from nemo_lite.errors import UsageError
@@ -130,7 +129,7 @@ def _refuse(found: tuple[str, str] | None) -> None:
     if found is not None:
         problem, remedy = found
         error = UsageError(problem, place="the ranks do not agree", remedy=remedy)
-        mark_common(error)
+        error.is_common = True
         raise error
 
 

@@ -59,16 +59,6 @@ def is_told(error: BaseException) -> bool:
     return bool(getattr(error, "is_told", False))
 
 
-def mark_common(error: BaseException) -> None:
-    """Every rank raises this error by itself: none has to tell the others."""
-    vars(error)["is_common"] = True
-
-
-def is_common(error: BaseException) -> bool:
-    """Whether every rank raises this error by itself."""
-    return bool(getattr(error, "is_common", False))
-
-
 def print_each_once() -> None:
     """From now on, what was told is not printed again when it leaves the script."""
     show = sys.excepthook

@@ -32,13 +32,7 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     diagnose_error,
     diagnose_lost_store,
 )
-from nemo_lite.backends.pytorch.distributed.health.endings import (
-    before_abort,
-    end_process,
-    is_common,
-    mark_told,
-    never_abort,
-)
+from nemo_lite.backends.pytorch.distributed.health.endings import before_abort, end_process, mark_told, never_abort
 from nemo_lite.backends.pytorch.distributed.health.heartbeat import HeartbeatChannel
 from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
@@ -96,7 +90,6 @@ class HealthMonitor:
         self._sent: tuple[int, int | None] = (0, None)
         self._failed_in: Activity | None = None
         self._own_error: Diagnosis | None = None
-        self._tells_others = True
         # The main thread sets these, the other two read them.
         self._is_over = False
         self._beat_now = threading.Event()
@@ -195,8 +188,8 @@ class HealthMonitor:
             self._report = ""  # the user reads this error; another rank's, which may be the same, adds nothing
         if self._diagnosis is None:
             self._own_error = diagnose_error(self._me, self._status._replace(step=self.step), error)
-            self._tells_others = not is_common(error)
-        self._end(FAILED if self._diagnosis is None else TOLD)
+        tells_others = self._diagnosis is None and not getattr(error, "is_common", False)
+        self._end(FAILED if tells_others else TOLD)
 
     def leave(self) -> None:
         """Tell the others that this rank ends in order. Rank 0, which serves the store, leaves last."""
@@ -268,7 +261,7 @@ class HealthMonitor:
             self._lose_store()  # its store is not asked: torch would fill stderr with traces
             return
         self._status = self._status_now(state)
-        if state == FAILED and self._own_error is not None and self._tells_others:
+        if state == FAILED and self._own_error is not None:
             self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
         found = self._channel.diagnosis()
