@@ -171,11 +171,14 @@ class TrainableNM(_TorchModule):
         tie(self, module, weight_names, name2name_and_transform or {})
 
     def save_to(self, path: str | Path) -> None:
-        """Write the weights (safetensors), so that a crash in between leaves the old file."""
+        """Write the weights, so that a crash in between leaves the old file.
+
+        With the suffix .pt, .pth or .ckpt it is a state dictionary as NeMo 0.x writes it, else safetensors.
+        """
         save_module(self, path)
 
     def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
-        """Read weights: a safetensors file, or a state dictionary that NeMo 0.x wrote.
+        """Read weights: what :meth:`save_to` or NeMo 0.x wrote. Where ``X.pt`` is missing, ``X.safetensors`` is read.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its keys or shapes differ from the module's.

@@ -312,3 +312,35 @@ def test_weights_are_drawn_as_init_mode_says(mode, spread):
     torch.manual_seed(0)
     encoder = JasperEncoder([{**SMALL, "filters": 64, "kernel": [1], "residual": False}], "relu", 64, init_mode=mode)
     assert encoder.encoder[0].mconv[0].conv.weight.std().item() == pytest.approx(spread, rel=0.05)
+
+
+def small_encoder(conv_mask: bool = True) -> JasperEncoder:
+    plain = {"filters": 8, "repeat": 2, "kernel": [3], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}
+    blocks = [plain, {**plain, "separable": True, "se": True}]
+    return JasperEncoder(jasper=blocks, activation="relu", feat_in=4, conv_mask=conv_mask)
+
+
+def names_before_0_9(tensors):
+    """As NeMo 0.8 named them: conv for mconv, and convolutions without a part of their own."""
+    older = {}
+    for name, value in tensors.items():
+        name = name.replace(".mconv.", ".CONV.").replace(".conv.weight", ".weight") if value.dim() == 3 else name
+        older[name.replace(".CONV.", ".conv.").replace(".mconv.", ".conv.")] = value
+    return older
+
+
+@pytest.mark.parametrize("conv_mask", [True, False])
+def test_weights_of_before_0_9_and_of_the_other_conv_mask_are_read(tmp_path, conv_mask):
+    saved, path = small_encoder(), tmp_path / "JasperEncoder-STEP-1.pt"
+    other = small_encoder(not conv_mask).state_dict()
+    stored = saved.state_dict()
+    assert "encoder.0.conv.0.weight" in names_before_0_9(stored)
+    assert len(names_before_0_9(stored)) == len(stored)
+    for names in (names_before_0_9(stored), dict(zip(other, stored.values(), strict=True))):
+        loaded = small_encoder(conv_mask)
+        torch.save({name: value for name, value in names.items() if "num_batches" not in name}, path)
+        loaded.restore_from(path)
+        assert all(
+            torch.equal(mine, theirs)
+            for mine, theirs in zip(loaded.state_dict().values(), stored.values(), strict=True)
+        )

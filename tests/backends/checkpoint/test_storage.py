@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import zipfile
 
 import pytest
 import torch
@@ -91,13 +90,6 @@ def test_a_module_without_tensors_has_an_empty_file(tmp_path):
     load_module(nn.ReLU(), tmp_path / "empty.safetensors")
 
 
-def test_half_precision_weights_fill_a_float_module(tmp_path):
-    loaded = nn.Linear(1, 1)
-    save_module(nn.Linear(1, 1).half(), tmp_path / "m.safetensors")
-    load_module(loaded, tmp_path / "m.safetensors")
-    assert loaded.weight.dtype == torch.float32
-
-
 def test_all_differences_are_listed_at_once_and_nothing_is_loaded(tmp_path):
     saved, loaded = nn.Module(), nn.Module()
     for module, shapes in ((saved, {"a": 2, "b": 3, "d": 1}), (loaded, {"a": 2, "b": 4, "c": 5})):
@@ -174,30 +166,6 @@ def test_a_state_dict_of_nemo_is_read(tmp_path, zipped):
     torch.save(saved.state_dict(), tmp_path / "e.pt", _use_new_zipfile_serialization=zipped)
     load_module(loaded, tmp_path / "e.pt")
     assert_same(saved, loaded)
-
-
-def test_a_pickled_object_is_never_loaded(tmp_path):
-    torch.save(nn.Linear(1, 1), tmp_path / "m.pt")
-    with pytest.raises(CheckpointError, match="holds objects other than tensors, which are never loaded"):
-        load_module(nn.Linear(1, 1), tmp_path / "m.pt")
-
-
-def test_a_file_that_would_inflate_is_refused(tmp_path):
-    torch.save({"weight": torch.zeros(1000, 1000)}, tmp_path / "flat.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "flat.pt") as flat,
-        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
-    ):
-        for name in flat.namelist():
-            bomb.writestr(name, flat.read(name))
-    with pytest.raises(CheckpointError, match=r"bomb\.pt: the file is compressed"):
-        load_module(nn.Linear(1000, 1000, bias=False), tmp_path / "bomb.pt")
-
-
-def test_a_tensor_that_claims_more_than_it_holds_is_refused(tmp_path):
-    torch.save({"optimizer_state": [torch.zeros(1).expand(2**40)]}, tmp_path / "trainer.pt")
-    with pytest.raises(CheckpointError, match="a tensor claims more elements than the file holds"):
-        load_training_state(tmp_path / "trainer.pt")
 
 
 def test_a_training_state_survives_with_its_types(tmp_path):
@@ -318,3 +286,50 @@ def test_a_training_state_of_nemo_is_read(tmp_path):
 def test_a_folder_that_is_missing_is_an_error_of_the_user(tmp_path):
     with pytest.raises(UsageError, match="the file cannot be written"):
         save_module(nn.Linear(1, 1), tmp_path / "gone" / "m.safetensors")
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.ckpt", "m", "m.weights"])
+def test_what_is_saved_under_any_suffix_is_read_back(tmp_path, name):
+    saved, loaded = Encoder(tie=True), Encoder(tie=True)
+    save_module(saved, tmp_path / name)
+    load_module(loaded, tmp_path / name)
+    assert_same(saved, loaded)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".ckpt"])
+def test_torch_reads_what_is_saved_under_its_suffixes_and_finds_nothing_but_the_tensors(tmp_path, suffix):
+    saved, path = Encoder(), tmp_path / f"m{suffix}"
+    saved.second.weight.data = torch.zeros(500, 500)[:3, :2]  # a part of something larger
+    save_module(saved, path)
+    state = torch.load(path, weights_only=True)
+    assert list(state) == list(saved.state_dict())
+    assert torch.equal(state["first.weight"], saved.first.weight)
+    assert path.stat().st_size < 10_000
+
+
+def test_a_file_is_known_by_its_content(tmp_path):
+    saved, loaded = Encoder(), Encoder()
+    save_module(saved, tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").rename(tmp_path / "m.pt")
+    load_module(loaded, tmp_path / "m.pt")
+    assert_same(saved, loaded)
+    torch.save(saved.state_dict(), tmp_path / "n.safetensors")
+    load_module(loaded, tmp_path / "n.safetensors")
+
+
+def test_a_name_of_nemos_finds_our_file(tmp_path):
+    saved, loaded = Encoder(), Encoder()
+    save_module(saved, tmp_path / "Encoder-STEP-2.safetensors")
+    load_module(loaded, tmp_path / "Encoder-STEP-2.pt")
+    assert_same(saved, loaded)
+
+
+def test_a_training_state_under_torchs_suffix_has_nemos_keys(tmp_path):
+    moments = {0: {"exp_avg": torch.arange(3.0)}}
+    optimizers = [{"state": moments, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]}]
+    save_training_state(tmp_path / "trainer-STEP-3.pt", {"step": 3, "epoch": 1, "optimizers": optimizers})
+    state = torch.load(tmp_path / "trainer-STEP-3.pt", weights_only=True)
+    assert (state["step"], state["epoch"]) == (3, 1)
+    assert torch.equal(state["optimizer_state"][0]["state"][0]["exp_avg"], moments[0]["exp_avg"])
+    loaded = load_training_state(tmp_path / "trainer-STEP-3.pt")
+    assert loaded["optimizers"][0]["param_groups"] == optimizers[0]["param_groups"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
@@ -118,6 +119,19 @@ class JasperEncoder(TrainableNM):
         for block in self.encoder:
             block_inputs, frames = block(block_inputs, frames)
         return block_inputs[-1], frames.lengths
+
+    def renamed_weights(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors by today's names, where they have those of NeMo 0.8, or of the other ``conv_mask``."""
+        own = {_oldest_name(name): name for name in self.state_dict()}
+        return {own.get(_oldest_name(name), name): value for name, value in tensors.items()}
+
+
+# encoder.1.mconv.0.conv.weight today, encoder.1.mconv.0.weight with conv_mask: false, encoder.1.conv.0.weight in 0.8
+_PART = re.compile(r"^(encoder\.\d+\.)m?(conv|res|out)((?:\.\d+)+)(?:\.conv)?(?=\.)")
+
+
+def _oldest_name(name: str) -> str:
+    return _PART.sub(r"\1\2\3", name)
 
 
 def _context_of(blocks: Iterable[JasperBlock]) -> int | None:

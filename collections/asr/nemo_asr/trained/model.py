@@ -16,7 +16,7 @@ from nemo_asr.trained.folder import StoredModel, read_model, write_model
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
 from nemo_asr.transcription.transcript import Transcript
 from nemo_lite import NeuralModule
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, check_fit, fill_module, save_module
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, fill_module, fitted, save_module
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
@@ -120,8 +120,7 @@ def load_model(
     for name, module in trained_modules(modules).items():
         if name not in weights:
             raise CheckpointError(f"there are no weights of {name}", place=place, got=", ".join(weights))
-        check_fit(module, weights[name], f"{place}, {name}")
-        fill_module(module, weights[name])
+        fill_module(module, fitted(module, weights[name], f"{place}, {name}"))
     if not card.labels:  # of an older version or of NeMo 0.x
         card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
     logging.info("Loaded %s: %s", place, card.progress())

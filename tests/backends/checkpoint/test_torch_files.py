@@ -1,0 +1,71 @@
+"""Files of torch.save: no code of theirs runs, and they cannot claim more than they hold."""
+
+from __future__ import annotations
+
+import copy
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.checkpoint import load_module, load_training_state
+from nemo_lite.errors import CheckpointError
+
+
+def test_a_file_that_would_inflate_is_refused(tmp_path):
+    torch.save({"weight": torch.zeros(1000, 1000)}, tmp_path / "flat.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "flat.pt") as flat,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in flat.namelist():
+            bomb.writestr(name, flat.read(name))
+    with pytest.raises(CheckpointError, match=r"bomb\.pt: the file is compressed"):
+        load_module(nn.Linear(1000, 1000, bias=False), tmp_path / "bomb.pt")
+
+
+def test_a_pickled_object_is_never_loaded(tmp_path):
+    torch.save(nn.Linear(1, 1), tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match="holds objects other than tensors, which are never loaded"):
+        load_module(nn.Linear(1, 1), tmp_path / "m.pt")
+
+
+def test_tensors_without_values_are_refused(tmp_path):
+    torch.save({"weight": torch.zeros(2**40, 1, device="meta")}, tmp_path / "meta.pt")
+    torch.save({"weight": torch.eye(3).to_sparse()}, tmp_path / "sparse.pt")
+    for name in ("meta.pt", "sparse.pt"):
+        with pytest.raises(CheckpointError, match=rf"{name}: a tensor is sparse, quantized or without values"):
+            load_module(nn.Linear(1, 1), tmp_path / name)
+
+
+def test_an_archive_whose_parts_share_their_bytes_is_refused(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save({"a": torch.zeros(5000), "b": torch.zeros(5001)}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        first = max(archive.infolist(), key=lambda member: member.file_size)
+        for index in range(9):
+            again = copy.copy(first)
+            again.filename = f"m/data/{index + 2}"
+            archive.filelist.append(again)
+        archive.writestr("m/end", b"")  # so that the list is written anew
+    with pytest.raises(CheckpointError, match=r"m\.pt: the parts of the file claim more bytes than it has"):
+        load_module(nn.Linear(1, 1), path)
+
+
+def test_code_in_a_file_never_runs(tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    for zipped in (True, False):
+        torch.save({"weight": Runs()}, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
+        with pytest.raises(CheckpointError, match="objects other than tensors, which are never loaded"):
+            load_module(nn.Linear(1, 1), tmp_path / "m.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tensor_that_claims_more_than_it_holds_is_refused(tmp_path):
+    torch.save({"optimizer_state": [torch.zeros(1).expand(2**40)]}, tmp_path / "trainer.pt")
+    with pytest.raises(CheckpointError, match="a tensor claims more elements than the file holds"):
+        load_training_state(tmp_path / "trainer.pt")
