@@ -279,7 +279,8 @@ def add_report_option(parser: ArgumentParser, page: str) -> None:
 def add_data_options(parser: ArgumentParser) -> None:
     """How manifests are read."""
     strict_help = (
-        "a duration that is not its file's, or a path that does not start at the manifest's folder, is an error"
+        "a duration that is not its file's, a path that does not start at the manifest's folder, or a line without "
+        "a text is an error"
     )
     parser.add_argument("--strict_data", action="store_true", help=strict_help)
 

@@ -317,17 +317,25 @@ def test_an_offset_takes_a_part_of_a_longer_file(save):
     assert "leaves nothing of" in refusal(path, offset=0.5)
 
 
-def test_where_data_are_not_strict_the_file_decides_and_the_difference_is_told(save):
+def test_where_data_are_not_strict_at_most_the_duration_is_read_and_the_difference_is_told(save, monkeypatch):
     path = save(tone(0.5))
-    for duration, excess in ((0.45, 0.0), (0.2, 0.3), (2.00275, -1.50275)):
+    for duration, excess, length in ((0.45, 0.0, 8000), (0.2, 0.3, 3200), (2.00275, -1.50275, 8000)):
         audio = read_audio(path, sample_rate=RATE, duration=duration, strict=False)
-        assert len(audio.samples) == 8000
+        assert len(audio.samples) == length
         assert audio.excess == pytest.approx(excess)
+    monkeypatch.setattr("nemo_asr.audio.reading.MAX_SECONDS", 0.4)
+    told = refusal(path, duration=18000, strict=False)
+    assert "holds 0.500 s, and its line says 18000 s: wanted at most 0.4 s; correct the duration" in told
+    assert len(read_audio(path, sample_rate=RATE, duration=0.45, strict=False).samples) == 8000
+
+
+def test_where_data_are_not_strict_a_part_ends_with_its_file(save):
+    path = save(tone(0.5))
     assert read_audio(path, sample_rate=RATE, offset=0.1, duration=0.2, strict=False).excess == 0
-    assert "offset 0.3 s + duration 0.4 s is beyond" in refusal(path, offset=0.3, duration=0.4, strict=False)
-    told = refusal(path, duration=0.2, strict=False, max_seconds=0.4)
-    assert "holds 0.500 s, and its line says 0.2 s: wanted at most 0.4 s" in told
-    assert len(read_audio(path, sample_rate=RATE, duration=0.45, strict=False, max_seconds=0.4).samples) == 8000
+    audio = read_audio(path, sample_rate=RATE, offset=0.3, duration=60, strict=False)
+    np.testing.assert_array_equal(audio.samples, read_audio(path, sample_rate=RATE).samples[4800:])
+    assert audio.excess == pytest.approx(-59.8)
+    assert "leaves nothing of" in refusal(path, offset=0.5, duration=60, strict=False)
 
 
 def test_without_a_wanted_rate_the_files_own_stays(save):

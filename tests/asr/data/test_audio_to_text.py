@@ -204,16 +204,37 @@ def test_the_summary_is_printed_once_with_what_was_dropped(folder, capsys):
     assert "dropped 2 longer than max_duration 0.3 s (0.00 h: train.json:11, train.json:12)" in told
 
 
-def test_texts_outside_the_vocabulary_are_dropped_counted_and_shown(folder, capsys):
+def test_training_leaves_out_texts_that_the_vocabulary_cannot_write_and_evaluation_keeps_them(folder, capsys):
     make_set(folder, 3)
     lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
     lines[1]["text"], lines[2]["text"] = "qq", "aq"
+    del lines[0]["text"]
     (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
     layer = layer_of(parser="base")
-    assert [layer.manifest.place(row) for row in range(len(layer))] == ["train.json:1", "train.json:3"]
     told = capsys.readouterr()
-    assert "dropped 1 with a text that the vocabulary cannot write (0.00 h: train.json:2)" in told.out
-    assert '1 character outside the vocabulary: "q" x3' in told.err
+    assert '1 character outside the vocabulary: "q" x3; 2 texts refused' in told.err
+    assert "training leaves these utterances out, evaluation takes their texts as empty" in told.err
+    (batch,) = batches_of(layer)
+    assert batch.values[3].tolist() == [0, 0, 1]
+    before = layer.fingerprint()
+    assert len(batches_of(layer, training=True)) == 1
+    assert [layer.manifest.place(row) for row in range(len(layer))] == ["train.json:3"]
+    assert layer.fingerprint() == before
+    reason = "without a text that the vocabulary can write"
+    assert f"dropped 2 {reason} (0.00 h: train.json:1, train.json:2)" in capsys.readouterr().out
+
+
+def test_texts_that_mean_nothing_are_for_inference_and_not_for_training(folder):
+    make_set(folder, 3, text="todo")
+    layer = layer_of(batch_size=1)
+    assert [batch.values[2].shape for batch in batches_of(layer)] == [(1, 0)] * 3
+    with pytest.raises(DataError, match=r"no utterance is left: 3 without a text that the vocabulary can write"):
+        layer.loader(training=True, shard=Shard())
+    with pytest.raises(DataError, match=r"no utterance is left"):
+        layer_of(strict_data=True)
+    make_set(folder, 1, text="")
+    with pytest.raises(DataError, match=r"^train\.json:1: text is missing or empty"):
+        layer_of(strict_data=True)
 
 
 def test_chinese_texts_are_read_as_they_are_and_what_the_labels_lack_is_said_once(folder, capsys):
@@ -364,7 +385,7 @@ def test_a_wrong_duration_that_was_not_looked_at_before_is_counted_while_it_is_r
     loader = layer_of().loader(training=True, shard=Shard())
     whole_epoch(loader)
     told = capsys.readouterr().err
-    assert "train.json: 4 utterances whose file is not as long as the manifest says; the files decided." in told
+    assert "train.json: 4 utterances whose file is not as long as the manifest says; at most the stated" in told
     assert "The largest difference: -0.3 s" in told
     whole_epoch(loader, 1)
     assert "not as long" not in capsys.readouterr().err
@@ -377,16 +398,11 @@ def test_a_wrong_duration_is_told_once(folder, capsys):
     assert ("4 of 4 durations differ" in told, "not as long" in told) == (True, False)
 
 
-def test_a_file_that_is_longer_than_its_line_says_and_than_max_duration_is_not_used(folder, monkeypatch):
-    make_set(folder, 4, duration=0.05)
-    monkeypatch.setattr("nemo_asr.data.audio_to_text.with_file_durations", lambda manifest: manifest)
-    layer = layer_of(min_duration=None, max_duration=0.22, max_corrupt=4)
-    batches_of(layer, training=True)
-    assert list(layer.unusable) == [2, 3]
-    assert (
-        "3.wav holds 0.230 s, and its line says 0.05 s: wanted at most 0.22 s; correct the duration"
-        in layer.unusable[2]
-    )
+@pytest.mark.parametrize(("line", "samples"), [({"duration": 0.05}, 800), ({"duration": 60, "offset": 0.1}, 1760)])
+def test_at_most_the_duration_is_read_from_the_offset_to_the_end(line, samples, folder):
+    make_set(folder, 1, **line)
+    (batch,) = batches_of(layer_of(min_duration=None))
+    assert batch.values[1].tolist() == [samples]
 
 
 def test_a_manifest_changed_between_batches_ends_the_run_without_a_workers_traceback(folder):

@@ -83,8 +83,8 @@ def test_faults_are_told_with_their_row_and_the_rest_of_the_batch_is_kept(manife
     assert loaded.values[0].shape == (1, 6400)
 
 
-def test_a_text_that_the_vocabulary_cannot_write_is_a_fault(manifest, tmp_path):
-    loaded = load(SpeechDataset(manifest.reader, make_parser(["x"]), Reading()), manifest, [0])
+def test_a_text_that_the_vocabulary_cannot_write_is_a_fault_in_training(manifest, tmp_path):
+    loaded = load(SpeechDataset(manifest.reader, make_parser(["x"]), Reading()), manifest, [0], training=True)
     assert "train.json:1: no character of the text is in the vocabulary: got 'a'" in loaded.faults[0][1]
 
 

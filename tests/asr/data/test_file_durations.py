@@ -26,7 +26,7 @@ def headers_read(monkeypatch):
     return paths
 
 
-def test_the_files_decide_where_they_differ_beyond_the_tolerance(folder, capsys):
+def test_a_duration_beyond_the_end_becomes_the_files(folder, capsys):
     make_set(folder, 3)
     make_set(folder, 3, "wrong.json", duration=2.00275)
     true = Manifest.open("train.json")
@@ -34,7 +34,7 @@ def test_the_files_decide_where_they_differ_beyond_the_tolerance(folder, capsys)
     manifest = with_file_durations(Manifest.open("wrong.json"))
     assert lengths_in_samples(manifest, 16000).tolist() == [3360, 3520, 3680]
     told = capsys.readouterr().err
-    assert "wrong.json: 3 of 3 durations differ from their files by more than 0.1 s and 1 %; the files decide." in told
+    assert "wrong.json: 3 of 3 durations differ from their files by more than 0.1 s and 1 %: what a file" in told
     assert "wrong.json:1 says 2.003 s, the file has 0.210 s" in told
 
 
@@ -44,7 +44,19 @@ def test_a_difference_within_the_tolerance_stays_as_written(folder):
     assert with_file_durations(manifest) is manifest
 
 
-def test_parts_of_files_and_files_that_cannot_be_read_keep_their_durations(folder):
+def test_a_duration_that_is_shorter_than_the_file_stays_and_is_told(folder, capsys):
+    make_set(folder, 3, duration=0.05)
+    assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.05] * 3)
+    told = capsys.readouterr().err
+    assert "what a file has of its duration is read (of 3 longer files the rest is not read). The largest" in told
+
+
+def test_a_part_that_reaches_beyond_the_end_is_as_long_as_the_file_allows(folder):
+    make_set(folder, 2, duration=18000, offset=0.1)
+    assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.11, 0.12])
+
+
+def test_parts_inside_files_and_files_that_cannot_be_read_keep_their_durations(folder):
     make_set(folder, 3, duration=2.0)
     make_set(folder, 3, "parts.json", duration=0.05, offset=0.1)
     (folder / "2.wav").unlink()

@@ -66,6 +66,25 @@ def test_a_bad_line_is_refused_with_its_number_and_what_is_wrong(line, problem, 
     assert re.search(problem, text), text
 
 
+def test_lines_without_text_or_duration_are_taken_where_the_caller_is_lenient(folder):
+    long_and_short = [entry(duration=0), entry(duration=-1.5), entry(duration=18000)]
+    write(folder / "train.json", entry(text=None), entry(text=""), *long_and_short, entry())
+    manifest = Manifest.open("train.json", lenient=True)
+    assert [manifest.utterance(row).text for row in range(len(manifest))] == ["", "", "one two", "one two"]
+    assert [(dropped.reason, dropped.count) for dropped in manifest.dropped] == [("with a duration of 0 s or less", 2)]
+    write(folder / "train.json", entry(text=None), entry(audio_filepath=None))
+    with pytest.raises(DataError, match=r"^train\.json:2: no audio_filepath"):
+        Manifest.open("train.json", lenient=True)
+
+
+@pytest.mark.parametrize("speaker", ["mary", 17, 2.5, True, ["a", 1], {"name": "mary"}, None])
+def test_a_speaker_is_of_any_type(speaker, folder):
+    (folder / "train.json").write_text(json.dumps({**entry(), "speaker": speaker}))
+    assert Manifest.open("train.json").utterance(0).speaker == speaker
+    write(folder / "train.json", entry())
+    assert Manifest.open("train.json").utterance(0).speaker is None
+
+
 def test_of_many_bad_lines_the_first_five_are_listed_and_the_rest_counted(folder):
     lines = refusal(entry(), *(entry(text="") for _ in range(8)), folder=folder).splitlines()
     assert [line.split(": ")[0] for line in lines[:5]] == [f"train.json:{number}" for number in range(2, 7)]

@@ -8,7 +8,7 @@ import torch
 from toys.manifests import LABELS, layer_of, make_set
 
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.preflight import checked
+from nemo_asr.data.preflight import unwritable
 from nemo_asr.text.parser import make_parser
 from nemo_lite.errors import DataError
 
@@ -43,11 +43,11 @@ def test_of_a_large_set_evenly_spread_lines_are_looked_at_and_the_rest_when_read
     make_set(folder)
     (folder / "5.wav").unlink()
     manifest, parser = Manifest.open("train.json"), make_parser(LABELS)
-    kept, all_seen = checked(manifest, parser, limit=3)
-    assert (len(kept), all_seen) == (12, False)
+    refused, all_seen = unwritable(manifest, parser, limit=3)
+    assert (len(refused), bool(refused.any()), all_seen) == (12, False, False)
     (folder / "12.wav").unlink()
     with pytest.raises(DataError, match=r"^train\.json:12: "):
-        checked(manifest, parser, limit=3)
+        unwritable(manifest, parser, limit=3)
 
 
 def test_utterances_that_ctc_cannot_align_are_listed_by_line(folder):

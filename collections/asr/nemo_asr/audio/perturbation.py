@@ -246,7 +246,10 @@ class _Recording(NamedTuple):
 
     def read(self, sample_rate: int, first: float, seconds: float) -> Samples:
         offset = self.offset + first
-        return read_audio(self.path, sample_rate=sample_rate, offset=offset, duration=seconds, place=self.place).samples
+        audio = read_audio(
+            self.path, sample_rate=sample_rate, offset=offset, duration=seconds, strict=False, place=self.place
+        )
+        return audio.samples
 
 
 def _read_recordings(manifest_path: str) -> list[_Recording]:

@@ -58,8 +58,8 @@ class Audio:
         samples: (T,) mono, full scale is 1.
         source_rate: samples a second in the file, before resampling.
         num_channels: channels in the file, before averaging.
-        excess: seconds by which the whole file is longer (below 0: shorter) than its stated duration; 0 within the
-            tolerance, and where a part of the file was asked for.
+        excess: seconds by which the file is longer (below 0: shorter) than its stated duration; 0 within the tolerance,
+            and where a part that lies inside the file was asked for.
     """
 
     samples: Samples
@@ -87,7 +87,6 @@ def read_audio(
     int_values: bool = False,
     trim_silence: bool = False,
     strict: bool = True,
-    max_seconds: float = MAX_SECONDS,
     place: str = "",
 ) -> Audio:
     """Read a recording, or a part of it, as mono at ``sample_rate``.
@@ -95,14 +94,13 @@ def read_audio(
     Args:
         source: path or content of a WAV, FLAC, OGG or MP3 file. Any rate; channels are averaged.
         sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
-        offset: seconds where to start. None: the utterance is the whole file, and ``duration`` only says how long that
-            should be.
-        duration: seconds to read. None: to the end, at most an hour.
+        offset: seconds where to start. None: at the beginning, and a file that is as long as ``duration`` within the
+            tolerance is read as a whole.
+        duration: seconds to read; where the file has less, at most an hour. None: to the end, at most an hour.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
-        strict: a whole file that is not ``duration`` long is an error. Otherwise the file decides, and ``Audio.excess``
-            has the difference. A part beyond the end of the file is an error in both cases.
-        max_seconds: not strict: a file that is longer than its ``duration`` may be no longer than this.
+        strict: a whole file that is not ``duration`` long is an error, and a part beyond the end of the file. Otherwise
+            ``duration`` is the most that is read, as in NeMo, and ``Audio.excess`` has the difference.
         place: where the source is named (``manifest:line``), for messages.
 
     Raises:
@@ -111,11 +109,12 @@ def read_audio(
     """
     path = "the audio" if isinstance(source, bytes) else source
     with _sound_file(source, path, place) as file:
-        if offset is None and duration is not None:
-            excess = _excess(file, path, duration, None if strict else max_seconds, place)
+        excess = 0.0
+        if duration is not None:
+            excess = _excess(file, path, offset, duration, strict, place)
+        if offset is None and duration is not None and excess <= 0:
             first, count = 0, file.frames
         else:
-            excess = 0.0
             first, count = _part(file, path, offset, duration, place)
         samples = _decode(file, first, count, int_values)
         rate, channels, subtype = file.samplerate, file.channels, file.subtype
@@ -225,18 +224,28 @@ def _wav_tags(read_at: ReadAt, order: str) -> list[int]:
     return []
 
 
-def _excess(file: soundfile.SoundFile, path: str, duration: float, max_seconds: float | None, place: str) -> float:
-    """See `Audio.excess`. DataError where no difference is allowed (``max_seconds`` None), or not so long a file."""
-    held = file.frames / file.samplerate
-    excess = excess_of(held, duration)
-    if excess and max_seconds is None:
+def _excess(
+    file: soundfile.SoundFile,
+    path: str,
+    offset: float | None,
+    duration: float,
+    strict: bool,
+    place: str,
+) -> float:
+    """See `Audio.excess`. DataError where no difference is allowed, or the header claims more than an hour."""
+    whole = file.frames / file.samplerate
+    held = whole - (offset or 0.0)
+    excess = excess_of(held, duration) if offset is None else min(excess_of(held, duration), 0.0)
+    if excess and strict and offset is not None:
+        problem = f"offset {offset:g} s + duration {duration:g} s is beyond the end of {path}"
+        raise DataError(problem, place=place, got=f"{whole:.3f} s in the file")
+    if excess and strict:
         problem = f"duration {duration:g} s disagrees with {path}, which holds {held:.3f} s"
         remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
         raise DataError(problem, place=place, remedy=remedy)
-    if excess and max_seconds is not None and held > max_seconds:
+    if excess < 0 and held > MAX_SECONDS:
         problem = f"{path} holds {held:.3f} s, and its line says {duration:g} s"
-        remedy = "correct the duration, or add an offset to take a part"
-        raise DataError(problem, place=place, wanted=f"at most {max_seconds:g} s", remedy=remedy)
+        raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:g} s", remedy="correct the duration")
     return excess
 
 
@@ -246,18 +255,15 @@ def _part(
     """First frame and number of frames to decode, from the header alone."""
     rate, frames = file.samplerate, file.frames
     first = round((offset or 0.0) * rate)
-    if duration is None:
-        count = frames - first
-        if count > MAX_SECONDS * rate:
-            problem = f"{path} claims {count / rate:.0f} s of audio"
-            raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:.0f} s")
-    else:
-        if first + duration * rate > frames + tolerance(duration) * rate:
-            problem = f"offset {offset:g} s + duration {duration:g} s is beyond the end of {path}"
-            raise DataError(problem, place=place, got=f"{frames / rate:.3f} s in the file")
-        count = min(round(duration * rate), frames - first)
+    count = frames - first
+    if duration is not None:
+        count = min(round(duration * rate), count)
+    elif count > MAX_SECONDS * rate:
+        problem = f"{path} claims {count / rate:.0f} s of audio"
+        raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:.0f} s")
     if count <= 0:
-        raise DataError(f"offset {offset:g} s leaves nothing of {path} ({frames / rate:.3f} s)", place=place)
+        got = f"{frames / rate:.3f} s"
+        raise DataError(f"offset {offset or 0.0:g} s leaves nothing of {path} ({got})", place=place)
     return first, count
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.audio.reading import MAX_SECONDS
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.data.manifest import Manifest, ManifestPaths
@@ -28,9 +27,11 @@ class AudioToTextDataLayer(SpeechDataLayer):
     and the vocabulary can write the text. What cannot be used later (a damaged file) is skipped in training, counted,
     and listed at the end of the epoch; see ``max_corrupt``.
 
-    Durations: an utterance without an ``offset`` is its whole file, and the file decides how long it is. Differences
-    beyond 0.1 s and 1 % are counted: of 1,000 files, evenly spread, before training, and of all where one of these
-    differs; otherwise while they are read. ``offset`` with ``duration`` is a part of a file, and has to be inside it.
+    Durations: an utterance is ``duration`` seconds from its ``offset``, or what the file has of them. Files that are
+    longer or shorter by more than 0.1 s and 1 % are counted: of 1,000 files, evenly spread, before training, and of all
+    where one of these differs; otherwise while they are read. Durations of 0 or less are left out and counted.
+    Texts may be missing, empty, or nothing that the vocabulary can write: training leaves such utterances out and
+    counts them, evaluation and inference take their texts as empty.
     Relative paths start at the manifest's folder; one that leads nowhere there starts at the working directory.
 
     Args:
@@ -61,8 +62,8 @@ class AudioToTextDataLayer(SpeechDataLayer):
             language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they are. Except with
             ``none`` texts take the case of the labels, where these have one case only.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
-        strict_data: a duration that is not its file's, and a path that does not start at the manifest's folder, are
-            errors.
+        strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
+            without a text are errors; a text that the vocabulary cannot write is left out of evaluation as well.
         name: the module's name.
 
     Raises:
@@ -104,10 +105,9 @@ class AudioToTextDataLayer(SpeechDataLayer):
         check_limits(min_duration, max_duration)
         reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id, strict_data)
         batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)
-        written = Manifest.open(manifest_filepath, strict=strict_data)
+        written = Manifest.open(manifest_filepath, strict=strict_data, lenient=not strict_data)
         manifest = with_file_durations(written) if load_audio and not strict_data else written
-        longest = MAX_SECONDS if max_duration is None else max_duration
-        reading = replace(reading, max_seconds=longest, durations_told=manifest is not written)
+        reading = replace(reading, durations_told=manifest is not written)
         super().__init__(
             manifest.between(min_duration, max_duration),
             new_parser,
@@ -128,4 +128,5 @@ class AudioToTextDataLayer(SpeechDataLayer):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Also the durations: they follow from the audio files, which may differ between machines."""
-        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(self.durations.tobytes()))}
+        durations = self.durations[~self._textless]  # the same before and after training left the others out
+        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(durations.tobytes()))}

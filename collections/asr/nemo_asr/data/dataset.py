@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_asr.arguments import check_least
 from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.audio.reading import MAX_SECONDS, Samples, read_audio
+from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.data.utterances import R, Utterance, UtteranceReader
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Request
@@ -28,7 +28,6 @@ class Reading:
     """How an utterance becomes numbers; see `AudioToTextDataLayer`.
 
     Args:
-        max_seconds: a file that is longer than its utterance's stated duration may be no longer than this.
         durations_told: do not count files that are longer or shorter than stated: they have been told of.
     """
 
@@ -40,7 +39,6 @@ class Reading:
     eos_id: int | None = None
     pad_id: int | None = None
     strict_data: bool = False
-    max_seconds: float = MAX_SECONDS
     durations_told: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +72,7 @@ class SpeechDataset(ItemDataset[R, Item]):
         utterance = self.reader.utterance(ref)
         self.parser.unknown.clear()
         try:
-            ids = self.label_ids(utterance)
+            ids = self.label_ids(utterance, may_be_empty=not request.training and not self.reading.strict_data)
         finally:
             counts[UNKNOWN].update(self.parser.unknown)
         if not self.reading.load_audio:
@@ -94,8 +92,12 @@ class SpeechDataset(ItemDataset[R, Item]):
         """Seconds of audio, without padding."""
         return sum(len(samples) for samples, _ in items) / self.reading.sample_rate
 
-    def label_ids(self, utterance: Utterance) -> list[int]:
+    def label_ids(self, utterance: Utterance, *, may_be_empty: bool = False) -> list[int]:
         """The ids of its text between ``bos_id`` and ``eos_id``.
+
+        Args:
+            utterance: without its audio.
+            may_be_empty: a text that the vocabulary cannot write has no ids, instead of being an error.
 
         Raises:
             DataError: the vocabulary cannot write the text.
@@ -103,7 +105,9 @@ class SpeechDataset(ItemDataset[R, Item]):
         try:
             ids = self.parser.encode(utterance.text)
         except DataError as error:
-            raise DataError(error.problem, place=utterance.place, got=error.got) from None
+            if not may_be_empty:
+                raise DataError(error.problem, place=utterance.place, got=error.got) from None
+            ids = []
         before = [] if self.reading.bos_id is None else [self.reading.bos_id]
         after = [] if self.reading.eos_id is None else [self.reading.eos_id]
         return [*before, *ids, *after]
@@ -117,7 +121,6 @@ class SpeechDataset(ItemDataset[R, Item]):
             int_values=self.reading.int_values,
             trim_silence=self.reading.trim_silence,
             strict=self.reading.strict_data,
-            max_seconds=self.reading.max_seconds,
             place=utterance.place,
         )
         if audio.excess and not self.reading.durations_told:

@@ -22,12 +22,12 @@ _NUM_THREADS = min(32, 4 + (os.cpu_count() or 1))
 
 
 def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manifest:
-    """The manifest with the durations of its files, where they differ by more than 0.1 s and 1 %.
+    """The manifest with what its files hold, where that is less than stated by more than 0.1 s and 1 %.
 
     Filters by duration, batches of equal cost and the check that a text fits its frames need true durations. The
-    headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Utterances
-    with an ``offset`` are parts of files and keep their durations; so do those whose file cannot be read, which is
-    found elsewhere.
+    headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Of a longer
+    file only the stated duration is read, so that stays; this is told as well. Files that cannot be read are found
+    elsewhere.
     """
     total = len(manifest)
     rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
@@ -42,18 +42,21 @@ def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manif
         return manifest
     durations = manifest.durations.copy()
     for row, seconds in found.items():
-        durations[row] = seconds
+        durations[row] = min(seconds, float(durations[row]))
+    num_cut = sum(seconds > manifest.durations[row] for row, seconds in found.items())
+    cut = f" (of {num_cut} longer files the rest is not read)" if num_cut else ""
     worst = max(found, key=lambda row: abs(found[row] - float(manifest.durations[row])))
     logging.warning(
-        f"{manifest.name}: {len(found)} of {total} durations differ from their files by more than 0.1 s and 1 %; the "
-        f"files decide. The largest difference: {manifest.place(worst)} says {manifest.durations[worst]:.3f} s, "
+        f"{manifest.name}: {len(found)} of {total} durations differ from their files by more than 0.1 s and 1 %: "
+        f"what a file has of its duration is read{cut}. "
+        f"The largest difference: {manifest.place(worst)} says {manifest.durations[worst]:.3f} s, "
         f"the file has {found[worst]:.3f} s"
     )
     return replace(manifest, durations=durations)
 
 
 def _differing(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
-    """The seconds that the file has, for each of these rows where they are not what its line says; in order."""
+    """The seconds that the file has from the offset, for each of these rows where its line says others; in order."""
     chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         parts = list(pool.map(partial(_differing_among, manifest), chunks))
@@ -64,12 +67,13 @@ def _differing_among(manifest: Manifest, rows: Sequence[int]) -> dict[int, float
     found = {}
     for row, ref in zip(rows, manifest.refs(rows), strict=True):
         utterance = manifest.reader.utterance(ref)
-        if utterance.offset is not None or utterance.duration is None:
+        if utterance.duration is None:
             continue
         try:
-            seconds = audio_seconds(utterance.audio_path, place=utterance.place)
+            seconds = audio_seconds(utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
         except DataError:
             continue
-        if excess_of(seconds, utterance.duration):
+        excess = excess_of(seconds, utterance.duration)
+        if seconds > 0 and (excess < 0 or (excess and utterance.offset is None)):
             found[row] = seconds
     return found

@@ -59,6 +59,7 @@ class Manifest(Utterances[LineRef]):
         max_duration: float | None = None,
         strict: bool = False,
         invalid: list[str] | None = None,
+        lenient: bool = False,
     ) -> Manifest:
         """Read and check every line of the manifests, then keep those whose duration is within the limits.
 
@@ -70,6 +71,7 @@ class Manifest(Utterances[LineRef]):
                 starts at the working directory.
             invalid: takes what is wrong with the first few lines that are not valid, and the others are used; without
                 it they are an error.
+            lenient: lines without a text are used; those with a duration of 0 or less are left out and counted.
 
         Raises:
             UsageError: contradictory limits.
@@ -78,7 +80,7 @@ class Manifest(Utterances[LineRef]):
         """
         check_limits(min_duration, max_duration)
         sources = [Source(path, strict) for path in _checked_paths(paths)]
-        scans = [scan(source, invalid) for source in sources]
+        scans = [scan(source, invalid, lenient) for source in sources]
         manifest = cls(
             paths=tuple(source.path for source in sources),
             reader=LineReader(sources),
@@ -87,6 +89,7 @@ class Manifest(Utterances[LineRef]):
             durations=np.concatenate([scan.durations for scan in scans]),
             starts=np.cumsum([0, *(len(scan.offsets) for scan in scans)], dtype=np.int64),
         )
+        manifest = manifest.without(manifest.durations <= 0.0, "with a duration of 0 s or less")
         return manifest.between(min_duration, max_duration)
 
     def refs(self, rows: Integers | Sequence[int]) -> list[LineRef]:

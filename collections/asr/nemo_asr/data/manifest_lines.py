@@ -1,8 +1,8 @@
 """One manifest file: checking all of its lines in one pass, and reading one line again later.
 
 A line: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or ``text_filepath``, or
-``normalized_text``), optionally ``offset`` in seconds and ``speaker``. Relative paths start at the manifest's folder,
-or else at the working directory. No filter and no set of several manifests in this file: they are in `manifest`.
+``normalized_text``), optionally ``offset`` in seconds and ``speaker``, of any type. Relative paths start at the
+manifest's folder, or else at the working directory. Filters, and sets of several manifests: `manifest`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Line(msgspec.Struct):
     text_filepath: str | None = None
     normalized_text: str | None = None
     offset: float | None = None
-    speaker: str | int | None = None
+    speaker: msgspec.Raw = msgspec.Raw()  # any JSON value; nearly nobody asks for it
 
 
 _decoder = msgspec.json.Decoder(Line)
@@ -157,7 +157,7 @@ class LineReader:
             duration=line.duration,
             offset=line.offset,
             text=_text_of(line, source, place),
-            speaker=line.speaker,
+            speaker=msgspec.json.decode(line.speaker) if bytes(line.speaker) else None,
             note=FROM_WORKING_DIRECTORY if elsewhere else "",
         )
 
@@ -190,10 +190,11 @@ class Scan(NamedTuple):
     durations: Seconds
 
 
-def scan(source: Source, invalid: list[str] | None = None) -> Scan:
+def scan(source: Source, invalid: list[str] | None = None, lenient: bool = False) -> Scan:
     """Read a manifest from end to end. DataError with the first few lines that are not valid.
 
-    Where ``invalid`` is given, it takes them, and the other lines are used.
+    Where ``invalid`` is given, it takes them, and the other lines are used. ``lenient``: a line may lack the text, and
+    its duration may be 0 or less.
     """
     offsets, lines, durations = [], [], []
     problems: list[str] = []
@@ -202,9 +203,9 @@ def scan(source: Source, invalid: list[str] | None = None) -> Scan:
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
         starts = np.concatenate([[0], ends[:-1] + 1])
         numbers = np.arange(num_lines + 1, num_lines + 1 + len(starts), dtype=np.int32)
-        seconds = _durations_if_all_valid(block, starts)
+        seconds = _durations_if_all_valid(block, starts, lenient)
         if seconds is None:
-            good, seconds, found = _line_by_line(block, starts, ends)
+            good, seconds, found = _line_by_line(block, starts, ends, lenient)
             num_problems += len(found)
             problems += [f"{source.path}:{numbers[index]}: {text}" for index, text in found[:MAX_LISTED]]
             starts, numbers = starts[good], numbers[good]
@@ -239,7 +240,7 @@ def _blocks(source: Source) -> Iterator[tuple[int, bytes]]:
         yield offset, pending + b"\n"
 
 
-def _durations_if_all_valid(block: bytes, starts: Integers) -> Seconds | None:
+def _durations_if_all_valid(block: bytes, starts: Integers, lenient: bool) -> Seconds | None:
     """Seconds of each line, or None where some line needs a closer look. Nearly every block ends here."""
     try:
         lines = _decoder.decode_lines(block)
@@ -252,12 +253,12 @@ def _durations_if_all_valid(block: bytes, starts: Integers) -> Seconds | None:
         line.duration
         for line in lines
         if (line.audio_filepath or line.audio_filename)
-        and (line.text or line.text_filepath or line.normalized_text or "").strip()
+        and (lenient or (line.text or line.text_filepath or line.normalized_text or "").strip())
         and not (line.offset and line.offset < 0.0)
     ]
     with np.errstate(over="ignore"):
         seconds = np.array(usable, np.float32)
-    if len(usable) != len(lines) or not ((seconds > 0.0) & np.isfinite(seconds)).all():
+    if len(usable) != len(lines) or not ((seconds > 0.0) | lenient).all() or not np.isfinite(seconds).all():
         return None
     return None if _NULL in block or _may_repeat_keys(block, lines) else seconds
 
@@ -272,7 +273,7 @@ def _may_repeat_keys(block: bytes, lines: list[Line]) -> bool:
 
 
 def _line_by_line(
-    block: bytes, starts: Integers, ends: Integers
+    block: bytes, starts: Integers, ends: Integers, lenient: bool
 ) -> tuple[npt.NDArray[np.int64], Seconds, list[tuple[int, str]]]:
     """Indices and seconds of the valid lines, and (index, problem) of the others. Blank lines are passed over."""
     good, seconds, problems = [], [], []
@@ -280,7 +281,7 @@ def _line_by_line(
         line = block[start:end].strip()
         if not line:
             continue
-        problem, duration = _examine(line)
+        problem, duration = _examine(line, lenient)
         if problem:
             problems.append((index, problem))
         else:
@@ -289,7 +290,7 @@ def _line_by_line(
     return np.array(good, np.int64), np.array(seconds, np.float32), problems
 
 
-def _examine(raw: bytes) -> tuple[str, float]:
+def _examine(raw: bytes, lenient: bool) -> tuple[str, float]:
     """(problem, 0) of a line that is not valid, ("", seconds) of one that is."""
     try:
         line = _decoder.decode(raw)
@@ -304,11 +305,11 @@ def _examine(raw: bytes) -> tuple[str, float]:
         return "no audio_filepath (or audio_filename); name the audio file", 0.0
     if "\0" in (line.audio_filepath or line.audio_filename or "") + (line.text_filepath or ""):
         return "a path has a null character in it; mend the path, or delete the line", 0.0
-    if not 0.0 < line.duration <= _MOST_SECONDS:
+    if not (line.duration > 0.0 or lenient) or abs(line.duration) > _MOST_SECONDS:
         return f"duration {line.duration:g} s; write the seconds of audio, above 0", 0.0
     if line.offset is not None and line.offset < 0.0:
         return f"offset {line.offset:g} s; write the seconds from the start of the file, 0 or more", 0.0
-    if not (line.text or line.text_filepath or line.normalized_text or "").strip():
+    if not lenient and not (line.text or line.text_filepath or line.normalized_text or "").strip():
         return "text is missing or empty; write the words, or delete the line", 0.0
     return "", line.duration
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.data.dataset import SpeechDataset
-from nemo_asr.data.utterances import R, U, Utterances
+from nemo_asr.data.utterances import Mask, R, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data import DataChangedError, listed
 from nemo_lite.errors import DataError
@@ -45,7 +45,9 @@ class Infeasible(NamedTuple):
         return f'{self.place}: {self.frames} frames cannot hold "{text}", which needs {self.needed}'
 
 
-def checked(utterances: U, parser: CharParser, *, files_too: bool = True, limit: int = CHECKED_LINES) -> tuple[U, bool]:
+def unwritable(
+    utterances: Utterances[Any], parser: CharParser, *, files_too: bool = True, limit: int = CHECKED_LINES
+) -> tuple[Mask, bool]:
     """Look at each utterance (at ``limit`` of them, evenly spread, in a larger set) for its text and its audio.
 
     The rest is looked at when it is read. Characters outside the vocabulary are counted in the parser.
@@ -54,7 +56,7 @@ def checked(utterances: U, parser: CharParser, *, files_too: bool = True, limit:
         files_too: whether the audio has to be there.
 
     Returns:
-        The utterances without those whose text the vocabulary cannot write, and whether all were looked at.
+        (N,) true where the vocabulary cannot write the text or there is none, and whether all were looked at.
 
     Raises:
         DataError: audio or text files are missing or empty: the first few, and how many.
@@ -80,7 +82,7 @@ def checked(utterances: U, parser: CharParser, *, files_too: bool = True, limit:
         raise DataError(listed(problems, len(problems)))
     for note, count in notes.items():
         logging.info(f"{utterances.name}: {count} of {len(rows)} utterances {note}")
-    return utterances.without(refused, "with a text that the vocabulary cannot write"), len(rows) == total
+    return refused, len(rows) == total
 
 
 def infeasible(

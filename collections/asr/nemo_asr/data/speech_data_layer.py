@@ -27,6 +27,9 @@ from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.digests import Content, digest_of_files
 
+# Completes "12 ..." in the summary of what was kept and dropped.
+UNWRITABLE = "without a text that the vocabulary can write"
+
 
 def speech_ports(sample_rate: int) -> Ports:
     """What every data layer of transcribed speech gives."""
@@ -107,12 +110,17 @@ class SpeechDataLayer(SpeechPorts):
         self._max_corrupt = max_corrupt
         self._accounts: dict[bool, UnusableItems] = {}
         parser = make_parser()
-        self.utterances, self._all_seen = preflight.checked(utterances, parser, files_too=reading.load_audio)
+        self.utterances = utterances
+        self._textless, self._all_seen = preflight.unwritable(utterances, parser, files_too=reading.load_audio)
+        if reading.strict_data:
+            self.leave_out_textless()
         logging.info(self.utterances.summary())
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
             left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
-            logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}")
+            empty = "; training leaves these utterances out, evaluation takes their texts as empty"
+            kept = empty if self._textless.any() else ""
+            logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}{kept}")
 
     def __len__(self) -> int:
         return len(self.utterances)
@@ -147,7 +155,19 @@ class SpeechDataLayer(SpeechPorts):
         refused = np.zeros(len(self), bool)
         refused[list(rows)] = True
         self.utterances = self.utterances.without(refused, reason)
+        self._textless = self._textless[~refused]
         self._accounts.clear()  # they know utterances by their positions
+
+    def leave_out_textless(self) -> None:
+        """Go on without the utterances whose text is missing, or nothing that the vocabulary can write.
+
+        A loader for training does this: such an utterance would teach that its speech is silence.
+
+        Raises:
+            DataError: nothing would be left.
+        """
+        if self._textless.any():
+            self.leave_out(np.flatnonzero(self._textless).tolist(), UNWRITABLE)
 
     def place_of(self, item: int) -> str:
         """Where the utterance at a position comes from: ``manifest:line``."""
@@ -187,10 +207,15 @@ class SpeechDataLayer(SpeechPorts):
     def loader(self, *, training: bool, shard: Shard) -> PlannedLoader:
         """The batches of one rank. In evaluation every utterance comes once, in order, unperturbed.
 
+        Training goes on without the utterances that have no text, see :meth:`leave_out_textless`.
+
         Raises:
             UsageError: no step is left by ``drop_last`` or by the shard's ``uneven``, or utterances are left over that
                 it does not allow, or ``max_batch_seconds`` is less than an utterance.
         """
+        if training and self._textless.any():
+            self.leave_out_textless()
+            logging.info(self.utterances.summary())
         plan_of = plans(len(self), self._batching, shard, training=training, costs=self.durations)
         if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
@@ -262,8 +287,8 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
     if differences := counts[OTHER_DURATION]:
         largest = max(differences, key=abs)
         logging.warning(
-            f"{name}: {some(differences.total())} whose file is not as long as the manifest says; the files decided. "
-            f"The largest difference: {largest:+.1f} s (nemo-lite data check lists them)"
+            f"{name}: {some(differences.total())} whose file is not as long as the manifest says; at most the stated "
+            f"duration was read. The largest difference: {largest:+.1f} s (nemo-lite data check lists them)"
         )
     if with_unknown and (unknown := counts[UNKNOWN]):
         logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown_symbols(unknown)}")

@@ -29,10 +29,10 @@ class Utterance:
     Attributes:
         place: where it comes from, for messages: ``manifest:line``.
         audio_path: a file ready to open, or a name in an archive.
-        text: the words as written.
+        text: the words as written; empty where there are none.
         duration: seconds; None: the audio is read to its end.
         offset: seconds into the audio; None: the utterance is the whole audio.
-        speaker: as written, or None.
+        speaker: as written, a value of any type; or None.
         note: what is unusual about it and no fault, to complete "12 utterances ...".
     """
 
@@ -41,7 +41,7 @@ class Utterance:
     text: str
     duration: float | None = None
     offset: float | None = None
-    speaker: str | int | None = None
+    speaker: object = None
     note: str = ""
 
 

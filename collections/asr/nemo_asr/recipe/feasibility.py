@@ -27,6 +27,8 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     Raises:
         DataError: all are.
     """
+    if isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out_textless()
     found = _list_infeasible(data_layer, log_probs, "they are left out of training")
     if found and isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out([each.row for each in found], "with a text that does not fit its frames")

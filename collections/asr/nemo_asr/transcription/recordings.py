@@ -51,7 +51,7 @@ class Recording:
             assert self.sample_rate is not None
             return replace(self, seconds=len(self.audio) / self.sample_rate)
         seconds = audio_seconds(self.audio) - (self.offset or 0.0)
-        wanted = seconds if self.duration is None or self.offset is None else self.duration
+        wanted = seconds if self.duration is None or self.offset is None else min(self.duration, seconds)
         return replace(self, seconds=max(wanted, 0.0))
 
     def samples(self, sample_rate: int) -> Samples:
@@ -67,7 +67,8 @@ class Recording:
             return samples
         # Without an offset the recording is the whole file, whatever duration a manifest says.
         duration = None if self.offset is None else self.duration
-        return read_audio(self.audio, sample_rate=sample_rate, offset=self.offset, duration=duration).samples
+        audio = read_audio(self.audio, sample_rate=sample_rate, offset=self.offset, duration=duration, strict=False)
+        return audio.samples
 
 
 def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:

@@ -73,11 +73,8 @@ def make_clip(path: str | Path, offset: float | None = None, duration: float | N
         DataError: the recording cannot be read.
     """
     is_long = duration is not None and duration > MAX_SECONDS
-    is_part = offset is not None or is_long
-    seconds = (MAX_SECONDS if is_long else duration) if is_part else None
-    samples = read_audio(
-        str(path), sample_rate=SAMPLE_RATE, offset=(offset or 0.0) if is_part else None, duration=seconds
-    ).samples
+    seconds = MAX_SECONDS if is_long else duration
+    samples = read_audio(str(path), sample_rate=SAMPLE_RATE, offset=offset, duration=seconds, strict=False).samples
     most = round(MAX_SECONDS * SAMPLE_RATE)
     is_cut = is_long or len(samples) > most
     samples = samples[:most]
