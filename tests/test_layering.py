@@ -73,17 +73,18 @@ ORDERS = {
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
-        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer < *
+        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer < *, labelled
         < check
     """,
+    "nemo_asr.data.labelled": "classes < speech_label",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
     "nemo_asr.models": "frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
-        error_counts, classification, evaluated < bootstrap, differences, asr_callbacks, classification_callbacks
-        < report
+        error_counts, classification, verification, evaluated
+        < bootstrap, differences, asr_callbacks, classification_callbacks < report
     """,
     "nemo_asr.scoring.report": """
         transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page

@@ -57,7 +57,8 @@ PUBLIC = {
         WeightShareTransform tutorials
     """,
     "nemo_asr": """
-        AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor BestModelCallback ModelCard
+        AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
+        BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
         JasperDecoderForCTC JasperDecoderForSpkrClass
@@ -163,7 +164,7 @@ IMPORT_PATHS = {
     "nemo_asr.corpora.an4": "main make",
     "nemo_asr.corpora.librispeech": "main make",
     "nemo_asr.corpora.synth": "main make",
-    "nemo_asr.data_layer": "AudioToTextDataLayer",
+    "nemo_asr.data_layer": "AudioToSpeechLabelDataLayer AudioToTextDataLayer",
     "nemo_asr.greedy_ctc_decoder": "GreedyCTCDecoder",
     "nemo_asr.helpers": """
         monitor_asr_train_progress monitor_classification_training_progress post_process_predictions
@@ -176,7 +177,8 @@ IMPORT_PATHS = {
     """,
     "nemo_asr.losses": "CTCLossNM CrossEntropyLossNM",
     "nemo_asr.metrics": """
-        ErrorCounts classification_accuracy classification_confusion_matrix count_errors word_error_rate
+        ErrorCounts classification_accuracy classification_confusion_matrix count_errors equal_error_rate
+        word_error_rate
     """,
     "nemo_asr.recipe": "Recipe load_recipe",
     "nemo_asr.text": "CharParser ENCharParser main_metric make_parser vocabulary",

@@ -1,3 +1,4 @@
-"""A re-export under NeMo's module name; the code is in ``data/audio_to_text.py``."""
+"""Re-exports under NeMo's module name; the code is in ``data/``."""
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
+from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer

@@ -140,7 +140,7 @@ class SpeechDataLayer(SpeechPorts):
         Args:
             frames_of: frames out of the encoder for a number of samples.
         """
-        return preflight.infeasible(self.utterances, self._dataset(), frames_of)
+        return preflight.infeasible(self.utterances, self._new_dataset(), frames_of)
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.
@@ -220,7 +220,7 @@ class SpeechDataLayer(SpeechPorts):
         if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
         return PlannedLoader(
-            self._dataset(shard.seed),
+            self._new_dataset(shard.seed),
             plan_of,
             list(self.output_ports),
             shard,
@@ -254,7 +254,7 @@ class SpeechDataLayer(SpeechPorts):
             )
         return self._accounts[training]
 
-    def _dataset(self, seed: int = 0) -> SpeechDataset[Any]:
+    def _new_dataset(self, seed: int = 0) -> SpeechDataset[Any]:
         return SpeechDataset(self.utterances.reader, self._make_parser(), self._reading, self._augmentor, seed)
 
     def fingerprint(self) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Recordings that belong to a class each: commands, speech or background, speakers."""

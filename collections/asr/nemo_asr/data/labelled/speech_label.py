@@ -1,0 +1,203 @@
+"""AudioToSpeechLabelDataLayer: recordings and the class of each, from manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nemo_asr.arguments import check_least
+from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.audio.reading import Samples
+from nemo_asr.data.dataset import Item, Reading, SpeechDataset
+from nemo_asr.data.file_durations import with_file_durations
+from nemo_asr.data.labelled.classes import ClassParser, check_known, class_names, classes_of, with_classes
+from nemo_asr.data.manifest import Manifest, ManifestPaths
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts
+from nemo_asr.data.utterances import R, UtteranceReader, check_limits
+from nemo_lite.backends.pytorch.data import Batching, CostWords, Counts, Request
+from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
+from nemo_lite.utils.digests import Content, digest_of
+
+_WORDS = CostWords("max_batch_seconds", "recording", " s", "raise it, or lower max_duration")
+
+
+class LabelPorts(SpeechPorts):
+    """The ports and shapes of classified recordings, without data."""
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio of a batch with its lengths, and a class for each recording."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "label": NeuralType("B", LabelsType()),
+            "label_length": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples, and one class for each."""
+        batch = (symbol("B"),)
+        return dict(zip(self.output_ports, ((*batch, symbol("samples")), batch, batch, batch), strict=True))
+
+
+class LabelDataset(SpeechDataset[R]):
+    """Samples and class numbers; a batch is audio (B, T), its lengths (B,), class numbers (B,), ones (B,).
+
+    Args:
+        reader: finds recordings.
+        parser: from the name of a class to its number.
+        reading: how audio is read.
+        augmentor: perturbs audio in training.
+        seed: base of the draws.
+        num_samples: bring each recording to this length; 0 leaves it as it is.
+
+    Attributes:
+        labels: the names of the classes; num_commands: how many.
+        label2id, id2label: from a name to its number, and back.
+    """
+
+    def __init__(
+        self,
+        reader: UtteranceReader[R],
+        parser: ClassParser,
+        reading: Reading,
+        augmentor: AudioAugmentor | None = None,
+        seed: int = 0,
+        num_samples: int = 0,
+    ) -> None:
+        super().__init__(reader, parser, reading, augmentor, seed)
+        self.num_samples = num_samples
+        self.labels, self.num_commands = list(parser.labels), len(parser.labels)
+        self.label2id = {name: number for number, name in enumerate(self.labels)}
+        self.id2label = dict(enumerate(self.labels))
+
+    def read(self, position: int, ref: R, request: Request[R], counts: Counts) -> Item:
+        """Samples (T,) and a list of the class number of one recording."""
+        samples, ids = super().read(position, ref, request, counts)
+        if self.num_samples and len(samples):
+            surplus = max(len(samples) - self.num_samples, 0)
+            # In training another part in each epoch; in evaluation the middle, so that a result can be repeated.
+            rng = np.random.default_rng([self.seed, request.epoch, position])
+            first = int(rng.integers(surplus + 1)) if request.training else surplus // 2
+            samples = of_length(samples, self.num_samples, first)
+        return samples, ids
+
+    def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:
+        """As in the class' text."""
+        audio, audio_lens, ids, id_lens = super().collate(items)
+        return audio, audio_lens, ids[:, 0].contiguous(), id_lens
+
+
+def of_length(samples: Samples, num_samples: int, first: int = 0) -> Samples:
+    """So many samples: those from ``first`` on, or all, repeated; what is then missing is filled from their end."""
+    if len(samples) >= num_samples:
+        return samples[first : first + num_samples]
+    times, missing = divmod(num_samples, len(samples))
+    return np.concatenate([*[samples] * times, samples[len(samples) - missing :]])
+
+
+class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
+    """Recordings of JSON-lines manifests: audio (B, T) at ``sample_rate`` with lengths (B,), classes (B,), ones (B,).
+
+    A line names the class under ``command``, ``target`` or ``label``: the first of them that is there. Otherwise
+    manifests, durations, paths and damaged files are as in `AudioToTextDataLayer`.
+
+    Args:
+        manifest_filepath: one manifest, several separated by commas, or a list.
+        labels: the classes; a class' position is its number. None: those of the manifest, sorted as texts.
+        batch_size: recordings in a batch on one rank; -1 for the whole set.
+        sample_rate: samples a second; files of another rate are resampled.
+        int_values: read through 32-bit integers: floats beyond full scale are clipped.
+        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
+        shuffle: in training, another order in each epoch.
+        min_duration: seconds; shorter recordings are left out and counted.
+        max_duration: seconds; longer recordings are left out and counted. None: no limit.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        drop_last: in training, leave out the recordings that do not fill the last step.
+        load_audio: False gives audio of no samples, for work on the classes.
+        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
+        time_length: seconds; every recording is brought to this length. A longer one is cut, at a random place in
+            training and in the middle in evaluation; a shorter one is repeated. 0: recordings stay as they are.
+        bucketing: in training, recordings of similar duration in a batch.
+        max_batch_seconds: with bucketing, at most so many seconds in a batch, padding included.
+        max_corrupt: how many recordings may be unusable, see `AudioToTextDataLayer`.
+        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
+        strict_data: as in `AudioToTextDataLayer`.
+        name: the module's name.
+
+    Attributes:
+        labels: the names of the classes.
+        num_classes: how many.
+
+    Raises:
+        UsageError: arguments that contradict each other.
+        DataError: a manifest that is missing, empty or has lines that are not valid; audio files that are not there.
+        UnknownClassError: a class of the manifest is not in ``labels``; it is a DataError and a KeyError.
+        ConfigError: labels that are empty or repeated.
+    """
+
+    def __init__(
+        self,
+        *,
+        manifest_filepath: ManifestPaths,
+        labels: Sequence[str] | None = None,
+        batch_size: int,
+        sample_rate: int = 16000,
+        int_values: bool = False,
+        num_workers: int | None = None,
+        shuffle: bool = True,
+        min_duration: float | None = 0.1,
+        max_duration: float | None = None,
+        trim_silence: bool = False,
+        drop_last: bool = False,
+        load_audio: bool = True,
+        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
+        time_length: float = 0,
+        bucketing: bool = False,
+        max_batch_seconds: float | None = None,
+        max_corrupt: float | None = None,
+        pin_memory: bool | None = None,
+        strict_data: bool = False,
+        name: str | None = None,
+    ) -> None:
+        names = None if labels is None else class_names(labels)
+        check_limits(min_duration, max_duration)
+        check_least(time_length=(time_length, 0))
+        reading = Reading(sample_rate, int_values, trim_silence, load_audio, strict_data=strict_data)
+        batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)
+        manifest = Manifest.open(manifest_filepath, strict=strict_data, lenient=True)
+        if load_audio and not strict_data:
+            manifest = with_file_durations(manifest)
+        manifest = manifest.between(min_duration, max_duration)
+        found = classes_of(manifest)
+        self.labels = sorted(set(found)) if names is None else list(names)
+        check_known(manifest, found, self.labels)
+        self.num_classes, self._num_samples = len(self.labels), round(time_length * sample_rate)
+        super().__init__(
+            with_classes(manifest),
+            partial(ClassParser, self.labels),
+            reading=reading,
+            batching=batching,
+            augmentor=augmentor,
+            max_corrupt=max_corrupt,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            name=name,
+        )
+        self._dataset = self._new_dataset()
+
+    def _new_dataset(self, seed: int = 0) -> LabelDataset[Any]:
+        parser = ClassParser(self.labels)
+        return LabelDataset(
+            self.utterances.reader, parser, self._reading, self._augmentor, seed, num_samples=self._num_samples
+        )
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Also the durations: they follow from the audio files, which may differ between machines."""
+        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(self.durations.tobytes()))}
