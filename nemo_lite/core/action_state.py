@@ -238,6 +238,7 @@ class ActionState(Protocol):
         keep: int,
         about: Mapping[str, Any] | None = None,
         best: Best | None = None,
+        suffix: str = ".safetensors",
     ) -> None:
         """Write modules and training state as a set; keep the newest and the best. All ranks call it, rank 0 writes.
 
@@ -249,6 +250,7 @@ class ActionState(Protocol):
             keep: how many of the newest sets to keep.
             about: stored in the set's index: configuration, labels; JSON.
             best: which others to keep.
+            suffix: of the files: ``.safetensors``, or ``.pt`` for files as NeMo 0.x writes them.
         """
 
     def is_among_best(self, folder: str | Path, best: Best) -> bool:

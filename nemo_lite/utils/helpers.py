@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_lite.errors import CheckpointError, did_you_mean
+from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 
 
 def rgetattr(obj: object, attr: str, *default: object) -> object:
@@ -86,11 +86,41 @@ def find_checkpoint_files(
 def get_checkpoint_from_dir(
     module_names: str | Iterable[str], cpkt_dir: str | Path, ckpt_pattern: str = "", return_steps: bool = False
 ) -> list[str] | tuple[list[str], list[int]]:
-    """:func:`find_checkpoint_files` with NeMo's signature: paths, and the step of each when ``return_steps``."""
+    """:func:`find_checkpoint_files` with NeMo's signature: paths, and the step of each when ``return_steps``.
+
+    Where no step is common to all modules, each has its own highest one, as in NeMo.
+
+    Raises:
+        CheckpointError: no such folder, or no file of a module.
+        UsageError: a name or the pattern is not a text.
+    """
     names = [module_names] if isinstance(module_names, str) else list(module_names)
-    name, paths = find_checkpoint_files(names, cpkt_dir, ckpt_pattern)
-    files = [str(path) for path in paths]
-    return (files, [name.number] * len(files)) if return_steps else files
+    for text in (*names, ckpt_pattern):
+        if not isinstance(text, str):
+            got = f"{type(text).__name__} {text!r}"
+            raise UsageError("a name or pattern is no text", place="get_checkpoint_from_dir", got=got)
+    found = newest_checkpoint_files(names, Path(cpkt_dir).expanduser(), ckpt_pattern)
+    files = [str(path) for path, _ in found]
+    return (files, [name.number for _, name in found]) if return_steps else files
+
+
+def newest_checkpoint_files(
+    module_names: Iterable[str], folder: Path, pattern: str = "", suffixes: Collection[str] = (".pt", ".safetensors")
+) -> list[tuple[Path, CheckpointName]]:
+    """As :func:`find_checkpoint_files`; where no step is common to all modules, the highest of each on its own.
+
+    Raises:
+        CheckpointError: no such folder, or no file of a module.
+    """
+    names = list(module_names)
+    try:
+        paths = find_checkpoint_files(names, folder, pattern, suffixes)[1]
+    except CheckpointError:
+        found = _by_tag(folder, pattern, suffixes) if folder.is_dir() else {}
+        if not names or not all(any(name in files for files in found.values()) for name in names):
+            raise
+        paths = [find_checkpoint_files([name], folder, pattern, suffixes)[1][0] for name in names]
+    return [(path, name) for path in paths if (name := parse_checkpoint_name(path.name))]
 
 
 def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, CheckpointName]]:

@@ -217,7 +217,9 @@ class FakeState:
         if self.is_first:
             module.save_to(path)
 
-    def save_checkpoint(self, folder: Any, kind: str, keep: int, about: Any = None, best: Best | None = None) -> None:
+    def save_checkpoint(
+        self, folder: Any, kind: str, keep: int, about: Any = None, best: Best | None = None, suffix: str = ""
+    ) -> None:
         self.note("save_checkpoint")
         self.saved.append((folder, kind, self.step + 1, keep))
 

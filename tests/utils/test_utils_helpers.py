@@ -73,3 +73,18 @@ def test_a_longer_name_with_the_same_beginning_does_not_match(tmp_path):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere: no such folder"):
         get_checkpoint_from_dir("E", tmp_path / "nowhere")
+
+
+def test_modules_without_a_common_step_have_their_own_highest_one(tmp_path):
+    touch(tmp_path, "E-STEP-9.pt", "E-STEP-10.pt", "D-STEP-8.pt")
+    files = [str(tmp_path / "E-STEP-10.pt"), str(tmp_path / "D-STEP-8.pt")]
+    assert get_checkpoint_from_dir(["E", "D"], tmp_path, return_steps=True) == (files, [10, 8])
+    with pytest.raises(ValueError, match="no checkpoint files for E, F of the same step"):
+        get_checkpoint_from_dir(["E", "F"], tmp_path)
+
+
+@pytest.mark.parametrize(("names", "pattern"), [([3], ""), (["E"], 9)])
+def test_names_and_patterns_that_are_no_texts_are_refused(tmp_path, names, pattern):
+    touch(tmp_path, "E-STEP-9.pt")
+    with pytest.raises(ValueError, match="get_checkpoint_from_dir: a name or pattern is no text: got int"):
+        get_checkpoint_from_dir(names, tmp_path, pattern)

@@ -83,6 +83,10 @@ class _TorchModule(NeuralModule, nn.Module):
             widened = {key: _widened(value) for key, value in kwargs.items()}
             return self._run(tuple(_widened(value) for value in args), widened)
 
+    def __str__(self) -> str:
+        """The name under which its weights are saved: its own if it was given one, else its class's."""
+        return str(self.name) if self.has_own_name else type(self).__name__
+
     @property
     def num_weights(self) -> int:
         return sum(p.numel() for p in self.parameters() if p.requires_grad)

@@ -46,6 +46,7 @@ class CheckpointCallback(NeMoCallback):
         best_to_keep: how many of the best stay, beside the newest.
         best_is: whether a good value is the ``lowest`` or the ``highest``.
         epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
+        format: of the files; with ``pt``, ``torch.load`` and NeMo 0.x read them.
         record: called with "checkpoint" and step, epoch and path of each that is saved, instead of a line in the log:
             ``Trackers.record``.
 
@@ -71,6 +72,7 @@ class CheckpointCallback(NeMoCallback):
         best_to_keep: int = 2,
         best_is: Literal["lowest", "highest"] = "lowest",
         epoch_names: bool = True,
+        format: Literal["safetensors", "pt"] = "safetensors",  # noqa: A002  # the field's word
         record: Callable[..., object] | None = None,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
@@ -88,6 +90,9 @@ class CheckpointCallback(NeMoCallback):
             raise UnknownNameError("best_is", best_is, ("lowest", "highest"), place="CheckpointCallback")
         self._folder, self._load_from_folder = folder, load_from_folder
         self._keep, self._minutes = checkpoints_to_keep, minutes
+        if format not in ("safetensors", "pt"):
+            raise UnknownNameError("format", format, ("safetensors", "pt"), place="CheckpointCallback")
+        self._suffix = f".{format}"
         self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
         self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
         self._record = record
@@ -167,7 +172,7 @@ class CheckpointCallback(NeMoCallback):
     def _save(self, state: ActionState) -> None:
         kind: Literal["STEP", "EPOCH"] = "EPOCH" if self._epoch_names and self._is_epoch_due(state) else "STEP"
         number = 1 + (state.epoch if kind == "EPOCH" else state.step)
-        state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best)
+        state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best, self._suffix)
         self._is_unsaved, self._saved_at = False, time.monotonic()
         state.on_first(lambda: self._tell(state, f"{kind}-{number}"))
 

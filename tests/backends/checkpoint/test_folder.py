@@ -429,3 +429,22 @@ def test_a_rate_of_other_weights_makes_no_set_the_best(tmp_path):
         rates = [{"name": "dev", "step": 0, "values": {"wer": 0.1}}]
         folder.save({"E": filled(0)}, {"step": step}, kind="STEP", number=step, keep=1, best=best, evaluations=rates)
     assert [found.number for found in folder.sets()] == [2]
+
+
+def test_a_set_in_torchs_files_has_nemos_names_and_is_restored(tmp_path):
+    folder, modules = CheckpointFolder(tmp_path), {"E": filled(4), "D": filled(4)}
+    folder.save(modules, {"step": 4, "value": 4}, kind="STEP", number=4, keep=9, suffix=".pt")
+    assert names_in(tmp_path) == ["D-STEP-4.pt", "E-STEP-4.pt", "checkpoint-STEP-4.json", "trainer-STEP-4.pt"]
+    assert torch.load(tmp_path / "E-STEP-4.pt", weights_only=True)["weight"].unique().tolist() == [4.0]
+    value, state = restored(folder)
+    assert (value, state["step"]) == (4.0, 4)
+    save(folder, 4, value=5.0)
+    assert "E-STEP-4.pt" not in names_in(tmp_path), "files of the set that was replaced"
+    assert restored(folder)[0] == 5.0
+
+
+def test_modules_of_nemos_folder_may_have_different_steps(tmp_path):
+    for name in ("E-STEP-3.pt", "D-STEP-2.pt"):
+        torch.save(filled(7.0).state_dict(), tmp_path / name)
+    torch.save({"step": 3}, tmp_path / "trainer-STEP-3.pt")
+    assert restored(CheckpointFolder(tmp_path)) == (7.0, None)

@@ -6,7 +6,7 @@ import pytest
 from toys.fake_action_state import Encoder, FakeState, train
 
 from nemo_lite.core.callbacks import CheckpointCallback, ModuleSaverCallback, on_step_start
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 
 
 def test_checkpoints_are_saved_by_steps_done_and_what_is_left_at_the_end():
@@ -136,3 +136,9 @@ def test_a_checkpoint_that_another_callback_asks_for_is_saved_where_saving_is_on
     saving, loading = CheckpointCallback("ck", epoch_freq=100), CheckpointCallback("other", load_from_folder="old")
     state = train(FakeState(checkpoint="old/STEP-1"), [ask, saving, loading])
     assert [(folder, number) for folder, _, number, _ in state.saved] == [("ck", 3), ("ck", 5)]
+
+
+def test_an_unknown_format_is_answered_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match='format "pth" is not known; known: pt, safetensors') as caught:
+        CheckpointCallback("ck", step_freq=1, format="pth")
+    assert isinstance(caught.value, ValueError)

@@ -25,7 +25,7 @@ from nemo_lite.backends.pytorch.checkpoint import (
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.files import make_writable_folder, write_atomically
-from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
+from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml)")
 # Where a run has its model and its checkpoints.
@@ -190,7 +190,8 @@ def _read_checkpoint_of_nemo(folder: Path) -> StoredModel:
     """The newest ``<Module>-STEP-<n>.pt`` files of NeMo 0.x; they say nothing about the model."""
     names = [name for path in folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))]
     modules = sorted({name.module for name in names} - {"trainer"})
-    newest, paths = find_checkpoint_files(modules, folder, suffixes=(".pt",))
+    found = newest_checkpoint_files(modules, folder, suffixes=(".pt",))
+    newest = max((name for _, name in found), key=lambda name: name.number)
     card = ModelCard(step=newest.number) if newest.kind == "STEP" else ModelCard(epoch=newest.number)
-    weights = {name: read_tensors(path) for name, path in zip(modules, paths, strict=True)}
+    weights = {name.module: read_tensors(path) for path, name in found}
     return StoredModel(str(folder / newest.tag), card, "", weights)

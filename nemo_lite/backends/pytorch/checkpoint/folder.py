@@ -1,7 +1,8 @@
 """Checkpoint folders: which files belong together, which set is the newest, which may go. Formats are elsewhere.
 
 A set is ``<Module>-STEP-<n>.safetensors`` for each module, ``trainer-STEP-<n>.safetensors`` for the training state, and
-the index ``checkpoint-STEP-<n>.json``, without which a set does not count (or ``EPOCH`` instead of ``STEP``).
+the index ``checkpoint-STEP-<n>.json``, without which a set does not count (or ``EPOCH`` instead of ``STEP``, or ``.pt``
+instead of ``.safetensors``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.utils.files import is_abandoned, make_writable_folder, synchronise, temporary_name, write_atomically
-from nemo_lite.utils.helpers import find_checkpoint_files, parse_checkpoint_name
+from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
 
@@ -108,6 +109,7 @@ class CheckpointFolder:
         about: Mapping[str, Any] | None = None,
         evaluations: Sequence[Mapping[str, Any]] = (),
         contract: Mapping[str, Any] | None = None,
+        suffix: str = ".safetensors",
     ) -> CheckpointSet:
         """Write one set, then delete those that are neither of the newest ``keep`` nor of the best.
 
@@ -123,6 +125,7 @@ class CheckpointFolder:
             about: what readers want to know without the modules: configuration, labels; JSON.
             evaluations: results of evaluations known at this time; JSON.
             contract: what the run is, for those that go on from it; JSON.
+            suffix: of the files, which says their format: see :func:`save_module`.
 
         Raises:
             UsageError: a name, number, ``keep`` or JSON that cannot be, or a folder or disk that cannot be written to.
@@ -138,9 +141,9 @@ class CheckpointFolder:
         staging.mkdir()
         try:
             for name, module in modules.items():
-                save_module(module, staging / f"{name}-{tag}.safetensors")
+                save_module(module, staging / f"{name}-{tag}{suffix}")
             if state is not None:
-                save_training_state(staging / f"{TRAINER}-{tag}.safetensors", state)
+                save_training_state(staging / f"{TRAINER}-{tag}{suffix}", state)
             done = {name: (state or {}).get(name) for name in ("step", "epoch")}
             notes = {"about": about or {}, "evaluations": evaluations, "contract": contract or {}}
             saved = self._commit(kind, number, staging, **notes, **done)
@@ -214,7 +217,7 @@ class CheckpointFolder:
 
     def _commit(self, kind: Kind, number: int, staging: Path, **notes: Any) -> CheckpointSet:
         """Write the index: from here on the set counts, its files still in the staging folder."""
-        sizes = {file.name: file.stat().st_size for file in sorted(staging.glob("*.safetensors"))}
+        sizes = {file.name: file.stat().st_size for file in sorted(staging.iterdir())}
         serial = 1 + max((found.serial for found in self._indexed()), default=0)
         saved = CheckpointSet(self.folder, kind, number, serial, sizes, staging.name, **notes)
         _write_index(saved)
@@ -260,9 +263,11 @@ class CheckpointFolder:
         incomplete = self._incomplete()
         if incomplete:
             raise CheckpointError("no complete checkpoint", place=str(self.folder), got="; ".join(incomplete))
-        name, paths = find_checkpoint_files(modules, self.folder, pattern, suffixes=(".pt",))
-        trainer = self.folder / f"{TRAINER}-{name.tag}.pt"
-        return dict(zip(modules, paths, strict=True)), trainer if trainer.is_file() else None
+        found = newest_checkpoint_files(modules, self.folder, pattern, suffixes=(".pt",))
+        tags = {name.tag for _, name in found}
+        trainer = self.folder / f"{TRAINER}-{'-and-'.join(tags)}.pt"  # there is none of two steps
+        files = {module: path for module, (path, _) in zip(modules, found, strict=True)}
+        return files, trainer if trainer.is_file() else None
 
     def _incomplete(self) -> list[str]:
         """What each set that does not count lacks."""

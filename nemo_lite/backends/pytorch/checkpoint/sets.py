@@ -72,8 +72,7 @@ class CheckpointSet:
 
     def path_of(self, module: str) -> Path | None:
         """The file of one module (or of ``trainer``); None when it is not in the set."""
-        file_name = f"{module}-{self.tag}.safetensors"
-        return self._path(file_name) if file_name in self.files else None
+        return next((self._path(name) for name in self.files if _module_of(name) == module), None)
 
     def _path(self, file_name: str) -> Path:
         staged = self.folder / self.staged_in / file_name

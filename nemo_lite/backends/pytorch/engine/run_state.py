@@ -250,6 +250,7 @@ class RunState:
         keep: int,
         about: Mapping[str, Any] | None = None,
         best: Best | None = None,
+        suffix: str = ".safetensors",
     ) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
         number = self.steps_done if kind == "STEP" else self.epochs_done
@@ -269,6 +270,7 @@ class RunState:
                     about=about,
                     evaluations=rates,
                     contract=contract,
+                    suffix=suffix,
                 )
             )
         self.saved = str(index_path(Path(folder), f"{kind}-{number}"))
