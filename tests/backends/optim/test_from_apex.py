@@ -49,7 +49,10 @@ def test_which_one_it_is_is_said_once(capsys, monkeypatch):
     monkeypatch.setattr(logging, "_once", set())
     made("fused_adam")
     made("fused_adam")
-    assert capsys.readouterr().out.count("fused_adam: not of apex: apex is not installed") == 1
+    assert capsys.readouterr().out.count("fused_adam: not of apex: its optimizers are for GPUs") == 1
+    monkeypatch.setattr(from_apex, "_DEVICES", ("cpu",))  # what a GPU would read without it
+    made("fused_adam")
+    assert "fused_adam: not of apex: apex is not installed" in capsys.readouterr().out
     with apex_from():
         made("fused_sgd")
     assert "fused_sgd: apex.optimizers.FusedSGD" in capsys.readouterr().out

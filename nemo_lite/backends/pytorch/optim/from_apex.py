@@ -54,12 +54,12 @@ def _made(
     groups: list[Options], apex_class: str, options: Options, asked: Options, fixed: Options
 ) -> tuple[str, Optimizer | None]:
     """Why apex's optimizer cannot be had, or "" and the optimizer; ``asked``: the options that are not the defaults."""
-    problem, _ = problem_with_apex("optimizers")
-    if problem:
-        return problem, None
     parameters = [parameter for group in groups for parameter in group["params"]]
     if any(parameter.device.type not in _DEVICES for parameter in parameters):
         return "its optimizers are for GPUs", None
+    problem, _ = problem_with_apex("optimizers")
+    if problem:
+        return problem, None
     if any(type(parameter) not in (Tensor, nn.Parameter) for parameter in parameters):
         return "its optimizers do not take weights that are divided among ranks", None
     try:
