@@ -48,7 +48,7 @@ ORDERS = {
         < precision.check
         < actions < adapter
     """,
-    "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < loaders",
+    "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < sequential, loaders",
     "nemo_lite.backends.pytorch.distributed": """
         network_interface, data_workers < comm, exchange, replica, batchnorm < rendezvous, sharding
         < rank_table < contract, health < contract_terms, group
@@ -73,10 +73,11 @@ ORDERS = {
     "nemo_asr.commands": "scripts < *",
     "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
-        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer < *, labelled
-        < check
+        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer
+        < labelled, tarred, * < check
     """,
     "nemo_asr.data.labelled": "classes < speech_label",
+    "nemo_asr.data.tarred": "shards < matching < utterances < data_layer, making",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
 from nemo_asr.features.preprocessors import (
@@ -16,6 +17,7 @@ from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.recipe.registry import OlderArgument, register, register_models
 
 register(AudioToTextDataLayer, default=True)
+register(TarredAudioToTextDataLayer)
 register(
     AudioToMelSpectrogramPreprocessor,
     role="preprocessor",

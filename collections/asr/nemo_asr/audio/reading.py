@@ -87,6 +87,7 @@ def read_audio(
     int_values: bool = False,
     trim_silence: bool = False,
     strict: bool = True,
+    name: str = "the audio",
     place: str = "",
 ) -> Audio:
     """Read a recording, or a part of it, as mono at ``sample_rate``.
@@ -101,13 +102,14 @@ def read_audio(
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
         strict: a whole file that is not ``duration`` long is an error, and a part beyond the end of the file. Otherwise
             ``duration`` is the most that is read, as in NeMo, and ``Audio.excess`` has the difference.
+        name: what messages call a source that is no path.
         place: where the source is named (``manifest:line``), for messages.
 
     Raises:
         DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, or has samples
             that are not finite.
     """
-    path = "the audio" if isinstance(source, bytes) else source
+    path = name if isinstance(source, bytes) else source
     with _sound_file(source, path, place) as file:
         excess = 0.0
         if duration is not None:
@@ -124,17 +126,18 @@ def read_audio(
     return Audio(trimmed(samples) if trim_silence else samples, rate, channels, excess)
 
 
-def audio_seconds(source: str | bytes, *, place: str = "") -> float:
+def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = "") -> float:
     """How long a recording is, by its header; nothing is decoded.
 
     Args:
         source: as `read_audio` takes it.
+        name: what messages call a source that is no path.
         place: where the source is named, for messages.
 
     Raises:
         DataError: the file is missing, empty, damaged or of another kind.
     """
-    path = "the audio" if isinstance(source, bytes) else source
+    path = name if isinstance(source, bytes) else source
     with _sound_file(source, path, place) as file:
         return float(file.frames / file.samplerate)
 

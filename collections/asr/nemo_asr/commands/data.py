@@ -1,7 +1,7 @@
-"""Check data sets, count what is in them, or make a corpus.
+"""Check data sets, count what is in them, put them into tar shards, or make a corpus.
 
 The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
-manifests only, ``make`` runs a corpus maker.
+manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nemo_asr.data.check import (
     statistics_of,
 )
 from nemo_asr.data.check.findings import findings_among
+from nemo_asr.data.tarred import make_shards
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 from nemo_lite.utils.files import write_atomically
@@ -34,19 +35,21 @@ CORPORA = ("aishell", "an4", "librispeech", "synth")
 
 def main(arguments: Sequence[str]) -> int:
     """Run one of the subcommands; 0, or 1 where ``check`` found a problem."""
-    parser = OneLineParser(prog="nemo-lite data", description="Check, count or make data sets.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | make")
+    parser = OneLineParser(prog="nemo-lite data", description="Check, count, tar or make data sets.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | tar | make")
     _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
     stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
     stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
     _add_output(stats)
+    _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
     make = commands.add_parser("make", help="make a corpus with its manifests")
     make.add_argument("corpus", metavar="CORPUS", help=f"one of: {', '.join(CORPORA)}")
     make.add_argument("arguments", nargs=REMAINDER, help="its arguments; --help shows them")
     options = parser.parse_args(arguments)
     if options.command == "make":
         return _make(options.corpus, options.arguments)
-    return _check(options) if options.command == "check" else _stats(options)
+    run = {"check": _check, "stats": _stats, "tar": _tar}[options.command]
+    return run(options)
 
 
 def _add_check(parser: OneLineParser) -> None:
@@ -65,6 +68,17 @@ def _add_check(parser: OneLineParser) -> None:
 def _add_output(parser: OneLineParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw histograms into this file")
+
+
+def _add_tar(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("manifest", help="a manifest; several are joined by commas")
+    add("--target_dir", metavar="FOLDER", default="tarred", help="where the shards go (default: %(default)s)")
+    add("--num_shards", type=positive_int, default=1, help="how many (default: %(default)s)")
+    add("--shuffle", action="store_true", help="put the recordings into a random order first, for training")
+    add("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
+    add("--min_duration", type=float, metavar="SECONDS", help="leave out shorter utterances")
+    add("--max_duration", type=float, metavar="SECONDS", help="leave out longer utterances")
 
 
 def _check(options: Any) -> int:
@@ -112,6 +126,24 @@ def _tell(options: Any, sets: Sequence[ExaminedSet], findings: Sequence[Finding]
     if options.picture:
         picture = draw_histograms(statistics)
         write_atomically(options.picture, lambda path: path.write_text(picture, encoding="utf-8"))
+
+
+def _tar(options: Any) -> int:
+    made = make_shards(
+        options.manifest,
+        options.target_dir,
+        num_shards=options.num_shards,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        min_duration=options.min_duration,
+        max_duration=options.max_duration,
+    )
+    first, last = made.shards[0], len(made.shards) - 1
+    shards = str(first) if last == 0 else str(first.with_name(f"audio_{{0..{last}}}.tar"))
+    recordings = f"{made.num_recordings} recordings, {made.num_bytes / 1e6:.1f} MB"
+    print(f"audio_tar_filepaths: {shards}  ({recordings})")
+    print(f"manifest_filepath: {made.manifest}  ({made.num_lines} utterances, {made.seconds / 3600:.2f} h)")
+    return 0
 
 
 def _make(corpus: str, arguments: Sequence[str]) -> int:

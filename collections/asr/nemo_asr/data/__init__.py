@@ -5,6 +5,7 @@ from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataL
 from nemo_asr.data.dataset import Reading as Reading
 from nemo_asr.data.manifest import Manifest as Manifest
 from nemo_asr.data.speech_data_layer import SpeechDataLayer as SpeechDataLayer
+from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer as TarredAudioToTextDataLayer
 from nemo_asr.data.utterances import Utterance as Utterance
 from nemo_asr.data.utterances import UtteranceReader as UtteranceReader
 from nemo_asr.data.utterances import Utterances as Utterances

@@ -121,6 +121,7 @@ class SpeechDataset(ItemDataset[R, Item]):
             int_values=self.reading.int_values,
             trim_silence=self.reading.trim_silence,
             strict=self.reading.strict_data,
+            name=utterance.audio_path,
             place=utterance.place,
         )
         if audio.excess and not self.reading.durations_told:

@@ -18,7 +18,16 @@ from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.utterances import Utterance, Utterances
 from nemo_asr.text.parser import CharParser, shown_symbols
-from nemo_lite.backends.pytorch.data import Batching, Counts, PlannedLoader, Shard, UnusableItems, budget_of, plans
+from nemo_lite.backends.pytorch.data import (
+    Batching,
+    Counts,
+    Plan,
+    PlannedLoader,
+    Shard,
+    UnusableItems,
+    budget_of,
+    plans,
+)
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
@@ -216,7 +225,7 @@ class SpeechDataLayer(SpeechPorts):
         if training and self._textless.any():
             self.leave_out_textless()
             logging.info(self.utterances.summary())
-        plan_of = plans(len(self), self._batching, shard, training=training, costs=self.durations)
+        plan_of = self._plans(training, shard)
         if training and not plan_of(0).num_rounds:
             self._refuse_nothing_left(shard)
         return PlannedLoader(
@@ -231,6 +240,10 @@ class SpeechDataLayer(SpeechPorts):
             pin_memory=self.pin_memory,
             device=self._device,
         )
+
+    def _plans(self, training: bool, shard: Shard) -> Callable[[int], Plan]:
+        """The batches of one rank by epoch."""
+        return plans(len(self), self._batching, shard, training=training, costs=self.durations)
 
     def _refuse_nothing_left(self, shard: Shard) -> None:
         cause, least, why, remedy = "uneven=drop", 1, "one for each rank", "use fewer ranks, or uneven=pad"

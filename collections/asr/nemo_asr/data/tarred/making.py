@@ -1,0 +1,205 @@
+"""make_shards: the recordings of manifests into tar shards, and a manifest of them. Nothing is read back in this file.
+
+Names and layout are NeMo's: ``audio_0.tar``, ``audio_1.tar``, ... and ``tarred_audio_manifest.json``, whose lines have
+the member's name and ``shard_id``. Names have no folder, and one dot: WebDataset takes what is before the first dot.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_asr.arguments import check_least
+from nemo_asr.audio.reading import audio_seconds, excess_of
+from nemo_asr.data.manifest import Manifest, ManifestPaths
+from nemo_asr.data.manifest_lines import LineReader
+from nemo_asr.data.utterances import Utterance
+from nemo_lite.backends.pytorch.data import MAX_LISTED, listed
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.utils.digests import unused_name
+from nemo_lite.utils.files import make_writable_folder, write_atomically
+
+MANIFEST_NAME = "tarred_audio_manifest.json"
+
+
+@dataclass(frozen=True)
+class MadeShards:
+    """What was made.
+
+    Attributes:
+        shards: the paths of the tar shards.
+        manifest: the path of their manifest.
+        num_lines: lines in it.
+        num_recordings: recordings in the shards; a recording may have several lines with an ``offset`` each.
+        seconds: of audio, all lines together.
+        num_bytes: of the shards.
+    """
+
+    shards: tuple[Path, ...]
+    manifest: Path
+    num_lines: int
+    num_recordings: int
+    seconds: float
+    num_bytes: int
+
+
+def make_shards(
+    manifests: ManifestPaths,
+    folder: str | os.PathLike[str],
+    *,
+    num_shards: int = 1,
+    shuffle: bool = False,
+    seed: int = 0,
+    min_duration: float | None = None,
+    max_duration: float | None = None,
+) -> MadeShards:
+    """Write tar shards of equal numbers of recordings, but for one, and last their manifest.
+
+    Recordings are taken over as they are. A line's other keys are kept, its text is written into it, and its duration
+    is at most what the file has. Equal input gives equal files.
+
+    Args:
+        manifests: see `Manifest.open`.
+        folder: made if it is not there; it must hold no tar shards yet.
+        num_shards: how many.
+        shuffle: put the recordings into a random order first; without it they keep the manifest's.
+        seed: of that order.
+        min_duration: seconds; shorter utterances are left out.
+        max_duration: seconds; longer utterances are left out.
+
+    Raises:
+        UsageError: more shards than recordings, or a folder that cannot be written to or holds shards.
+        DataError: a manifest that is not valid; recordings that are missing or damaged.
+    """
+    check_least(num_shards=(num_shards, 1), seed=(seed, 0))
+    manifest = Manifest.open(manifests, min_duration=min_duration, max_duration=max_duration, lenient=True)
+    recordings = _recordings(manifest)
+    if num_shards > len(recordings):
+        got, wanted = str(num_shards), f"at most {len(recordings)}, as many as there are recordings"
+        raise UsageError("there are more shards than recordings", place=manifest.name, got=got, wanted=wanted)
+    target = _new_folder(folder)
+    order = np.random.default_rng(seed).permutation(len(recordings)) if shuffle else np.arange(len(recordings))
+    names = _names([recording.path for recording in recordings])
+    lines: list[dict[str, Any]] = []
+    paths = []
+    for number, part in enumerate(np.array_split(order, num_shards)):
+        writer = _ShardWriter(manifest, [recordings[index] for index in part.tolist()], names, number)
+        paths.append(target / f"audio_{number}.tar")
+        write_atomically(paths[-1], writer.write)
+        lines += writer.lines
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomically(target / MANIFEST_NAME, lambda path: path.write_text(text, encoding="utf-8"))
+    seconds, num_bytes = sum(line["duration"] for line in lines), sum(path.stat().st_size for path in paths)
+    return MadeShards(tuple(paths), target / MANIFEST_NAME, len(lines), len(recordings), seconds, num_bytes)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    path: str
+    rows: list[int]  # of the manifest
+
+
+def _recordings(manifest: Manifest) -> list[_Recording]:
+    """The recordings in the order of their first lines. DataError if some are missing or empty: the first few."""
+    rows_of: dict[str, list[int]] = {}
+    problems: list[str] = []
+    for row in range(len(manifest)):
+        utterance = manifest.utterance(row)
+        if utterance.audio_path not in rows_of:
+            try:
+                manifest.reader.check_audio(utterance)
+            except DataError as error:
+                problems.append(str(error))
+        rows_of.setdefault(utterance.audio_path, []).append(row)
+    if problems:
+        raise DataError(listed(problems[:MAX_LISTED], len(problems)))
+    return [_Recording(path, rows) for path, rows in rows_of.items()]
+
+
+def _new_folder(folder: str | os.PathLike[str]) -> Path:
+    target = make_writable_folder(os.fspath(folder))
+    there = sorted(path.name for path in (*target.glob("audio_*.tar"), *target.glob(MANIFEST_NAME)))
+    if there:
+        remedy = "choose another folder, or remove these files"
+        raise UsageError("the folder holds tar shards already", place=str(target), got=there[0], remedy=remedy)
+    return target
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """The member's name of each path: the folders below the common one, and the file, joined by underscores."""
+    full = [os.path.abspath(path) for path in paths]
+    common = os.path.commonpath([os.path.dirname(path) for path in full])
+    stems: dict[str, str] = {}
+    names = {}
+    for path, whole in zip(paths, full, strict=True):
+        stem, ending = os.path.splitext(os.path.relpath(whole, common))
+        stem = unused_name(stem.replace(os.sep, "_").replace(".", "_"), stems)
+        stems[stem] = path
+        names[path] = stem + ending
+    return names
+
+
+class _ShardWriter:
+    """Writes one shard.
+
+    Attributes:
+        lines: those of its recordings, once it is written.
+    """
+
+    def __init__(
+        self, manifest: Manifest, recordings: Sequence[_Recording], names: Mapping[str, str], number: int
+    ) -> None:
+        self._manifest, self._recordings, self._names, self._number = manifest, recordings, names, number
+        self.lines: list[dict[str, Any]] = []
+
+    def write(self, path: Path) -> None:
+        """Write it to this path."""
+        with tarfile.open(path, "w") as archive:
+            for recording in self._recordings:
+                content = _content(recording.path)
+                member = tarfile.TarInfo(self._names[recording.path])  # no times, no owners: equal input, equal files
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+                self.lines += self._lines_of(recording, content)
+
+    def _lines_of(self, recording: _Recording, content: bytes) -> Iterator[dict[str, Any]]:
+        for row in recording.rows:
+            utterance = self._manifest.utterance(row)
+            yield {
+                "audio_filepath": self._names[recording.path],
+                "duration": _duration(utterance, content),
+                "text": utterance.text,
+                **self._other_keys(row),
+                "shard_id": self._number,
+            }
+
+    def _other_keys(self, row: int) -> dict[str, Any]:
+        """What else the line has; the texts' other keys are in ``text`` now."""
+        reader = self._manifest.reader
+        assert isinstance(reader, LineReader)
+        ref = self._manifest.refs([row])[0]
+        line: dict[str, Any] = json.loads(reader.sources[ref.source].line_at(ref.offset))
+        replaced = ("audio_filepath", "audio_filename", "duration", "text", "text_filepath", "normalized_text")
+        return {key: value for key, value in line.items() if key not in replaced}
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"the audio file cannot be read ({error.strerror})", place=path) from None
+
+
+def _duration(utterance: Utterance, content: bytes) -> float:
+    """The seconds that its line says, or those that the file has where these are clearly fewer."""
+    held = audio_seconds(content, name=utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
+    said = utterance.duration
+    return round(held, 4) if said is None or excess_of(held, said) < 0.0 else said

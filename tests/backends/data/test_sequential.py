@@ -1,0 +1,88 @@
+"""Batches of items that lie one behind the other in parts: each rank reads one stretch, in every epoch."""
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_lite.backends.pytorch.data import Batching, Leftover, Shard, sequential_plan
+from nemo_lite.errors import UsageError
+
+PARTS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
+WORLDS = st.integers(1, 5)
+SIZES = st.sampled_from([-1, 1, 3, 8])
+WINDOWS = st.sampled_from([0, 5, 1000])
+
+
+def plans(parts, batching, world_size, *, epoch=0, window=0, seed=0, uneven="pad"):
+    starts = np.cumsum([0, *parts])
+    shards = [Shard(rank, world_size, seed, uneven) for rank in range(world_size)]
+    return [sequential_plan(starts, batching, shard, epoch, window) for shard in shards]
+
+
+def rows_of(plan):
+    return np.concatenate([*plan.batches, np.zeros(0, np.int64)]).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(PARTS, SIZES, WORLDS, WINDOWS, st.booleans())
+def test_every_item_comes_once_over_the_ranks_but_for_the_counted_repeats(parts, size, world, window, shuffle):
+    ranks = plans(parts, Batching(size, shuffle), world, window=window)
+    rows = [row for plan in ranks for row in rows_of(plan)]
+    assert set(rows) == set(range(sum(parts)))
+    assert len(rows) == sum(parts) + ranks[0].leftover.num_repeated
+    assert ranks[0].leftover.num_repeated < world
+
+
+@settings(max_examples=100, deadline=None)
+@given(PARTS, SIZES, WORLDS, WINDOWS, st.booleans())
+def test_all_ranks_have_equally_many_batches_none_of_them_empty(parts, size, world, window, drop_last):
+    ranks = plans(parts, Batching(size, drop_last=drop_last), world, window=window)
+    assert len({plan.num_rounds for plan in ranks} | {len(plan) for plan in ranks}) == 1
+    assert all(len(batch) for plan in ranks for batch in plan.batches)
+    if drop_last and size > 0:
+        assert all(len(batch) == size for plan in ranks for batch in plan.batches)
+        assert ranks[0].leftover.num_dropped == sum(parts) % (size * world)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PARTS, SIZES, WORLDS, st.integers(0, 3))
+def test_without_a_window_each_part_is_read_once_from_front_to_back(parts, size, world, epoch):
+    part_of = np.repeat(np.arange(len(parts)), parts)
+    visits = []
+    for plan in plans(parts, Batching(size), world, epoch=epoch, uneven="drop"):
+        for part, rows in groupby(rows_of(plan), lambda row: int(part_of[row])):
+            visits.append(part)
+            assert (np.diff(list(rows)) == 1).all()
+    # Only a part across the border of two stretches is read by two ranks, each its own items of it.
+    assert len(visits) <= len(set(visits)) + world - 1
+
+
+def test_the_parts_come_in_another_order_in_each_epoch_and_the_same_one_in_every_process():
+    orders = [rows_of(plans([2] * 8, Batching(4), 1, epoch=epoch)[0]) for epoch in (0, 1, 2, 3, 0)]
+    assert len(set(map(tuple, orders))) > 2
+    assert orders[0] == orders[-1]
+    assert rows_of(plans([5, 5, 5], Batching(4, shuffle=False), 1, window=5)[0]) == list(range(15))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_window_moves_no_item_further_than_its_size(world):
+    parts, window = [60, 50, 90], 20
+    plain, shuffled = (plans(parts, Batching(4), world, window=each) for each in (0, window))
+    for one, other in zip(plain, shuffled, strict=True):
+        places = {row: place for place, row in enumerate(rows_of(one))}
+        moves = [abs(places[row] - place) for place, row in enumerate(rows_of(other))]
+        assert window / 4 < np.mean(moves) < window
+        assert max(moves) < window
+
+
+def test_items_that_do_not_fill_a_round_are_dealt_with_as_uneven_says():
+    starts, batching = np.array([0, 3, 7]), Batching(3, shuffle=False)
+    assert [batch.tolist() for batch in sequential_plan(starts, batching, Shard(0, 2)).batches] == [[0, 1, 2], [3]]
+    assert [batch.tolist() for batch in sequential_plan(starts, batching, Shard(1, 2)).batches] == [[4, 5, 6], [3]]
+    assert sequential_plan(starts, batching, Shard(1, 2)).leftover == Leftover(num_repeated=1)
+    assert sequential_plan(starts, batching, Shard(1, 2, uneven="drop")).leftover == Leftover(num_dropped=1)
+    with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 2 ranks"):
+        sequential_plan(starts, batching, Shard(0, 2, uneven="error"))
