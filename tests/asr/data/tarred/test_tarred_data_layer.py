@@ -32,7 +32,7 @@ def source(folder):
 
 
 def tarred(source, batch_size=4, **arguments):
-    return TarredAudioToTextDataLayer(*source, LABELS, batch_size, **arguments)
+    return TarredAudioToTextDataLayer(source[0], source[1], LABELS, batch_size, **arguments)
 
 
 def epoch_of(layer, training=True, rank=0, world_size=1, epoch=0, uneven="pad"):
@@ -150,9 +150,9 @@ def test_a_damaged_member_is_skipped_in_training_and_told_with_its_line_and_shar
 
 
 def test_bad_shards_end_it_with_one_line(source, folder):
-    def refusal(*paths, **arguments):
+    def refusal(shards, manifest, **arguments):
         with pytest.raises((DataError, UsageError)) as error:
-            TarredAudioToTextDataLayer(*paths, LABELS, 4, **arguments)
+            TarredAudioToTextDataLayer(shards, manifest, LABELS, 4, **arguments)
         assert "\n" not in str(error.value)
         assert error.value.exit_code == 2
         return str(error.value)

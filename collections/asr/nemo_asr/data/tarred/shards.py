@@ -123,7 +123,7 @@ def _regular_members(file: Any, path: str) -> Iterator[Member]:
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # it keeps all of them otherwise
+                archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
                 end, name = member.offset_data + -(-member.size // _BLOCK) * _BLOCK, member.name
                 if member.isreg() and not member.issparse():
                     yield Member(member.name, member.offset_data, member.size)

@@ -104,7 +104,9 @@ class TarredUtterances(Utterances[TarRef]):
                 both.
         """
         paths = expanded(shards)
-        manifest = Manifest.open(manifests, strict=True, lenient=not strict)  # its paths lead nowhere: do not look for the files
+        manifest = Manifest.open(
+            manifests, strict=True, lenient=not strict
+        )  # its paths lead nowhere: do not look for the files
         lines = manifest.reader
         assert isinstance(lines, LineReader)
         found = match(manifest, paths, strict=strict)
