@@ -71,7 +71,7 @@ ORDERS = {
         < decoding < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "scripts < *",
-    "nemo_asr.audio": "reading < time_stretch < perturbation < augmentor",
+    "nemo_asr.audio": "headers < reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
         utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer
         < labelled, tarred, * < check

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+import numpy as np
 
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -12,6 +15,16 @@ V = TypeVar("V")
 
 # A recipe fills these in, so none of them can be the source of the data.
 _FILLED_IN = ("labels", "vocabulary", "num_classes", "sample_rate", "batch_size")
+
+
+NumbersRng: TypeAlias = random.Random | np.random.RandomState | np.random.Generator
+
+
+def seed_from(rng: NumbersRng) -> int:
+    """A seed of 31 bits, the next that a generator of Python or NumPy draws."""
+    if isinstance(rng, random.Random):
+        return rng.getrandbits(31)
+    return int(rng.integers(2**31) if isinstance(rng, np.random.Generator) else rng.randint(2**31))
 
 
 def check_least(place: str = "", **limits: tuple[float, float]) -> None:

@@ -18,7 +18,8 @@ from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connect
 from nemo_lite.core.graph.recording import Recorder, active_recorder, refuse_foreign
 from nemo_lite.core.graph.shapes import Shape, shape_of
 from nemo_lite.core.neural_types import ElementType
-from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError
+from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, did_you_mean
+from nemo_lite.utils import logging
 
 # Any: arguments of constructors, which YAML and users give.
 
@@ -54,6 +55,7 @@ class NeuralModuleMeta(type):
         signature = inspect.signature(cls.__init__)
         if not {p for p in signature.parameters if p in _FIRST_GENERATION_KEYWORDS}:
             kwargs = {key: value for key, value in kwargs.items() if key not in _FIRST_GENERATION_KEYWORDS}
+        kwargs = _known_arguments(cls.__name__, signature, kwargs)
         arguments = _bound(signature, args, kwargs)
         module: M = type.__call__(cls, *args, **kwargs)
         object.__setattr__(module, "_init_params", arguments)
@@ -296,6 +298,17 @@ def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
 def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
     """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
     return namedtuple(name, fields)
+
+
+def _known_arguments(place: str, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Without those that the constructor does not have: NeMo 0.9's took any, and YAML files of that time have them."""
+    parameters = signature.parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return kwargs
+    for key in kwargs.keys() - parameters.keys():
+        near = did_you_mean(key, parameters.keys() - {"self"})
+        logging.warning("%s: %s is not an argument%s; it is left out", place, key, near)
+    return {key: value for key, value in kwargs.items() if key in parameters}
 
 
 def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

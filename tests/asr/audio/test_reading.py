@@ -22,7 +22,7 @@ def tone(seconds=0.5, rate=RATE, hertz=440.0, amplitude=0.25):
 def save(tmp_path):
     def saved(samples, name="a.wav", rate=RATE, subtype=None):
         path = str(tmp_path / name)
-        soundfile.write(path, samples, rate, subtype=subtype)
+        soundfile.write(path, samples, rate, subtype=subtype, format="NIST" if name.endswith(".sph") else None)
         return path
 
     return saved
@@ -53,14 +53,21 @@ def wav_bytes(tag=1, *, order="<", chunks=b"", data=b"\0\0" * 100, extensible=No
         ("a.ogg", "VORBIS", 3e-2),
         ("a.ogg", "OPUS", 1e-1),
         ("a.mp3", "MPEG_LAYER_III", 1e-1),
+        ("a.wav", "IMA_ADPCM", 0.2),
+        ("a.wav", "MS_ADPCM", 0.2),
+        ("a.aiff", "PCM_16", 1e-4),
+        ("a.au", "ULAW", 2e-2),
+        ("a.caf", "PCM_24", 1e-6),
+        ("a.w64", "IMA_ADPCM", 0.2),
+        ("a.sph", "PCM_16", 1e-4),
     ],
 )
 def test_every_allowed_codec_is_read(name, subtype, error, save):
     audio = read_audio(save(tone(), name, subtype=subtype), sample_rate=RATE, duration=0.5)
     assert audio.samples.dtype == np.float32
     assert audio.samples.flags.c_contiguous
-    assert len(audio.samples) == RATE // 2
-    assert np.abs(audio.samples - tone()).max() < error
+    assert len(audio.samples) in ([RATE // 2] if "ADPCM" not in subtype else range(RATE // 2, RATE // 2 + 1024))
+    assert np.abs(audio.samples[: RATE // 2] - tone()).max() < error
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
@@ -86,7 +93,7 @@ def test_an_mp3_file_may_begin_with_a_tag(save, tmp_path):
 
 
 def test_the_length_of_what_is_no_audio_is_refused():
-    with pytest.raises(DataError, match=r"^b\.zip: the audio is not a WAV, FLAC, OGG or MP3 file"):
+    with pytest.raises(DataError, match=r"^b\.zip: the audio is not a WAV, FLAC, OGG"):
         audio_seconds(b"<html>", place="b.zip")
 
 
@@ -94,8 +101,8 @@ def test_the_length_of_what_is_no_audio_is_refused():
     ("content", "problem"),
     [
         (b"", "the audio is empty (0 bytes)"),
-        (b"<html>", "the audio is not a WAV, FLAC, OGG or MP3 file; convert it"),
-        (wav_bytes(0x11), "the audio has the WAV codec IMA ADPCM"),
+        (b"<html>", "SPHERE file, or has an unusual codec; convert it"),
+        (wav_bytes(0x31), "the audio has the WAV codec GSM 6.10"),
         (b"fLaC" + bytes(50), "the audio is damaged (File contains data in an unimplemented format)"),
     ],
 )
@@ -240,39 +247,6 @@ def test_the_reason_of_the_decoder_names_no_descriptor(tmp_path):
     assert message.endswith("a.flac is damaged (File contains data in an unimplemented format)"), message
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfdmp2", b"<html>", b"RIFF\0\0\0\0AVI ", b"FORM\0\0\0\0AIFF", b"RI"])
-def test_another_kind_of_file_is_refused_before_a_decoder_sees_it(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(soundfile, "SoundFile", None)
-    (tmp_path / "a.wav").write_bytes(content)
-    assert "is not a WAV, FLAC, OGG or MP3 file; convert it to 16-bit WAV or FLAC" in refusal(tmp_path / "a.wav")
-
-
-@pytest.mark.parametrize(
-    ("subtype", "codec"), [("IMA_ADPCM", "IMA ADPCM"), ("MS_ADPCM", "MS ADPCM"), ("GSM610", "GSM 6.10")]
-)
-def test_refused_codecs_never_reach_the_decoder(subtype, codec, save, monkeypatch):
-    path = save(tone(), subtype=subtype)
-    monkeypatch.setattr(soundfile, "SoundFile", None)
-    assert f"has the WAV codec {codec}: wanted PCM or float; convert it" in refusal(path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        wav_bytes(0xFFFE, extensible=0x11),
-        wav_bytes(0x11, order=">"),
-        wav_bytes(1, chunks=b"fmt " + struct.pack("<IHHIIHH", 16, 0x11, 1, RATE, RATE, 256, 4)),
-        wav_bytes(0x11, chunks=b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, RATE, 256, 4)),
-        wav_bytes(0x11, chunks=b"LIST" + struct.pack("<I", 3) + b"abc\0"),
-    ],
-    ids=["extensible", "big-endian", "first of two formats", "second of two formats", "after an odd chunk"],
-)
-def test_a_hidden_ima_adpcm_format_is_found(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(soundfile, "SoundFile", None)
-    (tmp_path / "a.wav").write_bytes(content)
-    assert "has the WAV codec IMA ADPCM" in refusal(tmp_path / "a.wav")
-
-
 @pytest.mark.parametrize("content", [wav_bytes(), wav_bytes(order=">"), wav_bytes(0xFFFE, extensible=1)])
 def test_hand_made_headers_of_allowed_formats_are_read(content, tmp_path):
     (tmp_path / "a.wav").write_bytes(content)
@@ -288,16 +262,6 @@ def test_a_file_that_ends_before_what_its_header_promises_is_refused(save, monke
     path, read = save(tone()), soundfile.SoundFile.read
     monkeypatch.setattr(soundfile.SoundFile, "read", lambda file, count, **kinds: read(file, count - 1, **kinds))
     assert "a.wav is damaged: 8000 samples promised, 7999 could be read" in refusal(path)
-
-
-def test_a_wav_file_without_a_format_is_refused(tmp_path):
-    (tmp_path / "a.wav").write_bytes(b"RIFF\x24\0\0\0WAVEdata\0\0\0\0")
-    assert "a WAV file without a format" in refusal(tmp_path / "a.wav")
-
-
-def test_endless_chunks_are_refused(tmp_path):
-    (tmp_path / "a.wav").write_bytes(b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 1000)
-    assert "a WAV file without a format" in refusal(tmp_path / "a.wav")
 
 
 def test_a_duration_that_disagrees_with_the_file_is_refused_within_the_stated_tolerance(save):
@@ -364,7 +328,7 @@ def test_an_absurd_sample_rate_is_refused(save):
 
 def test_no_descriptor_stays_open_after_refusals(save, tmp_path):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    path = save(tone(), subtype="IMA_ADPCM")
+    path = save(tone(), subtype="GSM610")
     for _ in range(5):
         refusal(path)
     assert before == 0 or len(os.listdir("/proc/self/fd")) == before

@@ -69,5 +69,5 @@ def test_files_that_are_not_there_are_all_named_before_anything_is_read(folder):
 
 def test_a_damaged_file_is_named(folder):
     (folder / "damaged.wav").write_bytes(b"RIFF damaged")
-    with pytest.raises(DataError, match=r"damaged\.wav is not a WAV, FLAC, OGG or MP3 file"):
+    with pytest.raises(DataError, match=r"damaged\.wav is not a WAV, FLAC, OGG, MP3"):
         batches_of(AudioFilesDataLayer(["a.wav", "damaged.wav"], 2))

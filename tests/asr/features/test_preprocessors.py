@@ -394,10 +394,21 @@ def test_impossible_frames_are_refused(cls, arguments, message):
         cls(**arguments)
 
 
+def test_no_normalisation_is_also_written_false():
+    signal, length = torch.randn(1, 4000), torch.tensor([4000])
+    torch.testing.assert_close(*(run(evaluating(normalize=off), signal, length)[0] for off in (False, None)))
+
+
+def test_bands_above_half_the_sample_rate_are_told_and_hear_nothing(capsys):
+    processed, _ = run(evaluating(normalize=None, highfreq=12000), torch.randn(1, 4000), torch.tensor([4000]))
+    assert "highfreq 12000 Hz is above half the sample rate" in capsys.readouterr().err
+    assert processed.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"highfreq": 8001}, UsageError, r"got 0 and 8001 Hz, wanted 0 <= lowfreq < highfreq <= 8000 Hz"),
+        ({"lowfreq": 8000, "highfreq": 9000}, UsageError, r"wanted 0 <= lowfreq < highfreq, and lowfreq < 8000 Hz"),
         ({"lowfreq": 5000, "highfreq": 4000}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),
         ({"features": 0}, UsageError, r"features is too small: got 0, wanted 1 or more"),
         ({"dither": -1.0}, UsageError, r"dither is too small"),
@@ -436,7 +447,7 @@ def test_impossible_mel_features_are_refused(arguments, error, message):
         ({"dct_type": 3}, UsageError, r"dct_type is not supported: got 3, wanted 2"),
         ({"norm": "slaney"}, UnknownNameError, r'norm "slaney" is not known; known: ortho'),
         ({"n_mfcc": 65}, UsageError, r"n_mfcc does not fit n_mels: got 65, wanted 1 to 64"),
-        ({"highfreq": 9000.0}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),
+        ({"lowfreq": 9000.0}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),
     ],
 )
 def test_impossible_cepstra_are_refused(arguments, error, message):

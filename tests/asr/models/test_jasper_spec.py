@@ -12,7 +12,6 @@ BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"residul": True}, r"^JasperEncoder: jasper\[1\]\.residul is not a key \(did you mean residual\?\)$"),
         ({"filters": "many"}, r'jasper\[1\]\.filters is "many", wanted int'),
         ({"residual_mode": "ad"}, r'jasper\[1\]\.residual_mode is "ad", wanted .*\(did you mean add\?\)'),
         ({"repeat": 0}, r"jasper\[1\]: repeat is 0, wanted one whole number of at least 1"),
@@ -32,12 +31,29 @@ def test_a_wrong_block_is_told_by_place_key_and_remedy(keys, message):
 def test_everything_wrong_with_all_blocks_is_told_at_once():
     short = {key: value for key, value in BLOCK.items() if key != "repeat"}
     with pytest.raises(ConfigError) as error:
-        read_blocks([short, {**BLOCK, "residul": 1, "grups": 2}])
+        read_blocks([short, {**BLOCK, "residual": 2, "groups": "a"}])
     assert [problem.split(": ", 1)[1] for problem in error.value.problems] == [
         "jasper[0].repeat is missing",
-        "jasper[1].residul is not a key (did you mean residual?)",
-        "jasper[1].grups is not a key (did you mean groups?)",
+        "jasper[1].residual is 2, wanted bool",
+        'jasper[1].groups is "a", wanted int',
     ]
+
+
+def test_unknown_keys_of_a_script_are_left_out_with_the_nearest_name(capsys):
+    assert read_blocks([{**BLOCK, "seperable": True, "filterz": 9}]) == read_blocks([BLOCK])
+    told = capsys.readouterr().err
+    assert "JasperEncoder: jasper[0].seperable is not a key (did you mean separable?); it is left out" in told
+    assert "jasper[0].filterz is not a key (did you mean filters?)" in told
+
+
+def test_numbers_of_a_script_are_taken_as_nemo_takes_them():
+    loose = {"residual": 0, "se": 1, "kernel": [4.0], "stride": [2.0], "repeat": 2.0, "dropout": 0, "groups": 1.0}
+    (block,) = read_blocks([{**BLOCK, **loose}])
+    assert (block.residual, block.se, block.kernel_size, block.stride, block.repeat) == (False, True, 5, [2], 2)
+    (block,) = read_blocks([{**BLOCK, "kernel": 6.7}])
+    assert block.kernel_size == 7
+    with pytest.raises(ConfigError, match=r"jasper\[0\]\.repeat is 1\.5, wanted int"):
+        read_blocks([{**BLOCK, "repeat": 1.5}])
 
 
 def test_a_block_from_a_file_is_told_with_line_and_column(tmp_path):

@@ -97,6 +97,24 @@ def test_the_keywords_of_the_first_nemo_are_accepted_by_every_constructor() -> N
     assert Layer(factory=object(), placement=None).init_params == {"name": None}  # type: ignore[call-arg]
 
 
+def test_a_keyword_that_a_constructor_does_not_have_is_left_out_with_the_nearest_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert Layer(nam="x", width=2).init_params == {"name": None}  # type: ignore[call-arg]
+    told = capsys.readouterr().err
+    assert "Layer: nam is not an argument (did you mean name?); it is left out" in told
+    assert "Layer: width is not an argument" in told
+
+
+def test_a_constructor_that_takes_any_keyword_gets_them() -> None:
+    class Any(NeuralModule):
+        def __init__(self, **kwargs: object) -> None:
+            super().__init__()
+            self.given = kwargs
+
+    assert Any(feat_type="logfbank").given == {"feat_type": "logfbank"}
+
+
 def test_a_constructor_that_asks_for_such_a_keyword_gets_it() -> None:
     class Wants(NeuralModule):
         def __init__(self, factory: str) -> None:

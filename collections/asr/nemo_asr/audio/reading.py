@@ -1,10 +1,8 @@
 """Audio from files or bytes: one mono float32 array at the wanted rate, checked before use. No manifests in here.
 
-WAV, FLAC, OGG (Vorbis and Opus) and MP3, decoded by libsndfile. Two checks come before the decoder sees anything:
-
-- The kind of file and the WAV codec. libsndfile decodes the first block of some codecs while it opens a file, and its
-  IMA ADPCM reader (CVE-2026-37555) must not even start.
-- What the header promises. A FLAC file of silence expands more than a thousand times.
+WAV, FLAC, OGG (Vorbis and Opus), MP3, AIFF, AU, CAF, W64 and NIST SPHERE, decoded by libsndfile. Two checks come before
+the decoder sees anything: the kind of file and its codec (`headers`), and what the header promises. A FLAC file of
+silence expands more than a thousand times.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,22 +21,15 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
+from nemo_asr.audio.headers import REMEDY, ReadAt, check_header
 from nemo_lite.errors import DataError
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
 
-ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position) -> bytes, as os.pread
-
 SUBTYPES = frozenset(
     {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
-    | {"MPEG_LAYER_III"}
+    | {"MPEG_LAYER_III", "MS_ADPCM", "IMA_ADPCM"}
 )  # libsndfile's names of the allowed codecs
-_WAV_TAGS = frozenset({0x0001, 0x0003, 0x0006, 0x0007})  # PCM, float, A-law, mu-law
-_EXTENSIBLE = 0xFFFE
-_KNOWN_REFUSED = {0x0002: "MS ADPCM", 0x0011: "IMA ADPCM", 0x0031: "GSM 6.10", 0x0040: "G.721", 0x0055: "MP3"}
-_BYTE_ORDER = {b"RIFF": "<", b"RF64": "<", b"RIFX": ">"}
-_MAX_CHUNKS = 64
-_REMEDY = "convert it to 16-bit WAV or FLAC"
 
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01
@@ -93,7 +83,7 @@ def read_audio(
     """Read a recording, or a part of it, as mono at ``sample_rate``.
 
     Args:
-        source: path or content of a WAV, FLAC, OGG or MP3 file. Any rate; channels are averaged.
+        source: path or content of an audio file. Any rate; channels are averaged.
         sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
         offset: seconds where to start. None: at the beginning, and a file that is as long as ``duration`` within the
             tolerance is read as a whole.
@@ -147,7 +137,7 @@ def _sound_file(source: str | bytes, path: str, place: str) -> Iterator[soundfil
     """The source, opened by libsndfile after a look at what it is; its format is checked."""
     try:
         with _opened(source, place) as (handle, read_at):
-            _check_header(read_at, path, place)
+            check_header(read_at, path, place)
             with soundfile.SoundFile(handle, closefd=False) as file:
                 _check_format(file, path, place)
                 yield file
@@ -181,50 +171,6 @@ def kind_unless_file(status: os.stat_result) -> str:
     if stat.S_ISREG(status.st_mode):
         return ""
     return "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
-
-
-def _check_header(read_at: ReadAt, path: str, place: str) -> None:
-    """Refuse empty files, and all but WAV (PCM, float, A-law, mu-law), FLAC, OGG and MP3."""
-    head = read_at(12, 0)
-    if not head:
-        raise DataError(f"{path} is empty (0 bytes)", place=place)
-    if head[:4] in (b"fLaC", b"OggS") or _is_mp3(head):
-        return
-    if head[:4] not in _BYTE_ORDER or head[8:12] != b"WAVE":
-        raise DataError(f"{path} is not a WAV, FLAC, OGG or MP3 file", place=place, remedy=_REMEDY)
-    tags = _wav_tags(read_at, _BYTE_ORDER[head[:4]])
-    if not tags:
-        raise DataError(f"{path} is damaged: a WAV file without a format", place=place)
-    refused = [tag for tag in tags if tag not in _WAV_TAGS]
-    if refused:
-        codec = _KNOWN_REFUSED.get(refused[0], f"0x{refused[0]:04x}")
-        raise DataError(f"{path} has the WAV codec {codec}", place=place, wanted="PCM or float", remedy=_REMEDY)
-
-
-def _is_mp3(head: bytes) -> bool:
-    """Whether a file starts with an ID3 tag, or with the header of an MPEG frame of layer III."""
-    return head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2)
-
-
-def _wav_tags(read_at: ReadAt, order: str) -> list[int]:
-    """The format tag of each ``fmt`` chunk. A decoder may obey the last one, so all of them count."""
-    tags: list[int] = []
-    position = 12
-    for _ in range(_MAX_CHUNKS):
-        header = read_at(8 + 26, position)
-        if len(header) < 8:
-            return tags
-        name, size = struct.unpack(f"{order}4sI", header[:8])
-        if name == b"fmt ":
-            if len(header) < 8 + 14:
-                return []
-            tag = struct.unpack_from(f"{order}H", header, 8)[0]
-            # An extensible format has the real tag at the start of its GUID, 24 bytes into the chunk.
-            if tag == _EXTENSIBLE and len(header) == 8 + 26:
-                tag = struct.unpack_from(f"{order}H", header, 8 + 24)[0]
-            tags.append(tag)
-        position += 8 + size + size % 2
-    return []
 
 
 def _excess(
@@ -272,7 +218,7 @@ def _part(
 
 def _check_format(file: soundfile.SoundFile, path: str, place: str) -> None:
     if file.subtype not in SUBTYPES:
-        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=_REMEDY)
+        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=REMEDY)
     if not _RATES[0] <= file.samplerate <= _RATES[1]:
         wanted = f"{_RATES[0]} to {_RATES[1]}"
         raise DataError(f"{path} claims {file.samplerate} samples a second", place=place, wanted=wanted)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
+from typing import TypeAlias
 
+import numpy as np
 import torch
 
-from nemo_asr.arguments import check_least
+from nemo_asr.arguments import NumbersRng, check_least, seed_from
 from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
 from nemo_lite.errors import UsageError
+
+Rng: TypeAlias = torch.Generator | NumbersRng
 
 
 class SpectrogramAugmentation(NonTrainableNM):
@@ -32,10 +37,10 @@ class SpectrogramAugmentation(NonTrainableNM):
         rect_masks: rectangles to mask.
         rect_time: frames of the widest rectangle.
         rect_freq: features of the widest rectangle.
-        rng: generator of the draws; by default torch's own on the input's device.
+        rng: generator of the draws, torch's, Python's or NumPy's; by default torch's own on the input's device.
 
     Raises:
-        UsageError: a negative number, a share outside 0 to 1, or a generator that is not torch's.
+        UsageError: a negative number, a share outside 0 to 1, or an rng that is no generator.
     """
 
     training_only = True
@@ -54,7 +59,7 @@ class SpectrogramAugmentation(NonTrainableNM):
         rect_masks: int = 0,
         rect_time: int = 5,
         rect_freq: int = 20,
-        rng: torch.Generator | None = None,
+        rng: Rng | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
@@ -62,16 +67,13 @@ class SpectrogramAugmentation(NonTrainableNM):
         self.freq_masks, self.time_masks, self.rect_masks = freq_masks, time_masks, rect_masks
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
-        self._rng = rng
+        self._rng = None if rng is None else _torch_generator(rng, place)
         masks = {"freq_masks": (freq_masks, 0), "time_masks": (time_masks, 0), "rect_masks": (rect_masks, 0)}
         widths = {"freq_width": (freq_width, 0), "time_width": (time_width, 0)}
         check_least(place, **masks, **widths, rect_time=(rect_time, 0), rect_freq=(rect_freq, 0))
         if isinstance(time_width, float) and time_width > 1.0:
             wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
             raise UsageError("time_width is no share", place=place, got=str(time_width), wanted=wanted)
-        if rng is not None and not isinstance(rng, torch.Generator):
-            remedy = "pass torch.Generator().manual_seed(seed)"
-            raise UsageError("rng is not a torch generator", place=place, got=str(type(rng)), remedy=remedy)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         return {"augmented_spec": shapes["input_spec"]}
@@ -111,6 +113,16 @@ class SpectrogramAugmentation(NonTrainableNM):
         shares = torch.rand(most.shape, generator=self._rng, device=source).to(most.device)
         # The largest share times the number can round up to the number itself.
         return torch.minimum((shares * (most + 1)).long(), most)
+
+
+def _torch_generator(rng: Rng, place: str) -> torch.Generator:
+    """The generator itself, or torch's with a seed that another one draws."""
+    if isinstance(rng, torch.Generator):
+        return rng
+    if not isinstance(rng, (random.Random, np.random.RandomState, np.random.Generator)):
+        remedy = "pass torch.Generator().manual_seed(seed), or random.Random(seed)"
+        raise UsageError("rng is no generator", place=place, got=type(rng).__name__, remedy=remedy)
+    return torch.Generator().manual_seed(seed_from(rng))
 
 
 class MultiplyBatch(NonTrainableNM):

@@ -13,14 +13,16 @@ from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.signal_processing import MelScale
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
 
-Normalization = Literal["per_feature", "all_features", "none"] | Mapping[str, Sequence[float]] | None
+Normalization = Literal["per_feature", "all_features", "none", False] | Mapping[str, Sequence[float]] | None
 
-_AXES: dict[str | None, tuple[int, ...]] = {
+_AXES: dict[str | bool | None, tuple[int, ...]] = {
     "per_feature": (2,),
     "all_features": (1, 2),
     "none": (),
     None: (),
+    False: (),
 }
 _GUARD_VALUES = {"tiny": torch.finfo(torch.float32).tiny, "eps": torch.finfo(torch.float32).eps}
 _LOG_MEL_OFFSET = 1e-6  # torchaudio.transforms.MFCC with log_mels=True
@@ -34,9 +36,12 @@ def _register_filters(
     """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands)."""
     nyquist = module.sample_rate / 2
     highfreq = highfreq or nyquist
-    if not 0 <= lowfreq < highfreq <= nyquist:
-        problem, place = "lowfreq and highfreq do not fit the sample rate", type(module).__name__
-        wanted = f"0 <= lowfreq < highfreq <= {nyquist:g} Hz"
+    place = type(module).__name__
+    if highfreq > nyquist:
+        logging.warning(f"{place}: highfreq {highfreq:g} Hz is above half the sample rate: bands up there hear nothing")
+    if not 0 <= lowfreq < min(highfreq, nyquist):
+        problem = "lowfreq and highfreq do not fit the sample rate"
+        wanted = f"0 <= lowfreq < highfreq, and lowfreq < {nyquist:g} Hz"
         raise UsageError(problem, place=place, got=f"{lowfreq:g} and {highfreq:g} Hz", wanted=wanted)
     filters = signal_processing.mel_filterbank(
         module.sample_rate, module.n_fft, module.num_bands, lowfreq, highfreq, scale=scale, equal_area=equal_area
@@ -128,7 +133,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         n_window_stride: the stride in samples; ``window_stride`` is then None.
         window: hann, hamming, blackman, bartlett, or ones.
         normalize: "per_feature", "all_features", ``{"fixed_mean": [...], "fixed_std": [...]}`` with a number for each
-            feature, or None.
+            feature, or None (False).
         n_fft: samples of a frame; by default the next power of 2.
         preemph: coefficient of the pre-emphasis, or None.
         features: mel bands.
@@ -202,7 +207,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
             fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
             fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
         elif normalize not in _AXES:
-            known = [*(key for key in _AXES if key), "fixed_mean and fixed_std"]
+            known = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
             raise UnknownNameError("normalize", str(normalize), known, place=place)
         else:
             self._over = _AXES[normalize]

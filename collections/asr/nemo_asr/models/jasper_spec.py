@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from nemo_lite.config import Config, check_call, raise_if
+from nemo_lite.config import Config, check_call, raise_if, unknown_key
 from nemo_lite.config.values import Keys, Source
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 
 ResidualMode = Literal["add", "max", "stride_add", "stride_last"]
 RESIDUAL_MODES: tuple[ResidualMode, ...] = get_args(ResidualMode)
+_NO_BLOCKS = ["JasperEncoder: jasper has no blocks"]
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,16 @@ class JasperBlockSpec:
 def read_blocks(jasper: Sequence[Mapping[str, Any]]) -> list[JasperBlockSpec]:
     """The blocks of an encoder, checked as a whole.
 
+    Blocks that a script wrote, or read by itself, are taken as NeMo takes them: a key that is not known is left out
+    with a warning, 0 and 1 are truth values, and 4.0 is a whole number.
+
     Raises:
-        ConfigError: everything that is wrong with any block, one line each: unknown keys, wrong types, ranges,
-            contradictions; with file, line and column where a block is a :class:`Config`.
+        ConfigError: everything that is wrong with any block, one line each: wrong types, ranges, contradictions; where
+            a block is a :class:`Config`, also unknown keys, and file, line and column.
     """
-    problems = [problem for index, block in enumerate(jasper) for problem in _problems_of(_placed(block, index))]
-    raise_if(problems if jasper else ["JasperEncoder: jasper has no blocks"])
-    return [JasperBlockSpec(**block) for block in jasper]
+    blocks = [_placed(block, index) for index, block in enumerate(jasper)]
+    raise_if([each for block in blocks for each in _problems_of(block)] or _NO_BLOCKS[: not blocks])
+    return [JasperBlockSpec(**block) for block in blocks]
 
 
 def _problems_of(block: Config) -> list[str]:
@@ -136,7 +141,25 @@ def _problems_of(block: Config) -> list[str]:
 
 
 def _placed(block: Mapping[str, Any], index: int) -> Config:
-    return block if isinstance(block, Config) else Config(block, _InScript("JasperEncoder"), ("jasper", index))
+    if isinstance(block, Config):
+        return block
+    written = Config(block, _InScript("JasperEncoder"), ("jasper", index))
+    unknown = [key for key in block if key not in JasperBlockSpec.__annotations__]
+    for key in unknown:
+        logging.warning("%s; it is left out", unknown_key(written, key, JasperBlockSpec.__annotations__))
+    kept = {key: _converted(key, value) for key, value in block.items() if key not in unknown}
+    return Config(kept, _InScript("JasperEncoder"), ("jasper", index))
+
+
+def _converted(key: str, value: Any) -> Any:
+    """What NeMo makes of a value: truth values of 0 and 1, whole numbers of floats, alone or in a list."""
+    kind = JasperBlockSpec.__annotations__[key]
+    if kind == "bool" and value in (0, 1):
+        return bool(value)
+    if isinstance(value, list):
+        return [_converted(key, item) for item in value]
+    whole = isinstance(value, float) and (key == "kernel" or value.is_integer())
+    return int(value) if whole and kind.startswith("int") else value
 
 
 class _InScript(Source):

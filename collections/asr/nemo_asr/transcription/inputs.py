@@ -14,7 +14,9 @@ from nemo_lite.errors import DataError, UsageError
 from nemo_lite.utils.files import path_in_list
 
 STDIN = "-"
-AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"})
+AUDIO_SUFFIXES = frozenset(
+    {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
+)
 MANIFEST_SUFFIXES = frozenset({".json", ".jsonl"})
 
 

@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.larc import add_larc, larc_options
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.backends.pytorch.optim.options import NO_DEFAULT, Options, check_options, constructor_defaults
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OPTIMIZERS
 
@@ -46,10 +46,11 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
             ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``) is ignored. An option that only other optimizers
-            take is left out with a warning. ``larc`` (True) and ``larc_eta`` (0.02) go with all, see `add_larc`.
+            take, or none, is left out with a warning. ``larc`` (True) and ``larc_eta`` (0.02) go with all; see
+            `add_larc`.
 
     Raises:
-        UnknownNameError: no such optimizer, or an option that no optimizer takes.
+        UnknownNameError: no such optimizer.
         UsageError: no ``lr``, nothing to optimize, a value out of range or of a wrong type.
     """
     if name not in OPTIMIZERS:
@@ -97,9 +98,9 @@ def _own_options(name: str, given: Mapping[str, object]) -> Options:
         if key == "params" or key in _OF_THE_TRAINER or value is None:
             continue
         if key not in known:
-            all_known = {*known, *_OF_THE_TRAINER, *_AROUND}
-            raise UnknownNameError("optimization parameter", key, all_known, place=f"optimizer {name}")
-        if _ALIASES.get(key, key) in own:
+            near = did_you_mean(key, {*known, *_OF_THE_TRAINER, *_AROUND})
+            logging.warning("optimizer %s: %s is not a parameter%s; it is left out", name, key, near)
+        elif _ALIASES.get(key, key) in own:
             options[_ALIASES.get(key, key)] = tuple(value) if isinstance(value, list) else value
         else:
             logging.warning("optimizer %s does not use %s", name, key)

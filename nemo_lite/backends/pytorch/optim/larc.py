@@ -11,6 +11,7 @@ from torch.optim.optimizer import Optimizer
 from nemo_lite.backends.pytorch.optim.foreach import norms
 from nemo_lite.backends.pytorch.optim.options import Options
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 
 DEFAULT_ETA = 0.02
 _EPS = 1e-8
@@ -20,7 +21,7 @@ def larc_options(given: Options) -> float | None:
     """``larc_eta`` if ``larc`` is asked for, otherwise None.
 
     Raises:
-        UsageError: ``larc`` is no truth value, ``larc_eta`` is no number above 0, or it is given without ``larc``.
+        UsageError: ``larc`` is no truth value, or ``larc_eta`` is no number above 0.
     """
     larc, eta = given.get("larc"), given.get("larc_eta")
     if larc not in (None, True, False):
@@ -28,7 +29,7 @@ def larc_options(given: Options) -> float | None:
     if eta is not None and not (isinstance(eta, (int, float)) and not isinstance(eta, bool) and 0 < eta < float("inf")):
         raise UsageError("larc_eta is out of range", got=repr(eta), wanted="a number above 0")
     if eta is not None and larc is None:
-        raise UsageError("larc_eta has no effect without larc", remedy="give larc=True, or leave it out")
+        logging.warning("larc_eta has no effect without larc; give larc=True, or leave it out")
     return float(eta or DEFAULT_ETA) if larc else None
 
 
