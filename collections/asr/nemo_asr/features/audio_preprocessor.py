@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from nemo_asr.features import signal_processing
 from nemo_lite import NonTrainableNM
@@ -38,8 +39,9 @@ class AudioPreprocessor(NonTrainableNM):
     of the batch's longest utterance as well. Frames beyond an utterance hold ``pad_value``. Samples may be of any scale
     and type, and are never modified.
 
-    On CPU the work is done in blocks that fit the cache, up to the end of the longest utterance. Sizes follow from the
-    values of ``length`` there, so a preprocessor cannot be exported: export a model from its output on.
+    On CPU the work is done in blocks that fit the cache, up to the end of the longest utterance; sizes follow from the
+    values of ``length`` there. An exporter (``torch.export``, and so ONNX) sees plain operations instead, with the same
+    result, and the sizes of the batch.
 
     No weights, no gradients, float32 throughout; the window and the filters follow the module's device and are not part
     of its state.
@@ -135,19 +137,34 @@ class AudioPreprocessor(NonTrainableNM):
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (B, D, T) and the valid frames of each utterance (B,)."""
         length = length.to(input_signal.device, torch.int64)
+        if torch.compiler.is_exporting():
+            return self._exported(input_signal, length)
         num_valid = signal_processing.frame_count(length, self.hop_length)
         num_frames = signal_processing.frame_count(input_signal.shape[1], self.hop_length)
-        spliced = -(-num_frames // self.frame_splicing)
-        shape = (input_signal.shape[0], self.num_features, self._padded(spliced) * self.frame_splicing)
+        shape = (input_signal.shape[0], self.num_features, self._padded(num_frames))
         features = torch.full(shape, self.pad_value, dtype=torch.float32, device=input_signal.device)
         cost, limit = num_frames * self.n_fft, signal_processing.ROWS_VALUES
         for rows in signal_processing.blocks(shape[0], cost, limit, input_signal.device):
             block = self._features(input_signal[rows], length[rows], num_valid[rows])
             features[rows, :, : block.shape[2]] = block
-        if self.frame_splicing > 1:
-            features = signal_processing.splice_frames(features, self.frame_splicing)
-            num_valid = signal_processing.frame_count(num_valid, self.frame_splicing)
-        return features, num_valid
+        return self._spliced(features, num_valid)
+
+    def _exported(self, signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for exporters."""
+        num_valid = signal_processing.frame_count(length, self.hop_length)
+        num_frames = signal_processing.frame_count(signal.shape[1], self.hop_length)
+        own = signal_processing.own_samples(signal, length)
+        power = signal_processing.exported_power_spectra(own, self.window, self.hop_length, num_frames, self.preemph)
+        features = self._finish(self._bands(power).mT, num_valid)
+        features = signal_processing.fill_beyond_(features, num_valid, self.pad_value)
+        padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
+        return self._spliced(padded, num_valid)
+
+    def _spliced(self, features: torch.Tensor, num_valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.frame_splicing == 1:
+            return features, num_valid
+        num_valid = signal_processing.frame_count(num_valid, self.frame_splicing)
+        return signal_processing.splice_frames(features, self.frame_splicing), num_valid
 
     def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Some utterances from samples to finished features."""
@@ -168,9 +185,13 @@ class AudioPreprocessor(NonTrainableNM):
         return bands
 
     def _padded(self, num_frames: int) -> int:
-        """The size of the time axis that holds so many frames."""
+        """Frames before splicing, such that the frames behind it are as many as ``pad_to`` says."""
+        splicing = self.frame_splicing
+        spliced = signal_processing.frame_count(num_frames, splicing)
         if self.pad_to == "max":
-            hop = self.hop_length * self.frame_splicing
+            hop = self.hop_length * splicing
             longest = signal_processing.frame_count(int(MAX_SECONDS * self.sample_rate), hop)
-            return -(-max(longest, num_frames) // FRAMES_MULTIPLE) * FRAMES_MULTIPLE
-        return -(-num_frames // self.pad_to) * self.pad_to if self.pad_to else num_frames
+            # torch.sym_max is for sizes that an exporter leaves open; it has no types.
+            spliced = torch.sym_max(longest, spliced)  # type: ignore[no-untyped-call]
+        multiple = FRAMES_MULTIPLE if self.pad_to == "max" else self.pad_to or 1
+        return signal_processing.frame_count(spliced, multiple) * multiple * splicing

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from nemo_lite.errors import UnknownNameError
 
@@ -63,7 +64,7 @@ def window_function(name: str | None, length: int, *, periodic: bool) -> torch.T
 def centred(window: torch.Tensor, n_fft: int) -> torch.Tensor:
     """The window with zeros on both sides, ``n_fft`` samples in all, as ``torch.stft`` places a shorter window."""
     left = (n_fft - window.numel()) // 2
-    return torch.nn.functional.pad(window, (left, n_fft - window.numel() - left))
+    return F.pad(window, (left, n_fft - window.numel() - left))
 
 
 def hz_to_mel(hz: npt.NDArray[np.float64], scale: MelScale) -> npt.NDArray[np.float64]:
@@ -134,14 +135,19 @@ def frame_count(num_samples: Count, hop: int) -> Count:
     return (num_samples + hop - 1) // hop
 
 
+def reads_sizes(device: torch.device) -> bool:
+    """Whether sizes may follow from the values of tensors: on a CPU, and not in a graph that is exported."""
+    return device.type == "cpu" and not torch.compiler.is_exporting()
+
+
 def shortest(length: torch.Tensor) -> int:
     """A length that no row falls short of: the smallest one, where reading it costs nothing, else 0 (on a GPU)."""
-    return int(length.min()) if length.device.type == "cpu" else 0
+    return int(length.min()) if reads_sizes(length.device) else 0
 
 
 def longest(length: torch.Tensor, limit: int) -> int:
     """A length that no row exceeds: the largest one, where reading it costs nothing, else ``limit`` (on a GPU)."""
-    return min(limit, int(length.max())) if length.device.type == "cpu" else limit
+    return min(limit, int(length.max())) if reads_sizes(length.device) else limit
 
 
 def fill_beyond_(values: torch.Tensor, length: torch.Tensor, fill: float) -> torch.Tensor:
@@ -149,7 +155,8 @@ def fill_beyond_(values: torch.Tensor, length: torch.Tensor, fill: float) -> tor
     first, num_columns = shortest(length), values.shape[-1]
     if first < num_columns:
         columns = torch.arange(first, num_columns, device=values.device)
-        values[..., first:].masked_fill_(columns >= length.view(-1, *[1] * (values.dim() - 1)), fill)
+        rest = values[..., first:] if first else values
+        rest.masked_fill_(columns >= length.view(-1, *[1] * (values.dim() - 1)), fill)
     return values
 
 
@@ -218,6 +225,30 @@ def power_spectra(
         yield block, squares[..., 0] + squares[..., 1]
 
 
+def exported_power_spectra(
+    own: torch.Tensor, window: torch.Tensor, hop: int, num_frames: int, preemph: float | None = None
+) -> torch.Tensor:
+    """Power (B, frames, n_fft // 2 + 1) of :func:`own_samples`, in operations that an exported graph runs fast.
+
+    The same as :func:`extended_signal` and :func:`power_spectra`, but nothing is written into parts of a tensor, and
+    the transform is a convolution with its cosines and sines: runtimes have no fast Fourier transform.
+    """
+    n_fft, margin = window.numel(), window.numel() // 2
+    body = F.pad(own, (0, n_fft))
+    if preemph:
+        body = body - preemph * F.pad(own, (1, n_fft - 1))
+    # Exactly the samples of the frames: of a slice that may be cut short, exporters get later sizes wrong.
+    num_samples = (num_frames - 1) * hop + n_fft - margin
+    exact = F.pad(body, (0, num_samples - body.shape[1]))
+    extended = torch.cat([body[:, 1 : margin + 1].flip(1), exact], dim=1)
+    samples, bins = (torch.arange(size, device=own.device) for size in (n_fft, margin + 1))
+    # In float64, or the basis would be further from the truth than the transform's own rounding.
+    angles = (bins[:, None] * samples % n_fft).double() * (2 * math.pi / n_fft)
+    basis = torch.cat([angles.cos(), angles.sin()]).float() * window
+    parts = F.conv1d(extended.unsqueeze(1), basis.unsqueeze(1), stride=hop).square()
+    return (parts[:, : margin + 1] + parts[:, margin + 1 :]).mT
+
+
 def blocks(number: int, num_values: int, limit: int, device: torch.device) -> Iterator[slice]:
     """Cut ``number`` things of ``num_values`` values each into blocks of ``limit`` values; on a GPU into one block."""
     step = max(1, limit // max(1, num_values)) if device.type == "cpu" else max(1, number)
@@ -237,7 +268,9 @@ def normalize_(features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int,
     """
     shared_features = features.shape[1] if 1 in over else 1
     count = num_valid[:, None, None] * shared_features
-    features -= features[:, : features.shape[1] // shared_features, :1].clone()
+    if features.shape[2]:
+        # By its number: the slice ``:1`` has min(1, T) frames, which an exporter cannot broadcast.
+        features -= features[:, : features.shape[1] // shared_features, 0].unsqueeze(2).clone()
     fill_beyond_(features, num_valid, 0.0)
     features -= features.sum(over, keepdim=True) / count
     fill_beyond_(features, num_valid, 0.0)
