@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from nemo_asr.commands.scripts import run_script
 from nemo_asr.corpora import synth
+from nemo_asr.shipped import run_script
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from nemo_asr.commands.scripts import run_script
+from nemo_asr.shipped import run_script
 from nemo_lite.errors import UsageError
 
 

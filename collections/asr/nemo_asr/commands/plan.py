@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_asr.commands.scripts import run_script
+from nemo_asr.shipped import run_script
 
 
 def main(arguments: Sequence[str]) -> None:
