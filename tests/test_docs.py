@@ -245,7 +245,7 @@ def run_command(doc: str, words: list[str], workplace: Path, corpus: Path) -> No
 
 def run_nemo_lite(words: list[str], workplace: Path, corpus: Path) -> None:
     """``nemo-lite`` in this process. The model that another page trains is one that knows nothing."""
-    if words[:2] == ["transcribe", TRAINED_ELSEWHERE] and not (workplace / words[1]).exists():
+    if words[0] in ("transcribe", "export") and words[1] == TRAINED_ELSEWHERE and not (workplace / words[1]).exists():
         recipe = nemo_asr.load_recipe(corpus / "tones.yaml")
         nemo_asr.TrainedModel("new", recipe, recipe.model(), nemo_asr.describe(recipe)).save(workplace / words[1])
     small = scaled_down(words, workplace, corpus)

@@ -32,6 +32,7 @@ TESTED_WITH = {
     "nemo_lite/backends/pytorch/distributed/health/heartbeat.py": "tests/backends/distributed/health/test_monitor.py",
     "nemo_lite/backends/pytorch/engine/skipped_steps.py": "tests/backends/engine/test_verdict.py",
     "nemo_lite/backends/pytorch/engine/step_guard.py": "tests/backends/engine/test_verdict.py",
+    "nemo_lite/backends/pytorch/export/wires.py": "tests/backends/export/test_onnx_files.py",
     "nemo_lite/backends/pytorch/optim": "tests/backends/optim/test_optimizers.py",
     "nemo_lite/config": "tests/config/test_config.py",
     "nemo_lite/core/neural_types": "tests/core/neural_types/test_neural_types.py",

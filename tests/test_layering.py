@@ -45,7 +45,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
         < lowering, precision, placement, snapshot, module_wrapper, tutorials < optim < compiling < lowerings < engine
-        < precision.check
+        < precision.check, export
         < actions < adapter
     """,
     "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < sequential, loaders",
@@ -56,6 +56,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
     "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
     "nemo_lite.backends.pytorch.checkpoint": "torch_files, fitting, sets, finite < storage < folder",
+    "nemo_lite.backends.pytorch.export": "onnx_files < wires",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.precision": """
         dtypes, gradients, loss_scale, saved_weights, apex_package < half_modules, master_weights < apex_amp < policy
@@ -70,7 +71,7 @@ ORDERS = {
         arguments, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models < argparse
         < decoding < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
     """,
-    "nemo_asr.commands": "scripts < *",
+    "nemo_asr.commands": "*",
     "nemo_asr.audio": "headers < reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
         utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer
@@ -90,9 +91,11 @@ ORDERS = {
     "nemo_asr.scoring.report": """
         transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page
     """,
-    "nemo_asr.transcription": "transcript, alignment, recordings, windows < formats, inputs, transcribe",
+    "nemo_asr.transcription": """
+        transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
+    """,
     "nemo_asr.text": "english, labels < parser",
-    "nemo_asr.trained": "card, initialise < folder < model < best, fine_tuning",
+    "nemo_asr.trained": "card, initialise < folder < model < best, fine_tuning, onnx_export",
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
 # Packages whose files nothing outside imports: others import the package.
@@ -107,6 +110,7 @@ LATE_IMPORTS = {
     "wandb": "optional: logging to Weights & Biases",
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
+    "onnxruntime": "optional: runs exported models",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "inflect": "slow to import; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
@@ -116,6 +120,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite",
     "nemo_lite.backends.pytorch.checkpoint",
     "nemo_lite.backends.pytorch.data",
+    "nemo_lite.backends.pytorch.export",
     "nemo_lite.backends.pytorch.nm",
     "nemo_lite.config",
     "nemo_lite.config.values",

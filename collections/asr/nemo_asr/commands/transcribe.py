@@ -11,9 +11,10 @@ from pathlib import Path
 from nemo_asr.trained.model import load_model
 from nemo_asr.transcription.formats import FORMATS, SUBTITLES
 from nemo_asr.transcription.inputs import recordings_of
-from nemo_asr.transcription.recordings import Recording
-from nemo_asr.transcription.transcribe import BATCH_SECONDS, BATCH_SIZE, Transcribed, transcribe
-from nemo_asr.transcription.transcript import Transcript
+from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
+from nemo_asr.transcription.recording import Recording
+from nemo_asr.transcription.transcribe import BATCH_SECONDS, BATCH_SIZE, transcribe
+from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite import DeviceType, NeuralModuleFactory, logging
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     with logging.patch_stdout_handler(sys.stderr):
         recordings = recordings_of(args.audio)
         _check_out(args, recordings)
+        if args.model.endswith(SUFFIX):
+            return _transcribe_with_onnx(args, recordings)
         factory = NeuralModuleFactory(
             placement=None if args.placement is None else DeviceType[args.placement],
             optimization_level=args.amp_opt_level,
@@ -56,6 +59,32 @@ def main(arguments: Sequence[str]) -> int:
         )
         took = time.perf_counter() - start
         factory.on_first(lambda: _tell(args, result, took))
+    return _exit_code(result, recordings)
+
+
+def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> int:
+    """The same with a file of ``nemo-lite export``, in one process on the CPU.
+
+    Raises:
+        UsageError: options that only the modules in torch know.
+    """
+    asked = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
+    asked |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
+    unknown = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    if unknown:
+        problem, remedy = (
+            "an ONNX file runs as it is, in one process on the CPU",
+            "leave it out, or give a model folder",
+        )
+        raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
+    model = load_onnx_model(args.model)
+    start = time.perf_counter()
+    result = model.transcribe(recordings, args.batch_size, args.batch_seconds)
+    _tell(args, result, time.perf_counter() - start)
+    return _exit_code(result, recordings)
+
+
+def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     if not result.faults:
         return 0
     return 2 if len(result.faults) == len(recordings) else 1
@@ -64,7 +93,11 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> LaunchedParser:
     parser = LaunchedParser(prog=PROGRAM, description="Audio to text with a trained model")
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a run's folder, a model folder, or a folder of checkpoints")
+    add(
+        "model",
+        metavar="MODEL",
+        help="a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export",
+    )
     audio_help = "audio files (WAV, FLAC, OGG, Opus, MP3), folders of them, manifests, or - for stdin"
     add("audio", metavar="AUDIO", nargs="+", help=audio_help)
     add("--format", choices=tuple(FORMATS), default="text", help="what to write")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nemo_asr.transcription.recordings import Recording
+from nemo_asr.transcription.recording import Recording
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.utils.files import path_in_list
 

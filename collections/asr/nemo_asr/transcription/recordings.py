@@ -3,72 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import soxr
 import torch
 from torch import Tensor
 
 from nemo_asr.arguments import check_least
-from nemo_asr.audio.reading import Samples, audio_seconds, read_audio
+from nemo_asr.audio.reading import Samples
+from nemo_asr.transcription.recording import Recording as Recording
+from nemo_asr.transcription.recording import batches_by_length, named
 from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Plan, PlannedLoader, Request, Shard, UnusableItems
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import DataError, UsageError
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Audio to be transcribed.
-
-    Attributes:
-        source: what it is called in transcripts and messages.
-        audio: the path or the content of an audio file, or samples (T,) with full scale 1.
-        sample_rate: of samples, in Hz.
-        offset: seconds into the audio where it begins.
-        duration: seconds; None: to the end of the audio.
-        seconds: its length; 0 until `measured` has looked at it.
-    """
-
-    source: str
-    audio: str | bytes | Samples
-    sample_rate: int | None = None
-    offset: float | None = None
-    duration: float | None = None
-    seconds: float = 0.0
-
-    def measured(self) -> Recording:
-        """The same with its length, which the head of the file says.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        if isinstance(self.audio, np.ndarray):
-            assert self.sample_rate is not None
-            return replace(self, seconds=len(self.audio) / self.sample_rate)
-        seconds = audio_seconds(self.audio) - (self.offset or 0.0)
-        wanted = seconds if self.duration is None or self.offset is None else min(self.duration, seconds)
-        return replace(self, seconds=max(wanted, 0.0))
-
-    def samples(self, sample_rate: int) -> Samples:
-        """Mono at a rate.
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        if isinstance(self.audio, np.ndarray):
-            assert self.sample_rate is not None
-            same = self.sample_rate == sample_rate
-            samples: Samples = self.audio if same else soxr.resample(self.audio, self.sample_rate, sample_rate)
-            return samples
-        # Without an offset the recording is the whole file, whatever duration a manifest says.
-        duration = None if self.offset is None else self.duration
-        audio = read_audio(self.audio, sample_rate=sample_rate, offset=self.offset, duration=duration, strict=False)
-        return audio.samples
 
 
 def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
@@ -138,7 +88,7 @@ class RecordingsDataLayer(DataLayerNM):
             try:
                 self.recordings[position] = recording.measured()
             except DataError as error:
-                self.faults[position] = self._named(position, str(error))
+                self.faults[position] = named(recording, error)
 
     @property
     def output_ports(self) -> Ports:
@@ -175,28 +125,17 @@ class RecordingsDataLayer(DataLayerNM):
     def plan(self, shard: Shard) -> Plan:
         """Batches of recordings of similar length, for each rank every ``world_size``-th one."""
         good = [position for position in range(len(self)) if position not in self.faults]
-        by_length = sorted(good, key=lambda position: -self.recordings[position].seconds)
         # Few recordings do not all go to the first rank.
         most = min(self.batch_size, max(1, -(-len(good) // shard.world_size)))
-        batches: list[list[int]] = []
-        for position in by_length:
-            longest = self.recordings[batches[-1][0]].seconds if batches else 0.0
-            if not batches or len(batches[-1]) == most or (len(batches[-1]) + 1) * longest > self._batch_seconds:
-                batches.append([])
-            batches[-1].append(position)
+        seconds = {position: self.recordings[position].seconds for position in good}
+        batches = batches_by_length(seconds, most, self._batch_seconds)
         numbers = range(shard.rank, len(batches), shard.world_size)
         rows = [np.array(batches[number], np.int64) for number in numbers]
         return Plan(rows, -(-len(batches) // shard.world_size), numbers=numbers)
 
     def note(self, faults: Mapping[int, str]) -> None:
         """Enter recordings that could not be read."""
-        self.faults.update({position: self._named(position, reason) for position, reason in faults.items()})
-
-    def _named(self, position: int, reason: str) -> str:
-        """The reason, with the recording's name before it unless it says it."""
-        source = self.recordings[position].source
-        reason = reason.removeprefix(f"{source}: ")
-        return reason if source in reason else f"{source}: {reason}"
+        self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
 
 
 class _Reading(ItemDataset[Recording, Samples]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.recipe.wiring import Model, Signal, Wires, connect, connect_by_type, signals_of
 from nemo_asr.transcription.alignment import LabelAlignment, PathScores
 from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
+from nemo_asr.transcription.transcript import Transcribed as Transcribed
 from nemo_asr.transcription.transcript import Transcript, transcript_of
 from nemo_asr.transcription.windows import (
     GUESSED_CONTEXT_SECONDS,
@@ -26,20 +27,6 @@ from nemo_lite.errors import DataError, UsageError
 
 BATCH_SIZE = 16
 BATCH_SECONDS = 240.0
-
-
-class Transcribed(NamedTuple):
-    """The result for a list of recordings.
-
-    Attributes:
-        transcripts: in the order given, without the recordings that could not be read; on ranks above 0 empty.
-        faults: why recordings could not be read, by position in what was given; on all ranks.
-        seconds: of audio that was transcribed; on ranks above 0 none.
-    """
-
-    transcripts: list[Transcript]
-    faults: dict[int, str]
-    seconds: float
 
 
 def transcribe(

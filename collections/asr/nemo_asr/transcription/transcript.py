@@ -63,6 +63,20 @@ class Transcript:
         return "" if len(self.words) > 1 and "".join(word.text for word in self.words) == self.text else " "
 
 
+class Transcribed(NamedTuple):
+    """The result for a list of recordings.
+
+    Attributes:
+        transcripts: in the order given, without the recordings that could not be read; on ranks above 0 empty.
+        faults: why recordings could not be read, by position in what was given; on all ranks.
+        seconds: of audio that was transcribed; on ranks above 0 none.
+    """
+
+    transcripts: list[Transcript]
+    faults: dict[int, str]
+    seconds: float
+
+
 class _Emission(NamedTuple):
     """A label that the path emits, in the frames from ``first`` to before ``end``; the sum of its log-probabilities."""
 

@@ -1,0 +1,84 @@
+"""Exported models in ONNX Runtime: what the metadata must say, batches, and recordings that cannot be read."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from toys.onnx_toy import METADATA, RATE, write_toy
+
+from nemo_asr.transcription.onnx_model import OnnxModel, load_onnx_model
+from nemo_asr.transcription.recording import Recording
+from nemo_lite.errors import CheckpointError, UsageError
+
+
+def said(*ids):
+    return Recording("a", np.array(ids, np.float32), RATE)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return write_toy(tmp_path_factory.mktemp("toy") / "toy.onnx")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_transcripts_are_in_the_order_given_whatever_the_batches(toy, batch_size):
+    recordings = [said(1, 1, 4, 1), said(2), said(1, 2, 0, 0, 3, 4, 4)]
+    result = load_onnx_model(toy).transcribe(recordings, batch_size)
+    assert [each.text for each in result.transcripts] == ["aa", "b", "ab c"]
+    assert not result.faults
+    assert result.seconds == pytest.approx(1.2)
+
+
+def test_words_have_times_and_confidences(toy):
+    (transcript,) = OnnxModel(toy).transcribe([said(4, 1, 2, 0, 3)]).transcripts
+    assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == [
+        ("ab", 0.1, 0.3, 1.0),
+        ("c", 0.4, 0.5, 1.0),
+    ]
+
+
+def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):
+    (tmp_path / "bad.wav").write_bytes(b"no audio")
+    bad = Recording("bad.wav", str(tmp_path / "bad.wav"))
+    result = OnnxModel(toy).transcribe([bad, said(1)])
+    assert ([each.text for each in result.transcripts], list(result.faults)) == (["a"], [0])
+    assert "bad.wav" in result.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "got"),
+    [
+        ({"format": "else 2"}, 'format "else 2"'),
+        ({"sample_rate": "fast"}, "fast"),
+        ({"labels": "["}, "got"),
+        ({"labels": None}, "no 'labels'"),
+        ({"format": None}, "no 'format'"),
+    ],
+)
+def test_a_file_that_does_not_say_how_to_use_it_is_refused(tmp_path, changed, got):
+    metadata = {name: text for name, text in (METADATA | changed).items() if text is not None}
+    path = write_toy(tmp_path / "toy.onnx", metadata)
+    with pytest.raises(CheckpointError, match=r"does not say how to use it.*write it with nemo-lite export") as caught:
+        OnnxModel(path)
+    assert got in str(caught.value)
+
+
+def test_what_is_no_onnx_file_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"none\.onnx: there is no such file"):
+        OnnxModel(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"text\.onnx: this is no ONNX file that can be run"):
+        OnnxModel(tmp_path / "text.onnx")
+
+
+def test_a_missing_onnxruntime_is_an_error_with_the_install_line(toy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r'onnxruntime is not installed; pip install "nemo-lite\[onnx\]"'):
+        OnnxModel(toy)
+
+
+def test_metadata_is_there_for_scripts(toy):
+    model = OnnxModel(toy)
+    assert json.loads(model.metadata["labels"]) == model.labels == [" ", "a", "b", "c"]
+    assert (model.sample_rate, model.frame_seconds) == (10, 0.1)
