@@ -30,12 +30,15 @@ ORDERS = {
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
-        neural_types < graph, compile_options < action_state, run_options, show < callbacks < tracking, backend
-        < environment < factory
+        neural_types < graph, compile_options < action_state, run_options, show, neural_graph < callbacks
+        < tracking, backend < environment < factory
     """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
     "nemo_lite.core.graph": """
         nm_tensor, shapes, ports, module_config, recording < neural_module < dag
+    """,
+    "nemo_lite.core.neural_graph": """
+        graph_inputs, living < graph_outputs < recorded_graph < configuration, summary, runner < neural_graph
     """,
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
@@ -46,8 +49,9 @@ ORDERS = {
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
         < lowering, precision, placement, snapshot, module_wrapper, tutorials < optim < compiling < lowerings < engine
         < precision.check, export
-        < actions < adapter
+        < actions, neural_graph < adapter
     """,
+    "nemo_lite.backends.pytorch.neural_graph": "graph_weights < runner",
     "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < sequential, loaders",
     "nemo_lite.backends.pytorch.distributed": """
         network_interface, data_workers < comm, exchange, replica, batchnorm < rendezvous, sharding

@@ -28,11 +28,11 @@ PUBLIC = {
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Collected Dag DeviceType EvaluatorCallback ModuleSaverCallback
-        NeMoCallback NeuralModule NeuralModuleFactory NmTensor Node OperationMode Optimization Ports RunOptions
-        SimpleLogger SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback ValueSetterCallback
-        WandBLogger WandbCallback WeightShareTransform callbacks neural_factory neural_modules neural_types
-        on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start on_evaluation_end
-        on_step_end
+        NeMoCallback NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node OperationMode Optimization Ports
+        RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback
+        ValueSetterCallback WandBLogger WandbCallback WeightShareTransform callbacks neural_factory neural_modules
+        neural_types on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
+        on_evaluation_end on_step_end
         on_step_start show
     """
     + NEURAL_TYPES,

@@ -35,20 +35,24 @@ _TEXTS = {f"{_TAG}{kind}" for kind in ("str", "timestamp")}
 _MERGE = f"{_TAG}merge"
 
 
-def load_config(path: str | os.PathLike[str]) -> Config:
+def load_config(path: str | os.PathLike[str], *, number_keys: bool = False) -> Config:
     """Read a YAML file whose top level is a mapping.
 
     Numbers and words are those of YAML 1.2: ``1e-3`` is a number, ``no`` is text. Dates stay text.
+
+    Args:
+        path: the file.
+        number_keys: keys may be integers too, and are read as text: ``0: a`` as ``"0": a``.
 
     Raises:
         ConfigError: the file is missing (with near names in its folder), larger than MAX_BYTES, nested deeper than
             MAX_DEPTH, grows beyond MAX_VALUES through aliases, is not UTF-8 or not YAML, or has a key twice.
     """
     name = os.fspath(path)
-    return parse_config(_text(Path(path), name), name)
+    return parse_config(_text(Path(path), name), name, number_keys=number_keys)
 
 
-def parse_config(text: str, name: str) -> Config:
+def parse_config(text: str, name: str, *, number_keys: bool = False) -> Config:
     """As ``load_config``, from a text; ``name`` stands for the file in messages.
 
     Raises:
@@ -57,13 +61,13 @@ def parse_config(text: str, name: str) -> Config:
     source = Source(name)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{name}: larger than {MAX_BYTES} bytes, which no configuration needs to be")
-    config = parse_value(text, source)
+    config = parse_value(text, source, number_keys=number_keys)
     if not isinstance(config, Config):
         raise ConfigError(f"{source.place(())}: {shown(config)} where a mapping of sections was expected")
     return config
 
 
-def parse_value(text: str, source: Source, keys: Keys = ()) -> Any:
+def parse_value(text: str, source: Source, keys: Keys = (), *, number_keys: bool = False) -> Any:
     """The value that a YAML text holds: a Config, a list or a scalar. ``keys`` lead to it in its file, the source.
 
     Raises:
@@ -74,7 +78,7 @@ def parse_value(text: str, source: Source, keys: Keys = ()) -> Any:
     _check_brackets(text, name)
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _BoundedComposer
-    values = _Values(source, yaml.constructor)
+    values = _Values(source, yaml.constructor, _TEXTS | {f"{_TAG}int"} if number_keys else _TEXTS)
     value = values.value(_compose(yaml, text, name), keys)
     if values.problems():
         raise ConfigError(*values.problems())
@@ -115,8 +119,9 @@ class _BoundedComposer(Composer):
 class _Values:
     """Turns nodes into values and collects the problems."""
 
-    def __init__(self, source: Source, constructor: Any) -> None:
+    def __init__(self, source: Source, constructor: Any, key_tags: set[str]) -> None:
         self.source = source
+        self._key_tags = key_tags
         self._problems: dict[tuple[int, int], str] = {}  # by place: a mapping that is merged twice reports once
         self._constructor = constructor
         self._anchored: dict[int, Keys] = {}  # by the node's id
@@ -166,7 +171,7 @@ class _Values:
             if key_node.tag == _MERGE:
                 for source in self._merge_sources(value_node):
                     merged = self._entries(source, keys, merges + 1) | merged
-            elif not is_scalar or key_node.tag not in _TEXTS:
+            elif not is_scalar or key_node.tag not in self._key_tags:
                 what = f"key {key}" if is_scalar else "a list or a mapping as a key"
                 self._problem(key_node, f"{what} is not text; write it in quotes")
             elif key in own:

@@ -40,6 +40,7 @@ from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightSha
 from nemo_lite.core.graph.nm_tensor import NmTensor as NmTensor
 from nemo_lite.core.graph.ports import Ports as Ports
 from nemo_lite.core.graph.recording import OperationMode as OperationMode
+from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal
 from nemo_lite.core.neural_types import AxisKind as AxisKind

@@ -16,6 +16,7 @@ from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.core.environment import RunEnvironment
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
 from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -105,6 +106,7 @@ class NeuralModuleFactory(RunEnvironment):
     def train(
         self,
         tensors_to_optimize: Losses | None = None,
+        training_graph: NeuralGraph | None = None,
         optimizer: Any = None,
         optimization_params: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] | None = None,
@@ -124,6 +126,8 @@ class NeuralModuleFactory(RunEnvironment):
 
         Args:
             tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
+            training_graph: a graph whose outputs are the losses, instead of ``tensors_to_optimize``. Arguments by
+                position in the order of NeMo 0.9, which has the optimizer here, are accepted.
             optimizer: a name, or an instance (not with tuples).
             optimization_params: ``num_epochs`` or ``max_steps``, ``lr``, ``module_lr`` (by module name), other options
                 of the optimizer, ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
@@ -145,22 +149,17 @@ class NeuralModuleFactory(RunEnvironment):
         """
         if reset:
             self.reset_trainer()
+        given = (tensors_to_optimize, training_graph, optimizer, optimization_params, callbacks, lr_policy)
+        tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy = _asked_to_train(*given)
         trainer = self.get_trainer()
         if tensors_to_optimize is None:
             return trainer.train(callbacks=callbacks)
         with self._comm.guarded():
-            options = RunOptions.of(
-                optimization_params,
-                batches_per_step=batches_per_step,
-                stop_on_nan_loss=stop_on_nan_loss,
-                synced_batchnorm=synced_batchnorm,
-                synced_batchnorm_groupsize=synced_batchnorm_groupsize,
-                gradient_predivide=gradient_predivide,
-                amp_max_loss_scale=amp_max_loss_scale,
-                max_nonfinite_steps=max_nonfinite_steps,
-                uneven=uneven,
-                compile=compile,
-            )
+            flat: dict[str, Any] = {"batches_per_step": batches_per_step, "stop_on_nan_loss": stop_on_nan_loss}
+            flat |= {"synced_batchnorm": synced_batchnorm, "synced_batchnorm_groupsize": synced_batchnorm_groupsize}
+            flat |= {"gradient_predivide": gradient_predivide, "amp_max_loss_scale": amp_max_loss_scale}
+            flat |= {"max_nonfinite_steps": max_nonfinite_steps, "uneven": uneven, "compile": compile}
+            options = RunOptions.of(optimization_params, **flat)
         trainer.train(tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options=options)
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
@@ -278,3 +277,24 @@ class NeuralModuleFactory(RunEnvironment):
     def sync_all_processes(self, status: bool = True) -> bool:
         """Wait for all ranks; whether ``status`` is true on every one."""
         return self._comm.all_agree(status)
+
+
+def _asked_to_train(
+    losses: Losses | None, graph: Any, optimizer: Any, params: Any, callbacks: Any, policy: Any
+) -> tuple[Losses | None, Any, Any, Any, Any]:
+    """Losses, optimizer, its parameters, callbacks and policy, also from a call by position in the order of NeMo 0.9.
+
+    That order has no graph: each argument by position is one place too far back, each by keyword where it belongs.
+    """
+    if graph is None:
+        return losses, optimizer, params, callbacks, policy
+    if isinstance(graph, NeuralGraph):
+        if losses is not None:
+            got = "both tensors_to_optimize and training_graph"
+            raise UsageError("train takes losses or a graph", got=got, remedy="give one of them")
+        return graph.losses_to_train(), optimizer, params, callbacks, policy
+    if not isinstance(optimizer, Mapping):
+        return losses, graph, params, callbacks, policy
+    if not isinstance(params, Sequence):
+        return losses, graph, optimizer, callbacks, policy
+    return losses, graph, optimizer, params, callbacks if callable(callbacks) else policy

@@ -18,6 +18,7 @@ from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
 from nemo_lite.errors import NeuralPortNameMismatchError, UsageError
 
 # Any: values of wires are tensors, lists or numbers.
@@ -302,10 +303,12 @@ class DataLayerNM(_TorchModule):
 def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     # Written out: this runs at every call of every module, and a generator costs as much as the rest of the call.
     for value in kwargs.values():
-        if type(value) is NmTensor:
+        kind = type(value)
+        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
             return True
     for value in args:
-        if type(value) is NmTensor:
+        kind = type(value)
+        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
             return True
     return not (args or kwargs)
 

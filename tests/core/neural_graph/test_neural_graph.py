@@ -1,0 +1,461 @@
+"""Recorded graphs: activation, inputs, outputs, nesting, files. Without torch and without running anything."""
+
+import threading
+
+import pytest
+from toys.dags import Add, Layer, Loss, Source, Split
+
+from nemo_lite.core import Dag, NeuralGraph, NeuralType, NmTensor, OperationMode
+from nemo_lite.core.graph.recording import active_recorder
+from nemo_lite.core.neural_graph import GraphInputs, GraphOutputs, StepModulePort
+from nemo_lite.core.neural_types import ChannelType
+from nemo_lite.errors import (
+    ConfigStructureError,
+    DagError,
+    GraphConnectionError,
+    GraphKeyError,
+    GraphTypeError,
+    NameTakenError,
+    NeuralPortNameMismatchError,
+)
+
+TYPE = "axes: (batch, dimension); elements_type: ChannelType"
+
+
+class Made:
+    """Modules under names of their own: no test meets those of another."""
+
+    def __init__(self, prefix):
+        self.source, self.layer, self.loss = (cls(name=f"{prefix}_{cls.__name__}") for cls in (Source, Layer, Loss))
+
+
+@pytest.fixture
+def made(request):
+    return Made(request.node.name)
+
+
+def training_graph(made, **options):
+    with NeuralGraph(**options) as graph:
+        made.loss(x=made.layer(x=made.source()))
+    return graph
+
+
+# Activation
+
+
+def test_a_graph_records_the_calls_inside_of_with_and_nothing_else(made):
+    outside = made.source()
+    with NeuralGraph() as graph:
+        inside = made.source()
+    made.layer(x=inside)
+    assert graph.steps == {0: made.source.name}
+    assert graph.tensor_list == [inside]
+    assert outside.producer_step_number is None
+    assert active_recorder() is None
+
+
+def test_leaving_a_graph_makes_the_one_before_active_again():
+    with NeuralGraph() as outer:
+        with NeuralGraph():
+            pass
+        assert active_recorder() is outer
+
+
+def test_a_graph_is_no_longer_active_after_an_error():
+    with pytest.raises(ZeroDivisionError), NeuralGraph():
+        raise ZeroDivisionError
+    assert active_recorder() is None
+
+
+def test_activate_and_deactivate_do_what_with_does(made):
+    graph = NeuralGraph()
+    graph.activate()
+    made.source()
+    graph.deactivate()
+    made.source()
+    assert len(graph.steps) == 1
+
+
+def test_a_graph_is_not_active_in_another_thread(made):
+    with NeuralGraph() as graph:
+        thread = threading.Thread(target=made.source)
+        thread.start()
+        thread.join()
+    assert graph.steps == {}
+
+
+def test_names_are_numbered_and_free_again_when_a_graph_is_gone():
+    first, second = NeuralGraph(), NeuralGraph()
+    assert {first.name, second.name} == {"neuralgraph0", "neuralgraph1"}
+    del first
+    assert NeuralGraph().name == "neuralgraph0"
+    named = NeuralGraph(name="mine")
+    with pytest.raises(NameError, match='neuralgraph: there is something else named "mine"') as caught:
+        NeuralGraph(name=named.name)
+    assert isinstance(caught.value, NameTakenError)
+
+
+def test_the_mode_is_read_only():
+    graph = NeuralGraph(operation_mode=OperationMode.evaluation)
+    assert graph.operation_mode is OperationMode.evaluation
+    with pytest.raises(AttributeError):
+        graph.operation_mode = OperationMode.both  # type: ignore[misc]
+
+
+# Steps and modules
+
+
+def test_a_module_may_be_called_twice_and_counts_once(made):
+    with NeuralGraph() as graph:
+        made.layer(x=made.layer(x=graph))
+    assert (len(graph), len(graph.steps), graph.step_number) == (1, 2, 1)
+    assert graph[made.layer.name] is made.layer
+    with pytest.raises(KeyError, match=r"has no module \"nope\"; modules: "):
+        graph["nope"]
+
+
+def test_two_modules_of_one_name_are_refused():
+    with (
+        NeuralGraph() as graph,
+        pytest.raises(KeyError, match='has another module named "same"; give each its own') as e,
+    ):
+        Layer(name="same")(x=Layer(name="same")(x=graph))
+    assert isinstance(e.value, GraphKeyError)
+
+
+def test_connections_lead_from_step_to_step(made):
+    graph = training_graph(made)
+    assert [(each.producer.step_number, each.consumer) for each in graph.connections] == [
+        (0, StepModulePort(1, made.layer.name, "x")),
+        (1, StepModulePort(2, made.loss.name, "x")),
+    ]
+
+
+def test_the_wires_of_a_graph_are_those_of_its_dag(made):
+    graph = training_graph(made)
+    dag = Dag([graph.output_tensors["loss"]])
+    assert dag.data_layer is made.source
+    assert list(dag.modules.values()) == [made.layer, made.loss]
+
+
+@pytest.mark.parametrize("mode", OperationMode)
+def test_a_graph_with_data_is_complete_and_one_with_a_loss_trainable(made, mode):
+    with NeuralGraph(operation_mode=mode) as part:
+        made.layer(x=part)
+    assert not part.is_complete
+    assert not part.is_trainable
+    whole = training_graph(made, operation_mode=mode)
+    assert whole.is_complete
+    assert whole.is_trainable is (mode is not OperationMode.evaluation)
+
+
+# Inputs
+
+
+def test_default_binding_makes_inputs_of_the_ports_names(made):
+    with NeuralGraph() as graph:
+        Add()(a=made.layer(x=graph), b=graph)
+    assert list(graph.inputs) == ["x", "b"]
+    assert graph.inputs["x"].ntype == made.layer.input_ports["x"]
+    assert graph.inputs["x"].consumers == [StepModulePort(0, made.layer.name, "x")]
+    assert graph.inputs.has_binding(1, "b") == "b"
+    assert graph.inputs.has_binding(1, "a") is None
+
+
+def test_a_chosen_input_may_feed_several_ports(made):
+    with NeuralGraph() as graph:
+        graph.inputs["mine"] = made.layer.input_ports["x"]
+        made.layer(x=graph.inputs["mine"])
+        made.loss(x=graph.inputs["mine"])
+    assert [port.step_number for port in graph.inputs["mine"].consumers] == [0, 1]
+    assert dict(graph.input_ports) == {"mine": made.layer.input_ports["x"]}
+
+
+def test_inputs_are_types_made_once_and_never_taken_out():
+    inputs, ntype = GraphInputs(), NeuralType("B D", ChannelType())
+    inputs["x"] = ntype
+    with pytest.raises(KeyError, match='there is an input "x" already'):
+        inputs["x"] = ntype
+    inputs["x"] = NeuralType("B T", ChannelType())
+    assert inputs["x"].ntype is ntype
+    inputs["y"] = inputs["x"]
+    assert inputs["y"].ntype is ntype
+    with pytest.raises(TypeError, match='input "z" is no type: got str'):
+        inputs["z"] = "B D"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match='the input "x" of a graph cannot be taken out'):
+        del inputs["x"]
+    with pytest.raises(TypeError):
+        inputs.definitions["x"] = ntype  # type: ignore[index]
+    inputs["x"].bind([StepModulePort(0, "a", "p"), StepModulePort(1, "b", "q")])
+    inputs["x"].bind(StepModulePort(2, "c", "r"))
+    assert inputs.serialize() == [f"x->0.a.p | {TYPE}", f"x->1.b.q | {TYPE}", f"x->2.c.r | {TYPE}"]
+
+
+def test_a_graph_that_is_not_active_is_no_input(made):
+    with pytest.raises(ConnectionError, match=r"\.x: graph \S+ is not active; call \S+ inside `with` of it") as caught:
+        made.layer(x=NeuralGraph())
+    assert isinstance(caught.value, GraphConnectionError)
+
+
+def test_the_input_of_another_graph_is_refused(made):
+    with NeuralGraph() as other:
+        made.layer(x=other)
+    with NeuralGraph(), pytest.raises(NeuralPortNameMismatchError, match="the input of a graph that is not active"):
+        made.loss(x=other.inputs["x"])
+
+
+def test_a_port_that_the_module_lacks_is_refused(made):
+    with NeuralGraph() as graph, pytest.raises(NeuralPortNameMismatchError, match='"z"'):
+        made.layer(z=graph)
+    assert list(graph.inputs) == []
+
+
+# Outputs
+
+
+def test_every_wire_is_an_output_by_default_and_a_second_of_a_name_gets_its_step(made):
+    with NeuralGraph() as graph:
+        made.layer(x=made.layer(x=graph))
+    assert list(graph.outputs) == ["y", f"1_{made.layer.name}_y"]
+    assert graph.default_output_binding
+    assert graph.outputs["y"].producer_step_module_port == StepModulePort(0, made.layer.name, "y")
+
+
+def test_chosen_outputs_hide_the_default_ones(made):
+    graph = training_graph(made)
+    loss = graph.tensors[2]["loss"]
+    graph.outputs["my_loss"] = loss
+    assert dict(graph.output_tensors) == {"my_loss": loss}
+    assert dict(graph.output_ports) == {"my_loss": loss.ntype}
+    assert not graph.default_output_binding
+    with pytest.raises(KeyError, match='there is an output "my_loss" already'):
+        graph.outputs["my_loss"] = loss
+    with pytest.raises(TypeError, match='output "other" is no wire: got str'):
+        graph.outputs["other"] = "loss"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match='the output "my_loss" of a graph cannot be taken out'):
+        del graph.outputs["my_loss"]
+    with pytest.raises(TypeError):
+        graph.output_tensors["x"] = loss  # type: ignore[index]
+
+
+def test_outputs_by_themselves_take_names(made):
+    graph = training_graph(made)
+    outputs = GraphOutputs(graph.tensors)
+    outputs.bind(graph.tensor_list[:2], ["first", "second"])
+    assert outputs.tensor_list == graph.tensor_list[:2]
+    assert list(outputs) == ["first", "second"]
+
+
+# Nesting
+
+
+def test_nesting_repeats_the_steps_with_the_same_modules_and_new_wires(made):
+    with NeuralGraph() as inner:
+        made.layer(x=made.layer(x=inner))
+    with NeuralGraph() as outer:
+        result = inner(x=made.source())
+        made.loss(x=result[1])
+    assert outer.steps == {0: made.source.name, 1: made.layer.name, 2: made.layer.name, 3: made.loss.name}
+    assert type(result).__name__ == "NeuralGraphOutput"
+    assert result.y in outer.tensor_list
+    assert result.y not in inner.tensor_list
+    assert len(inner.steps) == 2
+    assert outer.is_complete
+    assert len(outer.modules) == 3
+
+
+def test_only_outputs_of_the_inner_graph_are_published_under_its_names(made):
+    with NeuralGraph() as inner:
+        first = made.layer(x=inner)
+        made.layer(x=first)
+        inner.outputs["hidden"] = first
+    with NeuralGraph() as outer:
+        result = inner(x=made.source())
+    assert list(outer.outputs) == ["x", "hidden"]
+    assert isinstance(result, NmTensor)
+    assert outer.output_tensors["hidden"] is result
+
+
+def test_the_outer_graph_in_place_of_a_wire_binds_the_modules_port(made):
+    with NeuralGraph() as inner:
+        inner.inputs["renamed"] = made.layer.input_ports["x"]
+        made.layer(x=inner.inputs["renamed"])
+    with NeuralGraph() as outer:
+        inner(renamed=outer)
+    assert list(outer.inputs) == ["x"]
+    with NeuralGraph() as chosen:
+        chosen.inputs["kept"] = inner.inputs["renamed"]
+        inner(renamed=chosen.inputs["kept"])
+    assert [*chosen.inputs["kept"].consumers] == [StepModulePort(0, made.layer.name, "x")]
+
+
+def test_graphs_nest_twice_and_twice_over(made):
+    with NeuralGraph() as one:
+        made.layer(x=one)
+    with NeuralGraph() as two:
+        one(x=one(x=two))
+    with NeuralGraph() as three:
+        two(x=two(x=made.source())[1])
+    assert [call.module for call in three.calls] == [made.source, *[made.layer] * 4]
+    assert [[use.name for use in call.nested_in] for call in three.calls] == [[], *[[two.name, one.name]] * 4]
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "fits"),
+    [
+        ("training", "training", True),
+        ("both", "training", True),
+        ("both", "evaluation", True),
+        ("evaluation", "training", False),
+        ("training", "evaluation", False),
+        ("training", "both", False),
+        ("evaluation", "both", False),
+    ],
+)
+def test_modes_must_fit(made, inner, outer, fits):
+    with NeuralGraph(OperationMode[inner]) as nested:
+        made.layer(x=nested)
+    with NeuralGraph(OperationMode[outer]) as graph:
+        if fits:
+            nested(x=graph)
+        else:
+            with pytest.raises(
+                TypeError, match=f"cannot be nested in one of another mode: got {inner} in {outer}"
+            ) as e:
+                nested(x=graph)
+            assert isinstance(e.value, GraphTypeError)
+
+
+def test_wrong_uses_of_a_nested_graph_are_told(made):
+    with NeuralGraph() as inner:
+        made.layer(x=inner)
+        with pytest.raises(ConnectionError, match="cannot be nested in itself"):
+            inner(x=inner)
+    with NeuralGraph():
+        with pytest.raises(NeuralPortNameMismatchError, match='"y" is not an input; inputs: x'):
+            inner(y=made.source())
+        with pytest.raises(KeyError, match=r'the input "x" of graph \S+ is not given'):
+            inner()
+        with pytest.raises(TypeError, match='the input "x" is given neither a wire nor a graph: got int'):
+            inner(x=1)  # type: ignore[arg-type]
+
+
+def test_without_an_active_graph_nesting_connects_and_records_nothing(made):
+    with NeuralGraph() as inner:
+        made.layer(x=inner)
+    wire = inner(x=made.source())
+    assert Dag([wire]).data_layer is made.source
+    assert wire.producer_step_number is None
+
+
+# Summary
+
+
+def test_the_summary_counts_what_the_graph_has(made):
+    graph = training_graph(made, operation_mode=OperationMode.training)
+    lines = graph.summary().splitlines()
+    assert lines[0] == f"NeuralGraph {graph.name}: training, COMPLETE, TRAINABLE"
+    titles = [line for line in lines if not line.startswith(" ")][1:]
+    wanted = ["Modules [3]:", "Steps [3]:", "Connections [2]:", "Graph Inputs [0]:", "Graph Outputs (default) [3]:"]
+    assert titles == wanted
+    assert f"  0.{made.source.name}.x -> 1.{made.layer.name}.x" in lines
+
+
+# Files
+
+
+def test_a_file_gives_the_same_graph_again(made, tmp_path):
+    with NeuralGraph(OperationMode.evaluation) as inner:
+        left, right = Split(name=f"{made.layer.name}_split")(x=inner)
+        made.layer(x=right)
+        made.loss(x=left)
+    inner.export_to_config(tmp_path / "graph.yml")
+    again = NeuralGraph.import_from_config(tmp_path / "graph.yml", reuse_existing_modules=True, name="again")
+    assert again.name == "again"
+    assert again.modules == inner.modules
+    assert again.serialize() == inner.serialize()
+    assert again.operation_mode is OperationMode.evaluation
+    assert active_recorder() is None
+
+
+def test_a_file_has_the_sections_and_lines_of_nemo(made):
+    graph = training_graph(made, operation_mode=OperationMode.training)
+    graph.outputs["total"] = graph.tensors[2]["loss"]
+    written = graph.serialize()
+    source, layer, loss = made.source.name, made.layer.name, made.loss.name
+    assert written["header"]["operation_mode"] == "training"
+    assert written["header"]["full_spec"].endswith(".NeuralGraph")
+    assert written["steps"] == {0: source, 1: layer, 2: loss}
+    assert written["connections"] == [f"0.{source}.x->1.{layer}.x | {TYPE}", f"1.{layer}.y->2.{loss}.x | {TYPE}"]
+    mapping = f"2.{loss}.loss->total | axes: None; elements_type: LossType"
+    assert written["outputs"] == {"type": "manual", "mappings": [mapping]}
+
+
+def test_a_file_in_flow_style_is_read_too(made, tmp_path):
+    path = tmp_path / "graph.yml"
+    path.write_text(
+        "header: {nemo_core_version: 0.11.0, full_spec: nemo.core.neural_graph.NeuralGraph, operation_mode: both}\n"
+        "modules:\n"
+        "  flow_layer: {header: {full_spec: toys.dags.Layer}, init_params: {name: null}}\n"
+        f"steps: {{0: flow_layer}}\nconnections: []\ninputs: ['mine->0.flow_layer.x | {TYPE}']\n"
+        f"outputs: {{type: default, mappings: ['0.flow_layer.y->y | {TYPE}']}}\n"
+    )
+    graph = NeuralGraph.import_from_config(path)
+    assert graph["flow_layer"].name == "flow_layer"
+    assert list(graph.inputs) == ["mine"]
+    assert list(graph.outputs) == ["y"]
+
+
+def test_modules_that_live_are_taken_only_when_asked_for(made):
+    written = training_graph(made).serialize()
+    with pytest.raises(KeyError, match=f"there are modules named {made.source.name}, .* already; give reuse_existing"):
+        NeuralGraph.deserialize(written)
+    assert NeuralGraph.deserialize(written, reuse_existing_modules=True)[made.layer.name] is made.layer
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": None, "outputs": None}, "lacks steps, outputs; wanted header, modules"),
+        ({"header": {"full_spec": "nemo.core.Other", "operation_mode": "both"}}, "full_spec is nemo.core.Other"),
+        (
+            {"header": {"full_spec": "x.NeuralGraph", "operation_mode": "test"}},
+            "operation_mode is test, wanted training",
+        ),
+        ({"connections": ["0.a->b"]}, "connections: 0.a->b is no line of a graph file"),
+        ({"steps": {0: "nobody"}, "connections": []}, "step 0 is nobody, which is not among the modules"),
+        ({"outputs": {"type": "other"}}, "outputs: type is other, wanted default or manual"),
+        ({"modules": ["a"]}, "modules is a list, wanted a dict"),
+    ],
+)
+def test_a_file_that_is_no_graph_is_refused_with_an_import_error(made, change, message):
+    written = training_graph(made).serialize() | change
+    written = {section: value for section, value in written.items() if value is not None}
+    with pytest.raises(ImportError, match=message) as caught:
+        NeuralGraph.deserialize(written, reuse_existing_modules=True)
+    assert isinstance(caught.value, ConfigStructureError)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(batch, dimension)", "(batch, time)", "the port has another type: axes: .batch, dimension."),
+        ("->1.", "->2.", "step 2 is .*, not "),
+        ("0.{source}.x", "0.{source}.nope", "an earlier step 0 with an output port nope is not there"),
+    ],
+)
+def test_a_connection_that_does_not_fit_the_modules_is_refused(made, old, new, message):
+    written = training_graph(made).serialize()
+    first, *others = written["connections"]
+    names = {"source": made.source.name}
+    written["connections"] = [first.replace(old.format(**names), new.format(**names)), *others]
+    with pytest.raises(ConfigStructureError, match=message):
+        NeuralGraph.deserialize(written, reuse_existing_modules=True)
+
+
+def test_a_graph_with_wires_from_outside_is_not_written(made):
+    outside = made.source()
+    with NeuralGraph() as graph:
+        made.layer(x=outside)
+    with pytest.raises(DagError, match="takes a wire from outside"):
+        graph.serialize()
