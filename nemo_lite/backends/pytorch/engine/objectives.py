@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 
 from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
@@ -22,6 +23,9 @@ from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+
+# The code of the function that torch puts around the step of each optimizer class: profiling, and calling hooks.
+_ENTRY = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
 
 
 @dataclass
@@ -58,6 +62,20 @@ class Objective:
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+
+    def update(self) -> None:
+        """What ``optimizer.step`` does, likewise; it is called itself where somebody profiles, hooks or wraps it."""
+        optimizer, step = self.optimizer, type(self.optimizer).step
+        if getattr(step, "__code__", None) is not _ENTRY or "step" in vars(optimizer) or _is_watched(optimizer):
+            optimizer.step()
+        else:
+            step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # of functools.wraps
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    of_all = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+    return any(hooks) or any(of_all) or torch.autograd.profiler._is_profiler_enabled
 
 
 class Objectives:

@@ -91,8 +91,8 @@ class HostVerdict:
         """Make the update, or put back the statistics."""
         if is_allowed:
             self._skipped.none()
-            optimizer = computed.objective.optimizer
-            self._precision.update(optimizer, optimizer.step)
+            objective = computed.objective
+            self._precision.update(objective.optimizer, objective.update)
             return
         self._statistics.put_back()
         finite = [math.isfinite(loss.item()) for loss in computed.losses]
