@@ -78,11 +78,12 @@ ORDERS = {
     "nemo_asr.commands": "*",
     "nemo_asr.audio": "headers < reading < time_stretch < perturbation < augmentor",
     "nemo_asr.data": """
-        utterances, audio_files < manifest_lines, dataset < manifest, preflight < file_durations, speech_data_layer
-        < labelled, tarred, * < check
+        utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight
+        < file_durations, speech_data_layer < labelled, tarred, kaldi, * < check
     """,
     "nemo_asr.data.labelled": "classes < speech_label",
     "nemo_asr.data.tarred": "shards < matching < utterances < data_layer, making",
+    "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",

@@ -61,7 +61,7 @@ PUBLIC = {
         BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
         ContextNetDecoderForCTC ContextNetEncoder CropOrPadSpectrogramAugmentation CrossEntropyLossNM GreedyCTCDecoder
-        JasperDecoderForCTC JasperDecoderForSpkrClass TarredAudioToTextDataLayer
+        JasperDecoderForCTC JasperDecoderForSpkrClass KaldiFeatureDataLayer TarredAudioToTextDataLayer
         JasperDecoderForClassification JasperEncoder Model MultiplyBatch Recipe ScoredSet SpectrogramAugmentation Wires
         TrainedModel about_checkpoint check_goes_on connect describe init_from leave_out_infeasible load_model
         load_recipe read_model recipe_from_text recipe_of register show_plan start_record trackers_of warn_of_infeasible
@@ -164,7 +164,9 @@ IMPORT_PATHS = {
     "nemo_asr.corpora.an4": "main make",
     "nemo_asr.corpora.librispeech": "main make",
     "nemo_asr.corpora.synth": "main make",
-    "nemo_asr.data_layer": "AudioToSpeechLabelDataLayer AudioToTextDataLayer TarredAudioToTextDataLayer",
+    "nemo_asr.data_layer": """
+        AudioToSpeechLabelDataLayer AudioToTextDataLayer KaldiFeatureDataLayer TarredAudioToTextDataLayer
+    """,
     "nemo_asr.greedy_ctc_decoder": "GreedyCTCDecoder",
     "nemo_asr.helpers": """
         monitor_asr_train_progress monitor_classification_training_progress post_process_predictions

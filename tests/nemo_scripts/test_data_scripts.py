@@ -1,8 +1,9 @@
-"""NeMo scripts over data at scale: tar shards."""
+"""NeMo scripts over data at scale: tar shards, and features that Kaldi computed."""
 
 import re
 
 import pytest
+from toys.kaldi_folders import make_folder
 from toys.nemo_alias import run_script
 from toys.tone_corpus import make_corpus
 
@@ -25,3 +26,9 @@ def test_a_script_trains_on_tar_shards_and_evaluates_on_them_and_on_loose_files(
     assert "12 utterances to train on" in told
     rates = {tag: re.findall(rf"Evaluation WER {tag}: +(\S+)%", told)[-1] for tag in ("tarred", "loose")}
     assert rates == {"tarred": "0.00", "loose": "0.00"}
+
+
+def test_a_script_trains_on_features_of_a_kaldi_folder(tmp_path, capsys):
+    make_folder(tmp_path / "kaldi", speech=True)
+    run_script("kaldi_features.py", ["--kaldi_dir", str(tmp_path / "kaldi")])
+    assert re.findall(r"Evaluation WER kaldi: +(\S+)%", capsys.readouterr().out)[-1] == "0.00"

@@ -5,6 +5,7 @@ from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
 from nemo_asr.data.check.leaks import warn_of_leaks as warn_of_leaks
+from nemo_asr.data.kaldi.data_layer import KaldiFeatureDataLayer as KaldiFeatureDataLayer
 from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer as TarredAudioToTextDataLayer
 from nemo_asr.data.transcripts_file import write_transcripts as write_transcripts

@@ -86,7 +86,10 @@ def unwritable(
 
 
 def infeasible(
-    utterances: Utterances[Any], dataset: SpeechDataset[Any], frames_of: Callable[[int], int]
+    utterances: Utterances[Any],
+    dataset: SpeechDataset[Any],
+    frames_of: Callable[[int], int],
+    lengths: npt.NDArray[np.int64] | None = None,
 ) -> list[Infeasible]:
     """The utterances that have no CTC alignment: labels + equal neighbours > frames. Their loss would be infinite.
 
@@ -94,8 +97,9 @@ def infeasible(
 
     Args:
         frames_of: frames out of the encoder for a number of samples at the data set's rate.
+        lengths: (N,) how long each is; None: samples, by its known duration.
     """
-    num_samples = lengths_in_samples(utterances, dataset.reading.sample_rate)
+    num_samples = lengths_in_samples(utterances, dataset.reading.sample_rate) if lengths is None else lengths
     frames = {int(count): frames_of(int(count)) for count in np.unique(num_samples)}
     found = []
     for (row, ref), count in zip(_all_refs(utterances), num_samples.tolist(), strict=True):

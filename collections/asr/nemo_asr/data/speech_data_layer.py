@@ -149,7 +149,7 @@ class SpeechDataLayer(SpeechPorts):
         Args:
             frames_of: frames out of the encoder for a number of samples.
         """
-        return preflight.infeasible(self.utterances, self._new_dataset(), frames_of)
+        return preflight.infeasible(self.utterances, self._new_dataset(), frames_of, self.lengths_in_samples())
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.

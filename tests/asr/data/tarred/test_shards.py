@@ -1,16 +1,14 @@
-"""Tar shards: their paths by braces, what is in them, damage of every kind, and the bytes of one member."""
+"""Tar shards: their paths by braces, what is in them, and damage of every kind."""
 
 import bz2
 import gzip
 import os
-import pickle
 import tarfile
 
 import pytest
 from toys.tar_shards import write_shard
 
-from nemo_asr.data.tarred.shards import Member, ShardBytes, Span, expanded, members_of
-from nemo_lite.backends.pytorch.data import DataChangedError
+from nemo_asr.data.tarred.shards import expanded, members_of
 from nemo_lite.errors import DataError, UsageError
 
 BLOCK = 512
@@ -134,40 +132,3 @@ def test_a_compressed_shard_is_refused_with_the_reason(compress, kind, tmp_path)
     with pytest.raises(DataError, match=rf"c\.tar: the tar shard is compressed \({kind}\): wanted a plain tar file"):
         list(members_of(str(tmp_path / "c.tar")))
     assert len(list(members_of(path))) == 1
-
-
-@pytest.fixture
-def shards(tmp_path):
-    return [write_shard(tmp_path / f"{number}.tar", (f"{number}.wav", b"%d" % number * 3)) for number in range(20)]
-
-
-def test_a_shard_is_opened_once_while_it_is_read_and_few_are_open_at_a_time(shards, monkeypatch):
-    opened = []
-    open_file = os.open
-    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(path) or open_file(path, flags))
-    reader = ShardBytes(shards)
-    num_open = len(os.listdir("/proc/self/fd"))
-    for number in range(20):
-        for _ in range(3):
-            assert reader.read(Span(number, BLOCK, 2)) == (b"%d" % number * 3)[:2]
-    assert opened == shards
-    assert len(os.listdir("/proc/self/fd")) == num_open + 8
-    another = pickle.loads(pickle.dumps(reader))
-    assert another.read(Span(1, BLOCK, 3)) == b"111"
-    del reader, another
-    assert len(os.listdir("/proc/self/fd")) == num_open
-
-
-def test_a_shard_that_changes_during_the_run_ends_it(shards):
-    reader = ShardBytes(shards)
-    assert list(members_of(shards[0])) == [Member("0.wav", BLOCK, 3)]
-    os.truncate(shards[0], BLOCK)
-    with pytest.raises(DataChangedError, match=r"0\.tar: the tar shard changed while it was in use; start the run"):
-        reader.read(Span(0, BLOCK, 3))
-    os.remove(shards[1])
-    with pytest.raises(DataChangedError, match=r"1\.tar: the tar shard cannot be opened any more"):
-        reader.read(Span(1, BLOCK, 3))
-    assert reader.read(Span(2, BLOCK, 3)) == b"222"
-    os.truncate(shards[2], BLOCK)
-    with pytest.raises(DataChangedError, match=r"2\.tar: the tar shard changed"):
-        reader.read(Span(2, BLOCK, 3))

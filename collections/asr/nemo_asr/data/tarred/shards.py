@@ -1,7 +1,7 @@
-"""Tar shards: the tar files that hold a set's recordings. Their paths, what is in them, and the bytes of one member.
+"""Tar shards: the tar files that hold a set's recordings. Their paths, and what is in them.
 
 Nothing is unpacked to disk. What the members are is read from their headers, once, when the shards are opened; later a
-member's bytes are read from their place in the shard. No manifests in this file.
+member's bytes are read from their place in the shard (`file_spans`). No manifests in this file.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import bracex
 
 from nemo_asr.audio.reading import kind_unless_file
-from nemo_lite.backends.pytorch.data import DataChangedError
 from nemo_lite.errors import DataError, UsageError
 
 # One path, perhaps with braces, or a sequence of such paths.
 ShardPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _MOST_SHARDS = 100_000  # of one pattern: a typing error must not fill the memory
-_MOST_OPEN = 8  # files at a time in one process
 _BLOCK = 512  # bytes: the unit of tar files
 _AGAIN = "copy it or make it again"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -42,14 +39,6 @@ class Member(NamedTuple):
     """
 
     name: str
-    first: int
-    size: int
-
-
-class Span(NamedTuple):
-    """Where a member's content is: in which shard, from which byte, how many bytes."""
-
-    shard: int
     first: int
     size: int
 
@@ -141,77 +130,3 @@ def _regular_members(file: Any, path: str) -> Iterator[Member]:
         raise DataError(problem, place=path, got=got, remedy=_AGAIN)
     if any(last):
         raise DataError(f"the tar shard is damaged at byte {end}, after {name}", place=path, remedy=_AGAIN)
-
-
-class ShardBytes:
-    """Reads members' bytes. Can be sent to another process, which opens the shards anew.
-
-    A few shards stay open, so that one that is read from front to back is opened once.
-
-    Args:
-        paths: of the shards, which are what they are now until the run ends.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = tuple(paths)
-        self._identities = [_identity(os.stat(path)) for path in self.paths]
-        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": OrderedDict()}
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of each shard."""
-        return [size for size, _ in self._identities]
-
-    def read(self, span: Span) -> bytes:
-        """A member's content.
-
-        Raises:
-            DataChangedError: the shard cannot be opened any more, or its size or time of change is another one.
-            DataError: the content cannot be read.
-        """
-        descriptor = self._descriptor(span.shard)
-        try:
-            content = os.pread(descriptor.number, span.size, span.first)
-        except OSError as error:
-            problem = f"the tar shard cannot be read ({error.strerror})"
-            raise DataError(problem, place=self.paths[span.shard]) from None
-        if len(content) < span.size:
-            self._refuse_changed(span.shard)
-        return content
-
-    def _descriptor(self, shard: int) -> _Descriptor:
-        if shard in self._open:
-            self._open.move_to_end(shard)
-            return self._open[shard]
-        try:
-            found = _Descriptor(self.paths[shard])
-        except OSError as error:
-            problem = f"the tar shard cannot be opened any more ({error.strerror})"
-            raise DataChangedError(problem, place=self.paths[shard]) from None
-        if _identity(os.fstat(found.number)) != self._identities[shard]:
-            self._refuse_changed(shard)
-        while len(self._open) >= _MOST_OPEN:
-            self._open.popitem(last=False)
-        self._open[shard] = found
-        return found
-
-    def _refuse_changed(self, shard: int) -> None:
-        problem, remedy = "the tar shard changed while it was in use", "start the run again"
-        raise DataChangedError(problem, place=self.paths[shard], remedy=remedy)
-
-
-class _Descriptor:
-    """An open file, closed when nothing refers to it any more."""
-
-    def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.number)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.number, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the system reads further ahead
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.data.file_spans import FileSpans, Span
 from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.manifest_lines import LineReader, LineRef
 from nemo_asr.data.tarred.matching import IN_NO_SHARD, match
-from nemo_asr.data.tarred.shards import ShardBytes, ShardPaths, Span, expanded
+from nemo_asr.data.tarred.shards import ShardPaths, expanded
 from nemo_asr.data.utterances import Integers, Mask, Utterance, Utterances
 from nemo_lite.errors import DataError
 
@@ -37,7 +38,7 @@ class TarredUtterance(Utterance):
 class TarredReader:
     """Reads lines of manifests and members of tar shards."""
 
-    def __init__(self, lines: LineReader, shards: ShardBytes) -> None:
+    def __init__(self, lines: LineReader, shards: FileSpans) -> None:
         self.lines, self.shards = lines, shards
 
     def place(self, ref: TarRef) -> str:
@@ -47,7 +48,7 @@ class TarredReader:
     def utterance(self, ref: TarRef) -> TarredUtterance:
         """Read one line again; see `LineReader.utterance`."""
         line = self.lines.utterance(ref.line)
-        path = f"{self.shards.paths[ref.span.shard]}:{os.path.basename(line.audio_path)}"
+        path = f"{self.shards.paths[ref.span.file]}:{os.path.basename(line.audio_path)}"
         about = (line.text, line.duration, line.offset, line.speaker, line.note)
         return TarredUtterance(line.place, path, *about, span=ref.span)
 
@@ -115,7 +116,7 @@ class TarredUtterances(Utterances[TarRef]):
         lost[rows] = False
         return cls(
             paths=manifest.paths,
-            reader=TarredReader(lines, ShardBytes(paths)),
+            reader=TarredReader(lines, FileSpans(paths, "tar shard")),
             durations=manifest.durations[rows],
             dropped=manifest.without(lost, IN_NO_SHARD).dropped,
             manifest=manifest,

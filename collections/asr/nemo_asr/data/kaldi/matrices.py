@@ -1,0 +1,113 @@
+"""Kaldi's binary matrices, plain and compressed: what a header says, and the values. No lists of files in here.
+
+Layout as in kaldi/src/matrix/kaldi-matrix.cc and compressed-matrix.h. Packages that read it are no help here: kaldiio
+unpickles what a file says it should, and both it and kaldi-native-io run the commands that a list may hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_lite.errors import DataError
+
+Features: TypeAlias = "npt.NDArray[np.float32]"  # (T, D)
+
+HEADER_BYTES = 22  # of the longest header
+_MOST_BYTES = 1 << 30
+_BINARY = b"\0B"
+_COLUMN_HEADER_BYTES = 4 * 2
+# By token: bytes of a value, and of what comes before a column's values. Compressed ones have a range for all values.
+_PLAIN = {b"FM": 4, b"DM": 8}
+_COMPRESSED = {b"CM": 1, b"CM2": 2, b"CM3": 1}
+# (4, 256) how much of a column's least value, quartiles and largest value is in the value of each byte.
+_SHARES = np.stack([np.interp(np.arange(256), [0, 64, 192, 255], each) for each in np.eye(4)]).astype(np.float32)
+
+
+class Header(NamedTuple):
+    """What a matrix is.
+
+    Attributes:
+        kind: Kaldi's name: FM and DM are floats and doubles, CM, CM2 and CM3 compressed.
+        num_rows, num_columns: frames, and features of each.
+        first: byte behind the header.
+        size: bytes in all.
+        least, span: compressed ones: the smallest value, and how far the largest is from it.
+    """
+
+    kind: bytes
+    num_rows: int
+    num_columns: int
+    first: int
+    size: int
+    least: float = 0.0
+    span: float = 0.0
+
+
+def header_of(content: bytes) -> Header:
+    """The header at the start of a matrix; ``HEADER_BYTES`` of it are enough.
+
+    Raises:
+        DataError: there is no binary matrix, or one without values or of more than 1 GiB.
+    """
+    kind, blank, _ = content[2:6].partition(b" ")
+    if not content.startswith(_BINARY) or not blank or kind not in {**_PLAIN, **_COMPRESSED}:
+        remedy = "write binary matrices (copy-feats ark:IN ark,scp:OUT.ark,OUT.scp)"
+        raise DataError("there is no binary Kaldi matrix", got=repr(content[:8])[1:], remedy=remedy)
+    first, least, span = 2 + len(kind) + 1, 0.0, 0.0
+    try:
+        if kind in _PLAIN:
+            marks_and_sizes = struct.unpack_from("<bibi", content, first)
+            num_rows, num_columns = marks_and_sizes[1], marks_and_sizes[3]
+            first += 10
+        else:
+            least, span, num_rows, num_columns = struct.unpack_from("<ffii", content, first)
+            first += 16
+    except struct.error:
+        raise DataError("the matrix ends within its header", got=f"{len(content)} bytes") from None
+    size = first + num_rows * num_columns * (_PLAIN.get(kind) or _COMPRESSED[kind])
+    size += num_columns * _COLUMN_HEADER_BYTES if kind == b"CM" else 0
+    if num_rows < 1 or num_columns < 1 or size > _MOST_BYTES:
+        raise DataError("the matrix has no usable size", got=f"{num_rows} x {num_columns}", wanted="at most 1 GiB")
+    return Header(kind, num_rows, num_columns, first, size, least, span)
+
+
+def matrix_of(content: bytes) -> Features:
+    """The values of a matrix (rows, columns).
+
+    Raises:
+        DataError: see `header_of`; or the matrix ends early, or has values that are NaN or infinite.
+    """
+    header = header_of(content)
+    if len(content) < header.size:
+        raise DataError("the matrix ends early", got=f"{len(content)} bytes", wanted=f"{header.size}")
+    values = _values(header, content)
+    if not np.isfinite(values).all():
+        raise DataError("the matrix has values that are NaN or infinite")
+    return values
+
+
+def _values(header: Header, content: bytes) -> Features:
+    shape, count = (header.num_rows, header.num_columns), header.num_rows * header.num_columns
+    if header.kind in _PLAIN:
+        plain = np.frombuffer(content, f"<f{_PLAIN[header.kind]}", count, header.first)
+        return plain.reshape(shape).astype(np.float32)
+    if header.kind == b"CM":
+        return _by_percentiles(header, content)
+    steps = np.frombuffer(content, f"<u{_COMPRESSED[header.kind]}", count, header.first)
+    largest = np.float32(np.iinfo(steps.dtype).max)
+    return np.float32(header.least) + steps.reshape(shape).astype(np.float32) * (np.float32(header.span) / largest)
+
+
+def _by_percentiles(header: Header, content: bytes) -> Features:
+    """Each column has its own least value, quartiles and largest value; a byte is a place between two of them."""
+    num_rows, num_columns = header.num_rows, header.num_columns
+    marks = np.frombuffer(content, "<u2", 4 * num_columns, header.first).reshape(num_columns, 4)
+    levels = np.float32(header.least) + marks.astype(np.float32) * np.float32(header.span / 65535.0)
+    first = header.first + num_columns * _COLUMN_HEADER_BYTES
+    places = np.frombuffer(content, np.uint8, num_rows * num_columns, first).reshape(num_columns, num_rows)
+    by_place = levels @ _SHARES
+    return np.ascontiguousarray(np.take_along_axis(by_place, places.astype(np.intp), axis=1).T)
