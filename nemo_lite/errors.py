@@ -86,6 +86,10 @@ class CheckpointError(NemoLiteError, ValueError):
     """A checkpoint that is missing, damaged, or does not fit the modules."""
 
 
+class ModelNotFoundError(CheckpointError, FileNotFoundError):
+    """A model that is asked for by file or by name, and is not there."""
+
+
 class NonFiniteLossError(NemoLiteError, ValueError):
     """The loss became NaN or infinite, and the run stops in that case."""
 
@@ -186,14 +190,14 @@ def reported_to_user(program: str = "") -> Iterator[None]:
         try:
             yield
             sys.stdout.flush()
-        except OSError as error:
-            _end_if_output_fails(error, program)
-            raise
-        except NemoLiteError as error:
+        except NemoLiteError as error:  # first, because one may be an OSError too
             if not getattr(error, "is_told", False):
                 print(f"{program}: error: {error}", file=sys.stderr, flush=True)
             _tell_others(error)
             sys.exit(error.exit_code)
+        except OSError as error:
+            _end_if_output_fails(error, program)
+            raise
         except SystemExit as end:
             if isinstance(end.__cause__, NemoLiteError):
                 _tell_others(end.__cause__)

@@ -30,7 +30,7 @@ ORDERS = {
     """,
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
-        neural_types < graph, compile_options < action_state, run_options, show, neural_graph < callbacks
+        neural_types < graph, compile_options < models, action_state, run_options, show, neural_graph < callbacks
         < tracking, backend < environment < factory
     """,
     "nemo_lite.core.neural_types": "axes, elements < neural_type",
@@ -40,6 +40,7 @@ ORDERS = {
     "nemo_lite.core.neural_graph": """
         graph_inputs, living < graph_outputs < recorded_graph < configuration, summary, runner < neural_graph
     """,
+    "nemo_lite.core.models": "archive < nemo_model",
     "nemo_lite.core.callbacks": """
         base < action_callback < loggers, checkpoint < progress, schedules, wandb_loggers < evaluator
     """,
@@ -87,7 +88,10 @@ ORDERS = {
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
-    "nemo_asr.models": "frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker",
+    "nemo_asr.models": """
+        frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker < pretrained
+    """,
+    "nemo_asr.models.pretrained": "download, layouts < conv_ctc",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, verification, evaluated
@@ -131,6 +135,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.config.values",
     "nemo_lite.core",
     "nemo_lite.core.action_state",
+    "nemo_lite.core.models",
     "nemo_lite.core.neural_module",
     "nemo_lite.core.neural_types",
     "nemo_lite.core.ports",

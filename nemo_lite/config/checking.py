@@ -79,7 +79,8 @@ def build(target: Callable[..., T], section: Config, **given: Any) -> T:
         return target(**section.plain(), **given)
     except (UsageError, UnknownNameError) as error:
         text = str(error).removeprefix(f"{section.path}: ")
-        raise ConfigError(f"{section.place_to_blame()}: {section.path}: {text}") from error
+        path = f"{section.path}: " if section.path else ""  # that of a section which the file leaves out is empty
+        raise ConfigError(f"{section.place_to_blame()}: {path}{text}") from error
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:

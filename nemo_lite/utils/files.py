@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import NemoLiteError, UsageError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
 _TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]*)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}\.(?P<suffix>[a-z]+)")
@@ -149,6 +149,8 @@ def _is_running(pid: int) -> bool:
 
 
 def _explained(error: BaseException, path: Path) -> UsageError | None:
+    if isinstance(error, NemoLiteError):  # it says what is wrong; some are an OSError too
+        return None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if is_full or (isinstance(error, Exception) and _FULL_DISK.search(str(error))):
         return UsageError(

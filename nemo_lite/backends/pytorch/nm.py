@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -182,7 +183,7 @@ class TrainableNM(_TorchModule):
         """
         save_module(self, path)
 
-    def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
+    def restore_from(self, path: str | Path | BytesIO, local_rank: int = 0) -> None:
         """Read weights: what :meth:`save_to` or NeMo 0.x wrote. Where ``X.pt`` is missing, ``X.safetensors`` is read.
 
         Raises:

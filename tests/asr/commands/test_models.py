@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from toys.nemo_archives import LABELS, write_1
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
@@ -79,3 +80,21 @@ def test_a_model_that_is_there_stays(model, tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(UsageError, match=r"model: there is a model already; give another folder$"):
         main(["convert", str(tmp_path / "model"), str(tmp_path / "model")])
+
+
+def test_a_file_of_nemo_is_shown_and_becomes_a_model_folder(tmp_path, capsys):
+    write_1(tmp_path / "Small.nemo")
+    main(["show", str(tmp_path / "Small.nemo")])
+    assert "weights      JasperEncoder: " in capsys.readouterr().out
+    main(["convert", str(tmp_path / "Small.nemo"), str(tmp_path / "folder"), "--licence", "as NVIDIA says"])
+    assert f"{tmp_path / 'folder'}: Small, step 0" in capsys.readouterr().out
+    card = nemo_asr.load_model(tmp_path / "folder").card
+    assert (card.licence, card.labels) == ("as NVIDIA says", LABELS)
+
+
+def test_a_file_that_is_no_archive_is_refused_in_one_line(tmp_path):
+    (tmp_path / "m.nemo").write_bytes(b"nothing")
+    with pytest.raises(
+        CheckpointError, match=r"m\.nemo: this is no \.nemo archive, or a damaged one: got .*wanted a tar"
+    ):
+        main(["convert", str(tmp_path / "m.nemo"), str(tmp_path / "folder")])

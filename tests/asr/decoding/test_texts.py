@@ -77,3 +77,8 @@ def test_a_beam_search_adds_up_alignments_that_greedy_decoding_does_not_see():
     log_probs = torch.tensor([[frame, frame]]).log()
     texts = [post_process_predictions([each(log_probs)], LABELS) for each in (GreedyCTCDecoder(), PrefixBeamSearch())]
     assert texts == [[""], ["a"]]  # 0.36 for no label; 0.16 + 0.24 + 0.24 for one
+
+
+def test_pieces_of_words_are_written_with_spaces_between_words():
+    labels = ["\u2581th", "e", "\u2581cat"]
+    assert post_process_predictions([torch.tensor([[0, 0, 3, 1, 2, 3]])], labels) == ["the cat"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.text.labels import case_of, main_metric, parser_of
+from nemo_asr.text.labels import case_of, is_piece, main_metric, parser_of, spelled
 
 ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]
 GERMAN = [*" abcdefghijklmnopqrstuvwxyzäöüß"]
@@ -65,3 +65,8 @@ def test_the_case_is_that_of_the_labels_letters(labels, case):
 )
 def test_characters_count_where_texts_have_no_words(labels, metric):
     assert main_metric(labels) == metric
+
+
+def test_pieces_are_known_by_their_mark_and_write_the_space_before_a_word():
+    assert [is_piece(label) for label in ("\u2581the", "ing", "\u2581")] == [True, False, True]
+    assert spelled("\u2581the") == " the"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from toys.nemo_archives import LABELS, weights_of, write_0, write_1
 from toys.tone_corpus import CONFIG, record
 
 import nemo_asr
@@ -176,3 +177,40 @@ def test_a_run_does_not_go_on_with_other_labels(model, recipe_of, tmp_path):
         nemo_asr.check_goes_on(tmp_path, recipe_of(('"b", "c"', '"c", "b"')))
     assert "the labels are not the model's: got 'c' as label 2, wanted 'b' as in " in str(caught.value)
     assert "give the configuration that the run began with, or another --exp_name" in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [write_0, write_1])
+def test_a_file_of_nemo_transcribes_and_becomes_a_model_folder(tmp_path, write):
+    modules = write(tmp_path / "Small.nemo")
+    model = nemo_asr.load_model(tmp_path / "Small.nemo")
+    assert (model.card.name, model.card.labels, model.card.sample_rate) == ("Small", LABELS, 8000)
+    stored = {f"{part}.{name}": value for part, each in modules.items() for name, value in each.state_dict().items()}
+    assert all(torch.equal(value, stored[name]) for name, value in weights_of(model.modules).items())
+    noise = np.random.default_rng(0).standard_normal(8000).astype(np.float32)
+    (found,) = model.transcribe([noise], 8000)
+    assert found.text
+    model.save(tmp_path / "folder")
+    assert nemo_asr.load_model(tmp_path / "folder").transcribe([noise], 8000) == [found]
+
+
+def test_a_citrinet_transcribes_with_its_pieces_and_takes_no_texts(tmp_path):
+    write_1(tmp_path / "Citrinet.nemo", ["<unk>", "\u2581th", "e", "\u2581", "\u2581cat"], citrinet=True)
+    model = nemo_asr.load_model(tmp_path / "Citrinet.nemo")
+    assert model.card.frame_seconds == 0.04
+    (found,) = model.transcribe([np.random.default_rng(0).standard_normal(16000).astype(np.float32)], 8000)
+    assert found.text
+    assert "\u2581" not in found.text
+    (tmp_path / "train.json").write_text('{"audio_filepath": "a.wav", "duration": 1.0, "text": "the cat"}\n')
+    message = (
+        r":1:1: labels: these labels are pieces of words, and texts cannot be cut into pieces here: got .*--init_from"
+    )
+    with pytest.raises(ConfigError, match=message):
+        model.recipe.data_layer(str(tmp_path / "train.json"), training=True, batch_size=1)
+
+
+def test_a_file_of_nemo_whose_weights_are_of_other_sizes_is_refused(tmp_path):
+    write_0(tmp_path / "m.nemo")
+    with pytest.raises(CheckpointError, match=r"m\.nemo, JasperEncoder: does not fit JasperEncoder: .*different:"):
+        nemo_asr.load_model(
+            tmp_path / "m.nemo", overrides=["init_params.encoder_params.init_params.jasper.0.kernel=[7]"]
+        )

@@ -53,3 +53,14 @@ def test_no_word_ends_behind_the_recording():
 @pytest.mark.parametrize("path", [[], [BLANK] * 4])
 def test_silence_has_no_words(path):
     assert made(path, duration=0.4) == Transcript("", (), 0.4, "a.wav")
+
+
+def test_pieces_of_words_are_joined_where_a_word_goes_on():
+    labels = ["\u2581th", "e", "\u2581", "\u2581cat", "s"]
+    found = made([5, 0, 0, 5, 1, 3, 4, 5, 2, 1, 5], labels=labels)
+    assert found.text == "the cats e"
+    assert [(word.text, word.start, word.end) for word in found.words] == [
+        ("the", 0.1, 0.5),
+        ("cats", 0.5, 0.7),
+        ("e", 0.9, 1.0),
+    ]

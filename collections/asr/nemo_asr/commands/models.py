@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
     commands = parser.add_subparsers(metavar="show | convert", required=True)
-    where = "a run's folder, a model folder or a folder of checkpoints"
+    where = "a run's folder, a model folder, a folder of checkpoints or a .nemo file of NeMo"
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where)
     show.add_argument("--json", action="store_true", help="print model.json as it is")

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nemo_asr.text.labels import is_piece, spelled
 from nemo_lite.errors import UsageError
 
 
@@ -103,4 +104,5 @@ def _write(ids: Sequence[int], labels: Sequence[str]) -> str:
             wanted=f"0 to {len(labels) - 1} for labels, {len(labels)} for the blank",
             remedy="the model was made for other labels",
         )
-    return "".join([labels[i] for i in ids])
+    text = "".join([labels[i] for i in ids])
+    return spelled(text).strip() if is_piece(text) else text

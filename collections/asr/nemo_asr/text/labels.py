@@ -12,6 +12,20 @@ METRICS = ("wer", "cer")
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
+# What SentencePiece puts before a piece with which a word begins.
+WORD_MARK = "\u2581"
+
+
+def is_piece(label: str) -> bool:
+    """Whether a label is a piece of a word with SentencePiece's mark, as Citrinet's are."""
+    return WORD_MARK in label
+
+
+def spelled(label: str) -> str:
+    """What a label writes: a piece with which a word begins writes the space before it."""
+    return label.replace(WORD_MARK, " ")
+
+
 def is_mark(character: str) -> bool:
     """Whether it belongs to the character before it: an accent, a vowel sign."""
     return unicodedata.category(character).startswith("M")

@@ -12,8 +12,8 @@ from typing import Any
 
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
-from nemo_asr.text.labels import case_of, is_mark, is_one_letter, parser_of
-from nemo_lite.errors import ConfigError, DataError
+from nemo_asr.text.labels import case_of, is_mark, is_one_letter, is_piece, parser_of
+from nemo_lite.errors import ConfigError, DataError, UsageError
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
@@ -61,6 +61,20 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
     return tuple(first_seen)
 
 
+def _refuse_pieces(labels: Sequence[str]) -> None:
+    """Raise UsageError for labels that are pieces of words: which of several ways to cut a text is right, they do not
+    say."""
+    piece = next((label for label in labels if is_piece(label)), None)
+    if piece is not None:
+        raise UsageError(
+            "these labels are pieces of words, and texts cannot be cut into pieces here",
+            place="labels",
+            got=repr(piece),
+            wanted="characters",
+            remedy="such a model transcribes; to train or to score one, begin one of characters with it (--init_from)",
+        )
+
+
 class CharParser:
     """Turns a transcript into label ids, counting what the vocabulary cannot write.
 
@@ -94,6 +108,7 @@ class CharParser:
         do_lowercase: bool | None = True,
     ) -> None:
         self.labels = vocabulary(labels)
+        _refuse_pieces(self.labels)
         self.unknown: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize

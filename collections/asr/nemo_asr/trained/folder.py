@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 from torch import Tensor
 
+from nemo_asr.models.pretrained.layouts import read_nemo
 from nemo_asr.trained.card import CARD, METRICS, ModelCard, StoredFile, card_from_json, card_to_json, read_card
 from nemo_lite.backends.pytorch.checkpoint import (
     CheckpointFolder,
@@ -22,6 +23,8 @@ from nemo_lite.backends.pytorch.checkpoint import (
     read_checkpoint,
     read_tensors,
 )
+from nemo_lite.config import Config
+from nemo_lite.config.values import Source
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.files import make_writable_folder, write_atomically
@@ -30,6 +33,7 @@ from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_na
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml)")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
+NEMO = ".nemo"
 
 
 class StoredModel(NamedTuple):
@@ -49,7 +53,7 @@ class StoredModel(NamedTuple):
 
 
 def find_model(path: str | Path) -> Path:
-    """The model folder or the folder of checkpoints that a path stands for.
+    """The model folder, the folder of checkpoints or the ``.nemo`` file that a path stands for.
 
     A run's folder stands for its model, and where it has none yet, for its checkpoints.
 
@@ -57,6 +61,8 @@ def find_model(path: str | Path) -> Path:
         CheckpointError: there is neither.
     """
     path = Path(path).expanduser()
+    if path.is_file() and path.suffix == NEMO:
+        return path
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
             return folder
@@ -68,17 +74,21 @@ def find_model(path: str | Path) -> Path:
         raise CheckpointError(problem, place=str(path), remedy=remedy)
     problem = "there is no model in this folder" if path.is_dir() else "this is no folder"
     got = "" if path.is_dir() else "a file" if path.exists() else "nothing"
-    wanted = "a run's folder, a model folder or a folder of checkpoints"
+    wanted = "a run's folder, a model folder, a folder of checkpoints or a .nemo file"
     raise CheckpointError(problem, place=str(path), got=got, wanted=wanted)
 
 
 def read_model(path: str | Path) -> StoredModel:
-    """Read a model folder, or the newest checkpoint of a folder, whatever :func:`find_model` finds.
+    """Read a model folder, the newest checkpoint of a folder, or a ``.nemo`` file, whatever :func:`find_model` finds.
 
     Raises:
         CheckpointError: there is none, or a file of it is missing or not the one that was written.
     """
     folder = find_model(path)
+    if folder.is_file():
+        stored = read_nemo(folder)
+        config = Config(stored.config, Source(stored.place)).as_yaml()
+        return StoredModel(stored.place, ModelCard(), config, stored.weights)
     return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.text.labels import spelled
+
 Path: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Scores: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
@@ -106,14 +108,15 @@ def transcript_of(
         source: where it came from.
         offset: seconds into the source where it begins.
     """
-    has_spaces = " " in labels
+    labels = [spelled(label) for label in labels]
+    has_spaces = any(label.startswith(" ") for label in labels)
     words = []
     for emissions in _words(_emissions(path, scores, labels), has_spaces):
         num_frames = sum(each.end - each.first for each in emissions)
         confidence = float(np.exp(sum(each.log_prob for each in emissions) / num_frames))
         times = (min(frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
         start, end = (round(seconds, _DIGITS) for seconds in times)
-        words.append(Word("".join(each.label for each in emissions), start, end, round(confidence, _DIGITS)))
+        words.append(Word("".join(each.label for each in emissions).strip(), start, end, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
     return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset)
 
@@ -134,7 +137,7 @@ def _words(emissions: Iterator[_Emission], has_spaces: bool) -> Iterator[list[_E
     """The emissions of each word."""
     word: list[_Emission] = []
     for each in emissions:
-        if each.label == " " or not has_spaces:
+        if each.label.startswith(" ") or not has_spaces:
             if word:
                 yield word
             word = []

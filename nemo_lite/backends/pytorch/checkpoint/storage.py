@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -86,7 +87,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     _write(path, tensors, metadata)
 
 
-def load_module(module: nn.Module, path: str | Path) -> None:
+def load_module(module: nn.Module, path: str | Path | BytesIO) -> None:
     """Fill ``module`` from a file of :func:`save_module`, or from a state dict of NeMo 0.x.
 
     Every tensor must be there, with its shape, and nothing else; otherwise the module is left as it was. Names and
@@ -98,21 +99,26 @@ def load_module(module: nn.Module, path: str | Path) -> None:
     fill_module(module, read_fitting(module, path))
 
 
-def read_fitting(module: nn.Module, path: str | Path) -> dict[str, Tensor]:
+def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Tensor]:
     """What :func:`load_module` would put into ``module``: checked against it, which stays as it is.
 
     Raises:
         CheckpointError: as :func:`load_module`.
     """
-    return fitted(module, read_tensors(path), str(path))
+    return fitted(module, read_tensors(path), _name_of(path))
 
 
-def read_tensors(path: str | Path) -> dict[str, Tensor]:
+def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
     """The tensors of a file of :func:`save_module`, or of a state dict of NeMo 0.x, on the CPU.
+
+    Args:
+        path: the file, or the content of one that ``torch.save`` wrote; its ``name`` is used in messages.
 
     Raises:
         CheckpointError: no such file, or a damaged one.
     """
+    if isinstance(path, BytesIO):
+        return read_torch_tensors(path, _name_of(path))
     path = _found(path)
     if is_torch_file(path):
         return read_torch_tensors(path, str(path))
@@ -231,6 +237,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise damaged(str(path), error) from error
+
+
+def _name_of(source: str | Path | BytesIO) -> str:
+    return str(getattr(source, "name", "a file in memory") if isinstance(source, BytesIO) else source)
 
 
 def _found(path: str | Path) -> Path:

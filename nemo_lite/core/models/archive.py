@@ -1,0 +1,160 @@
+"""NemoArchive: a ``.nemo`` file, which is a tar file, read in memory and written. Nothing is unpacked to the disk.
+
+What its configuration and weights mean is not known here. Two layouts exist: ``module.yaml`` with ``<Class>.pt`` for
+each module (NeMo 0.11), and ``model_config.yaml`` with ``model_weights.ckpt`` for all of them (NeMo 1.x).
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from nemo_lite.errors import CheckpointError, ModelNotFoundError, did_you_mean
+from nemo_lite.utils.files import write_atomically
+
+CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"
+_FOLDER = ".nemo_tmp"  # in which NeMo 0.11 packs
+_MAX_CONFIG_BYTES = 2**20
+# Weights hardly shrink, so a file that grows more than this is made to fill the memory.
+_MOST_GROWTH, _SMALL_BYTES = 20, 64 * 2**20
+_UNREADABLE = (tarfile.TarError, OSError, EOFError, zlib.error)
+
+
+class Member(io.BytesIO):
+    """The content of one file of an archive; ``name`` is for messages."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self.name = name
+
+
+class NemoArchive:
+    """A ``.nemo`` file, its list of members checked.
+
+    Args:
+        path: the file; ``~`` is expanded.
+
+    Attributes:
+        path: the file.
+        config_name: ``module.yaml`` or ``model_config.yaml``.
+        config: the configuration's text.
+        names: the files beside the configuration, without their folder.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        CheckpointError: it is no tar file, has no configuration or two, a member outside its folder, a link, or a
+            member that would fill the memory.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            beside = [file.name for file in self.path.parent.glob("*.nemo")]
+            problem = f"no such file{did_you_mean(self.path.name, beside)}"
+            raise ModelNotFoundError(problem, place=str(self.path), wanted="a .nemo file")
+        try:
+            with tarfile.open(self.path) as tar:
+                members = tar.getmembers()
+        except _UNREADABLE as error:
+            got = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # then a line for each way to pack
+            raise self._error("this is no .nemo archive, or a damaged one", got=got, wanted="a tar file") from None
+        self._check(members)
+        config = self._config_of(members)
+        folder = PurePosixPath(config.name).parent
+        self.config_name = PurePosixPath(config.name).name
+        self._members = {
+            str(PurePosixPath(each.name).relative_to(folder)): each.name
+            for each in members
+            if each.isfile() and PurePosixPath(each.name).is_relative_to(folder)
+        }
+        text = self.read(self.config_name).getvalue()
+        try:
+            self.config = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._error(f"{self.config_name} is no text", got=str(error)) from None
+
+    @property
+    def names(self) -> list[str]:
+        """The files beside the configuration, without their folder."""
+        return [name for name in self._members if name != self.config_name]
+
+    def read(self, name: str) -> Member:
+        """One file's content.
+
+        Raises:
+            CheckpointError: there is no such file, or the archive is damaged.
+        """
+        if name not in self._members:
+            raise self._error(
+                f"it has no {name}{did_you_mean(name, self.names)}", got=", ".join(self.names) or "nothing"
+            )
+        try:
+            with tarfile.open(self.path) as tar:
+                file = tar.extractfile(self._members[name])
+                assert file is not None, "its members are files"
+                return Member(file.read(), f"{self.path}, {name}")
+        except _UNREADABLE as error:
+            raise self._error("the archive is damaged", got=str(error)) from None
+
+    def _check(self, members: list[tarfile.TarInfo]) -> None:
+        """See that nothing in it leads elsewhere or is larger than it can be."""
+        for each in members:
+            name = PurePosixPath(each.name)
+            if name.is_absolute() or ".." in name.parts:
+                raise self._error("a member lies outside its folder", got=each.name, remedy="do not use this file")
+            if not (each.isfile() or each.isdir()):
+                raise self._error("a member is no file", got=each.name, remedy="do not use this file")
+        names = [str(PurePosixPath(each.name)) for each in members if each.isfile()]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise self._error("a member is there twice", got=twice, remedy="do not use this file")
+        total = sum(each.size for each in members)
+        if total > max(_MOST_GROWTH * self.path.stat().st_size, _SMALL_BYTES):
+            raise self._error("it would fill the memory", got=f"{total >> 20} MiB", remedy="do not use this file")
+
+    def _config_of(self, members: list[tarfile.TarInfo]) -> tarfile.TarInfo:
+        found = [each for each in members if PurePosixPath(each.name).name in (CONFIG_0, CONFIG_1) and each.isfile()]
+        if len(found) != 1:
+            problem = "it has two configurations" if found else "it has no configuration"
+            got = ", ".join(each.name for each in found or members)
+            raise self._error(problem, got=got or "nothing", wanted=f"one {CONFIG_0} or {CONFIG_1}")
+        if found[0].size > _MAX_CONFIG_BYTES:
+            raise self._error("its configuration is too large", got=f"{found[0].size} bytes", wanted="at most 1 MiB")
+        folder = PurePosixPath(found[0].name).parent
+        outside = [each.name for each in members if not _is_within(PurePosixPath(each.name), folder)]
+        if outside:
+            wanted = f"all in {folder}, where the configuration is"
+            raise self._error("a member lies outside its folder", got=outside[0], wanted=wanted)
+        return found[0]
+
+    def _error(self, problem: str, *, got: str = "", wanted: str = "", remedy: str = "") -> CheckpointError:
+        return CheckpointError(problem, place=str(self.path), got=got, wanted=wanted, remedy=remedy)
+
+
+def write_archive(path: str | Path, files: Mapping[str, Path | bytes]) -> None:
+    """Write a ``.nemo`` file in the layout of NeMo 0.11, atomically.
+
+    Args:
+        path: the file.
+        files: content, or the file that holds it, by name.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        with tarfile.open(temporary, "w:gz") as tar:
+            for name, source in files.items():
+                info = tarfile.TarInfo(f"{_FOLDER}/{name}")
+                content = source if isinstance(source, bytes) else source.read_bytes()
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+    write_atomically(path, write)
+
+
+def _is_within(name: PurePosixPath, folder: PurePosixPath) -> bool:
+    return name.is_relative_to(folder) or folder.is_relative_to(name)
