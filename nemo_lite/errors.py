@@ -117,6 +117,14 @@ class DagError(NemoLiteError, ValueError):
     """Wires that do not form one DAG with one data layer."""
 
 
+class CountError(UsageError, IndexError):
+    """A list that has too few or too many values."""
+
+
+class MissingOptionError(UsageError, AssertionError):
+    """An argument that another one needs."""
+
+
 class GraphConnectionError(DagError, ConnectionError):
     """A graph that was given in place of a wire and is not the active one."""
 

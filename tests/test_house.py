@@ -35,6 +35,7 @@ TESTED_WITH = {
     "nemo_lite/backends/pytorch/export/wires.py": "tests/backends/export/test_onnx_files.py",
     "nemo_lite/backends/pytorch/optim": "tests/backends/optim/test_optimizers.py",
     "nemo_lite/config": "tests/config/test_config.py",
+    "nemo_lite/backends/pytorch/common": "tests/backends/common/test_common.py",
     "nemo_lite/backends/pytorch/neural_graph": "tests/backends/neural_graph/test_graph_runner.py",
     "nemo_lite/core/neural_graph": "tests/core/neural_graph/test_neural_graph.py",
     "nemo_lite/core/neural_types": "tests/core/neural_types/test_neural_types.py",

@@ -48,10 +48,11 @@ ORDERS = {
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan, precision",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
-        < lowering, precision, placement, snapshot, module_wrapper, tutorials < optim < compiling < lowerings < engine
-        < precision.check, export
+        < lowering, precision, placement, snapshot, module_wrapper, tutorials, common < optim < compiling < lowerings
+        < engine < precision.check, export
         < actions, neural_graph < adapter
     """,
+    "nemo_lite.backends.pytorch.common": "losses, metrics, multi_data, other, parts, zero_data",
     "nemo_lite.backends.pytorch.neural_graph": "graph_weights < runner",
     "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < sequential, loaders",
     "nemo_lite.backends.pytorch.distributed": """
@@ -128,6 +129,7 @@ LATE_IMPORTS = {
 MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite",
     "nemo_lite.backends.pytorch.checkpoint",
+    "nemo_lite.backends.pytorch.common",
     "nemo_lite.backends.pytorch.data",
     "nemo_lite.backends.pytorch.export",
     "nemo_lite.backends.pytorch.nm",

@@ -52,6 +52,11 @@ PUBLIC = {
     "nemo_lite.utils": """
         ExpManager LogMode NemoArgParser argparse decorators exp_logging helpers logging lr_policies misc
     """,
+    "nemo_lite.backends.pytorch.common": """
+        BCEWithLogitsLossNM CrossEntropyLossNM DataCombination LossAggregatorNM MSELoss MultiDataLayer MultiDataset
+        MultiLayerPerceptron SequenceEmbedding SequenceLoss ZerosDataLayer ZerosLikeNM char_lm_metrics
+        neuralType2TensorShape
+    """,
     "nemo_lite.backends.pytorch": """
         DataLayerNM LossNM NonTrainableNM PtActions PyTorchAdapter TrainableNM TrainableNeuralModuleWrapper
         WeightShareTransform tutorials

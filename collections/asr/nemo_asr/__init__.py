@@ -22,7 +22,6 @@ from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification
 from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC
 from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
-from nemo_asr.models.losses import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
 from nemo_asr.recipe.feasibility import leave_out_infeasible as leave_out_infeasible
@@ -48,5 +47,6 @@ from nemo_asr.trained.folder import read_model as read_model
 from nemo_asr.trained.model import TrainedModel as TrainedModel
 from nemo_asr.trained.model import check_goes_on as check_goes_on
 from nemo_asr.trained.model import load_model as load_model
+from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan

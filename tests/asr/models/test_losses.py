@@ -1,4 +1,4 @@
-"""CTC and cross-entropy losses, and the frames that CTC needs."""
+"""The CTC loss, and the frames that it needs."""
 
 import itertools
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_asr.models.losses import CrossEntropyLossNM, CTCLossNM
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_asr.models.losses import CTCLossNM
 
 
 def batch(num_frames=8, num_classes=4):
@@ -88,36 +87,3 @@ def test_ctc_needs_a_frame_for_each_label_and_a_blank_between_repeats(target, fr
 
 def test_ctc_ports_name_the_classes_with_the_blank():
     assert str(CTCLossNM(num_classes=28).input_ports["log_probs"]) == "B T D=29 Logprobs"
-
-
-def test_cross_entropy_counts_masked_positions_only():
-    logits, labels = torch.randn(2, 3, 5), torch.tensor([[0, 1, 2], [3, 4, 0]])
-    loss = CrossEntropyLossNM(logits_ndim=3)
-    torch.testing.assert_close(
-        loss(logits=logits, labels=labels), F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    )
-    mask = torch.tensor([[1, 0, 0], [1, 1, 0]])
-    wanted = F.cross_entropy(logits[mask.bool()], labels[mask.bool()])
-    for given in (mask, mask.bool(), mask.float()):
-        torch.testing.assert_close(loss(logits=logits, labels=labels, loss_mask=given), wanted)
-
-
-def test_cross_entropy_of_nothing_is_zero_with_a_gradient():
-    logits = torch.randn(2, 5, requires_grad=True)
-    loss = CrossEntropyLossNM()(logits=logits, labels=torch.tensor([1, 2]), loss_mask=torch.zeros(2))
-    loss.backward()
-    assert loss == 0
-    assert logits.grad.eq(0).all()
-
-
-def test_cross_entropy_weighs_classes():
-    logits, labels, weight = torch.randn(4, 3), torch.tensor([0, 1, 2, 2]), [1, 2, 4]
-    wanted = F.cross_entropy(logits, labels, weight=torch.tensor(weight).float(), reduction="sum")
-    torch.testing.assert_close(CrossEntropyLossNM(weight=weight, reduction="sum")(logits=logits, labels=labels), wanted)
-
-
-def test_cross_entropy_refuses_unknown_reductions_and_flat_logits():
-    with pytest.raises(UnknownNameError, match='reduction "avg" is not known; known: mean, none, sum'):
-        CrossEntropyLossNM(reduction="avg")
-    with pytest.raises(UsageError, match="got logits_ndim=1, wanted 2 or more"):
-        CrossEntropyLossNM(logits_ndim=1)
