@@ -75,12 +75,13 @@ ORDERS = {
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
         arguments, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models < argparse
-        < decoding < scoring < data < recipe, tracking < known_modules, corpora, transcription < trained < commands
+        < decoding < scoring < data < recipe, tracking, parts < known_modules, corpora, transcription < trained
+        < commands
     """,
     "nemo_asr.commands": "*",
-    "nemo_asr.audio": "headers < reading < time_stretch < perturbation < augmentor",
+    "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation < augmentor < featurizer",
     "nemo_asr.data": """
-        utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight
+        utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight, iteration
         < file_durations, speech_data_layer < labelled, tarred, kaldi, * < check
     """,
     "nemo_asr.data.labelled": "classes < speech_label",
@@ -93,6 +94,7 @@ ORDERS = {
         frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker < pretrained
     """,
     "nemo_asr.models.pretrained": "download, layouts < conv_ctc",
+    "nemo_asr.parts": "manifest < collections, parsers < *",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
     "nemo_asr.scoring": """
         error_counts, classification, verification, evaluated

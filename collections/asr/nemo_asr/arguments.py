@@ -27,6 +27,11 @@ def seed_from(rng: NumbersRng) -> int:
     return int(rng.integers(2**31) if isinstance(rng, np.random.Generator) else rng.randint(2**31))
 
 
+def generator_from(rng: NumbersRng | None) -> np.random.Generator | None:
+    """NumPy's generator: the given one, or one whose seed another draws."""
+    return rng if rng is None or isinstance(rng, np.random.Generator) else np.random.default_rng(seed_from(rng))
+
+
 def check_least(place: str = "", **limits: tuple[float, float]) -> None:
     """Refuse numbers below their least; each is given as ``name=(value, least)``.
 

@@ -21,7 +21,7 @@ def tone(seconds=1.0, hz=440.0, level=0.5):
 def test_the_augmentor_applies_each_perturbation_with_its_probability():
     augmentor = AudioAugmentor([(0.25, GainPerturbation(6, 6))])
     rng = generator()
-    changed = sum(not np.array_equal(augmentor.perturb(tone(0.01), RATE, rng), tone(0.01)) for _ in range(1000))
+    changed = sum(not np.array_equal(augmentor.perturbed(tone(0.01), RATE, rng), tone(0.01)) for _ in range(1000))
     assert 200 < changed < 300
 
 
@@ -31,7 +31,7 @@ def test_the_augmentor_reads_a_mapping_and_the_list_of_nemo():
         {"aug_type": name, "prob": section["prob"], "cfg": {k: v for k, v in section.items() if k != "prob"}}
         for name, section in mapping.items()
     ]
-    one, two = (AudioAugmentor.from_config(c).perturb(tone(), RATE, generator()) for c in (mapping, listed))
+    one, two = (AudioAugmentor.from_config(c).perturbed(tone(), RATE, generator()) for c in (mapping, listed))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, tone())
     assert mapping["shift"]["prob"] == 1.0
@@ -71,11 +71,11 @@ def test_a_configuration_that_cannot_be_used_says_why(config, error, message):
 
 def test_registered_perturbations_can_be_named_once(monkeypatch):
     class Silence(Perturbation):
-        def perturb(self, samples, sample_rate, rng):
+        def perturbed(self, samples, sample_rate, rng):
             return np.zeros_like(samples)
 
     monkeypatch.setattr("nemo_asr.audio.augmentor.perturbation_types", dict(perturbation_types))
     register_perturbation("silence", Silence)
-    assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturb(tone(), RATE, generator()).any()
+    assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
     with pytest.raises(UsageError, match=r'perturbation "silence" exists'):
         register_perturbation("silence", Silence)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_asr.models.speaker import JasperDecoderForSpkrClass
+from nemo_asr.models.speaker import JasperDecoderForSpkrClass, pooled
 from nemo_lite.core.neural_types import LengthsType, NeuralType
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -32,15 +32,15 @@ def test_the_pooled_vectors_are_those_of_their_formulas():
     x = torch.randn(2, 4, 9)
     statistics = torch.cat([x.mean(2), x.std(2)], dim=1)
     products = (x @ x.transpose(1, 2)).flatten(1) / 9
-    torch.testing.assert_close(decoder_of("xvector")._pooled(x, None), statistics)
-    torch.testing.assert_close(decoder_of("gram")._pooled(x, None), products)
-    torch.testing.assert_close(decoder_of("superVector")._pooled(x, None), torch.cat([statistics, products], dim=1))
+    torch.testing.assert_close(pooled(x, None, "xvector"), statistics)
+    torch.testing.assert_close(pooled(x, None, "gram"), products)
+    torch.testing.assert_close(pooled(x, None, "superVector"), torch.cat([statistics, products], dim=1))
 
 
 def test_the_embedding_is_what_the_first_layer_gives_before_its_relu():
     decoder, x = decoder_of().eval(), torch.randn(2, 4, 9)
     _, embs = decoder(encoder_output=x)
-    torch.testing.assert_close(embs, decoder.mid1[1](decoder.mid1[0](decoder._pooled(x, None))))
+    torch.testing.assert_close(embs, decoder.mid1[1](decoder.mid1[0](pooled(x, None, "xvector"))))
     assert (embs < 0).any()
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nemo_asr.arguments import look_up
+from nemo_asr.arguments import NumbersRng, generator_from, look_up
 from nemo_asr.audio import perturbation
 from nemo_asr.audio.perturbation import Perturbation
 from nemo_asr.audio.reading import Samples
+from nemo_asr.audio.segment import AudioSegment
 from nemo_lite.errors import UsageError, did_you_mean
 
 perturbation_types: dict[str, type[Perturbation]] = {
@@ -43,23 +44,33 @@ class AudioAugmentor:
 
     Args:
         perturbations: (probability, perturbation) pairs.
+        rng: generator of the draws of :meth:`perturb`, Python's or NumPy's; by default one of its own.
 
     Raises:
         UsageError: a probability outside 0 to 1.
     """
 
-    def __init__(self, perturbations: Sequence[tuple[float, Perturbation]] | None = None) -> None:
+    def __init__(
+        self, perturbations: Sequence[tuple[float, Perturbation]] | None = None, rng: NumbersRng | None = None
+    ) -> None:
+        self._rng = generator_from(rng) or np.random.default_rng()
         self._pipeline = list(perturbations or [])
         for probability, one in self._pipeline:
             if not 0.0 <= probability <= 1.0:
                 place = type(one).__name__
                 raise UsageError("prob is no probability", place=place, got=str(probability), wanted="0 to 1")
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturb(self, segment: AudioSegment) -> None:
+        """Change a segment in place."""
+        for probability, one in self._pipeline:
+            if self._rng.random() < probability:
+                one.perturb(segment)
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         """Perturbed samples (T',) float32; the given (T,) stay as they are. All draws come from ``rng``."""
         for probability, one in self._pipeline:
             if rng.random() < probability:
-                samples = one.perturb(samples, sample_rate, rng)
+                samples = one.perturbed(samples, sample_rate, rng)
         return samples
 
     def max_augmentation_length(self, length: float) -> float:

@@ -1,7 +1,7 @@
 """Perturbations of waveforms: speed, time stretching, level, shift, noise, room. Which of them act: `augmentor`.
 
 Each takes (samples, sample rate, generator) and gives new samples. All draws come from the caller's generator, so they
-do not depend on worker processes.
+do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` in place, with a generator of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import soxr
 
-from nemo_asr.arguments import look_up
+from nemo_asr.arguments import NumbersRng, generator_from, look_up
 from nemo_asr.audio.reading import Samples, read_audio
+from nemo_asr.audio.segment import AudioSegment
 from nemo_asr.audio.time_stretch import time_stretched
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.utils.files import path_in_list
@@ -25,11 +26,33 @@ _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy":
 
 
 class Perturbation:
-    """Base: subclasses implement :meth:`perturb`, and :meth:`max_augmentation_length` if they lengthen audio."""
+    """Base: subclasses implement :meth:`perturbed`, or as in NeMo :meth:`perturb`.
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    Those that lengthen audio also implement :meth:`max_augmentation_length`.
+
+    Args:
+        rng: generator of the draws of :meth:`perturb`, Python's or NumPy's; by default one of its own. A data layer
+            draws from its own generators.
+    """
+
+    _rng: np.random.Generator | None = None
+
+    def __init__(self, rng: NumbersRng | None = None) -> None:
+        self._rng = generator_from(rng)
+
+    def perturb(self, data: AudioSegment) -> None:
+        """Change a segment in place."""
+        if self._rng is None:
+            self._rng = np.random.default_rng()
+        data._samples = self.perturbed(data._samples, data.sample_rate, self._rng)
+
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         """New samples (T',) float32 from samples (T,), full scale 1, which stay as they are."""
-        raise NotImplementedError(f"{type(self).__name__} has no perturb")
+        if type(self).perturb is Perturbation.perturb:
+            raise NotImplementedError(f"{type(self).__name__} has neither perturbed nor perturb")
+        segment = AudioSegment(samples, sample_rate)
+        self.perturb(segment)
+        return np.asarray(segment._samples, np.float32)
 
     def max_augmentation_length(self, length: float) -> float:
         """The longest that audio of this length can become, in the same unit."""
@@ -39,7 +62,8 @@ class Perturbation:
 class _RatePerturbation(Perturbation):
     """Base of those that draw a rate: one of ``num_rates`` evenly spaced ones, or any if that is 0 or negative."""
 
-    def __init__(self, place: str, least: float, most: float, num_rates: int) -> None:
+    def __init__(self, place: str, least: float, most: float, num_rates: int, rng: NumbersRng | None) -> None:
+        super().__init__(rng)
         if not 0 < least <= most:
             got, wanted = f"min_speed_rate {least} and max_speed_rate {most}", "0 < min_speed_rate <= max_speed_rate"
             raise UsageError("the speed rates are not usable", place=place, got=got, wanted=wanted)
@@ -78,11 +102,12 @@ class SpeedPerturbation(_RatePerturbation):
         min_speed_rate: float = 0.9,
         max_speed_rate: float = 1.1,
         num_rates: int = 5,
+        rng: NumbersRng | None = None,
     ) -> None:
-        super().__init__("speed", min_speed_rate, max_speed_rate, num_rates)
+        super().__init__("speed", min_speed_rate, max_speed_rate, num_rates, rng)
         self._sample_rate, self._quality = sr, look_up("resample_type", resample_type, _SOXR_QUALITY, "speed")
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         if sample_rate != self._sample_rate:
             problem = "the audio has another sample rate"
             raise UsageError(problem, place="speed.sr", got=str(sample_rate), wanted=str(self._sample_rate))
@@ -107,14 +132,19 @@ class TimeStretchPerturbation(_RatePerturbation):
     """
 
     def __init__(
-        self, min_speed_rate: float = 0.9, max_speed_rate: float = 1.1, num_rates: int = 5, n_fft: int = 512
+        self,
+        min_speed_rate: float = 0.9,
+        max_speed_rate: float = 1.1,
+        num_rates: int = 5,
+        n_fft: int = 512,
+        rng: NumbersRng | None = None,
     ) -> None:
         if n_fft < 4 or n_fft % 4:
             raise UsageError("n_fft must be a multiple of 4", place="time_stretch", got=str(n_fft))
-        super().__init__("time_stretch", min_speed_rate, max_speed_rate, num_rates)
+        super().__init__("time_stretch", min_speed_rate, max_speed_rate, num_rates, rng)
         self._n_fft = n_fft
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         rate = self._draw(rng)
         return samples if rate == 1.0 else time_stretched(samples, rate, self._n_fft)
 
@@ -127,10 +157,13 @@ class GainPerturbation(Perturbation):
         max_gain_dbfs: highest gain in dB.
     """
 
-    def __init__(self, min_gain_dbfs: float = -10.0, max_gain_dbfs: float = 10.0) -> None:
+    def __init__(
+        self, min_gain_dbfs: float = -10.0, max_gain_dbfs: float = 10.0, rng: NumbersRng | None = None
+    ) -> None:
+        super().__init__(rng)
         self._limits = _ordered("gain", min_gain_dbfs=min_gain_dbfs, max_gain_dbfs=max_gain_dbfs)
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         return samples * np.float32(_amplitude(rng.uniform(*self._limits)))
 
 
@@ -142,10 +175,11 @@ class ShiftPerturbation(Perturbation):
         max_shift_ms: greatest shift in milliseconds.
     """
 
-    def __init__(self, min_shift_ms: float = -5.0, max_shift_ms: float = 5.0) -> None:
+    def __init__(self, min_shift_ms: float = -5.0, max_shift_ms: float = 5.0, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
         self._limits = _ordered("shift", min_shift_ms=min_shift_ms, max_shift_ms=max_shift_ms)
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         earlier = round(rng.uniform(*self._limits) * sample_rate / 1000)
         if abs(earlier) >= len(samples):
             return samples
@@ -165,10 +199,11 @@ class WhiteNoisePerturbation(Perturbation):
         max_level: highest level in dB of full scale.
     """
 
-    def __init__(self, min_level: float = -90, max_level: float = -46) -> None:
+    def __init__(self, min_level: float = -90, max_level: float = -46, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
         self._limits = _ordered("white_noise", min_level=min_level, max_level=max_level)
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         level = np.float32(_amplitude(rng.uniform(*self._limits)))
         return samples + level * rng.standard_normal(len(samples), dtype=np.float32)
 
@@ -190,12 +225,18 @@ class NoisePerturbation(Perturbation):
     """
 
     def __init__(
-        self, manifest_path: str, min_snr_db: float = 40.0, max_snr_db: float = 50.0, max_gain_db: float = 300.0
+        self,
+        manifest_path: str,
+        min_snr_db: float = 40.0,
+        max_snr_db: float = 50.0,
+        max_gain_db: float = 300.0,
+        rng: NumbersRng | None = None,
     ) -> None:
+        super().__init__(rng)
         self._limits = _ordered("noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
         self._max_gain_db, self._recordings = max_gain_db, _read_recordings(manifest_path)
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         snr_db, seconds = rng.uniform(*self._limits), len(samples) / sample_rate
         recording = self._recordings[rng.integers(len(self._recordings))]
         first = rng.uniform(0.0, max(0.0, recording.duration - seconds))
@@ -222,10 +263,11 @@ class ImpulsePerturbation(Perturbation):
         DataError: a manifest or a recording that cannot be read.
     """
 
-    def __init__(self, manifest_path: str) -> None:
+    def __init__(self, manifest_path: str, rng: NumbersRng | None = None) -> None:
+        super().__init__(rng)
         self._recordings = _read_recordings(manifest_path)
 
-    def perturb(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
+    def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         recording = self._recordings[rng.integers(len(self._recordings))]
         response = recording.read(sample_rate, 0.0, recording.duration)
         n_fft = 1 << (len(samples) + len(response) - 1).bit_length()

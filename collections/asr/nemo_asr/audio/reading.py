@@ -33,6 +33,7 @@ SUBTYPES = frozenset(
 
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01
+_ROUNDING_SECONDS = 0.01
 MAX_SECONDS = 3600.0
 _RATES = (1000, 768000)
 _BLOCK_FRAMES = 1 << 16
@@ -85,8 +86,8 @@ def read_audio(
     Args:
         source: path or content of an audio file. Any rate; channels are averaged.
         sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
-        offset: seconds where to start. None: at the beginning, and a file that is as long as ``duration`` within the
-            tolerance is read as a whole.
+        offset: seconds where to start. None: at the beginning, and where ``duration`` is that of the file, but for
+            rounding (10 ms; ``strict``: the tolerance), it is read as a whole.
         duration: seconds to read; where the file has less, at most an hour. None: to the end, at most an hour.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
@@ -104,7 +105,8 @@ def read_audio(
         excess = 0.0
         if duration is not None:
             excess = _excess(file, path, offset, duration, strict, place)
-        if offset is None and duration is not None and excess <= 0:
+        longer = duration is not None and file.frames / file.samplerate - duration > _ROUNDING_SECONDS
+        if offset is None and duration is not None and (strict or not longer):
             first, count = 0, file.frames
         else:
             first, count = _part(file, path, offset, duration, place)

@@ -10,6 +10,7 @@ from typing import Any
 from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.file_durations import with_file_durations
+from nemo_asr.data.iteration import ItemTensors
 from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import check_limits
@@ -119,6 +120,11 @@ class AudioToTextDataLayer(SpeechDataLayer):
             pin_memory=pin_memory,
             name=name,
         )
+
+    @property
+    def _dataset(self) -> ItemTensors:
+        """Items by position, for scripts of NeMo that read them."""
+        return ItemTensors(self.utterances, self._new_dataset())
 
     @property
     def manifest(self) -> Manifest:

@@ -80,7 +80,7 @@ class SpeechDataset(ItemDataset[R, Item]):
         samples = self._samples(utterance, counts)
         if self.augmentor is not None and request.training:
             rng = np.random.default_rng([self.seed, request.epoch, position])
-            samples = self.augmentor.perturb(samples, self.reading.sample_rate, rng)
+            samples = self.augmentor.perturbed(samples, self.reading.sample_rate, rng)
         return samples, ids
 
     def collate(self, items: Sequence[Item]) -> tuple[Tensor, ...]:

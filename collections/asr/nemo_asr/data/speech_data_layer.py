@@ -13,8 +13,10 @@ import numpy.typing as npt
 
 from nemo_asr.arguments import check_least, source_argument
 from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.audio.featurizer import WaveformFeaturizer
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
+from nemo_asr.data.iteration import BatchLists
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.utterances import Utterance, Utterances
 from nemo_asr.text.parser import CharParser, shown_symbols
@@ -118,6 +120,8 @@ class SpeechDataLayer(SpeechPorts):
         self._augmentor = AudioAugmentor.from_config(augmentor) if isinstance(augmentor, Mapping) else augmentor
         self._max_corrupt = max_corrupt
         self._accounts: dict[bool, UnusableItems] = {}
+        self._batch_lists: BatchLists | None = None
+        self._featurizer = WaveformFeaturizer(reading.sample_rate, reading.int_values, self._augmentor)
         parser = make_parser()
         self.utterances = utterances
         self._textless, self._all_seen = preflight.unwritable(utterances, parser, files_too=reading.load_audio)
@@ -133,6 +137,22 @@ class SpeechDataLayer(SpeechPorts):
 
     def __len__(self) -> int:
         return len(self.utterances)
+
+    @property
+    def data_iterator(self) -> BatchLists:
+        """Batches for scripts that read them by themselves: lists of tensors in port order, another epoch each time.
+
+        In order with ``shuffle=False`` and where some texts are missing, for these are kept here.
+        """
+        if self._batch_lists is None:
+            training = self._batching.shuffle and not self._textless.any()
+            self._batch_lists = BatchLists(self.loader(training=training, shard=Shard()))
+        return self._batch_lists
+
+    @property
+    def _dataloader(self) -> BatchLists:
+        """NeMo's name of it."""
+        return self.data_iterator
 
     @property
     def durations(self) -> npt.NDArray[np.float32]:
@@ -165,6 +185,7 @@ class SpeechDataLayer(SpeechPorts):
         refused[list(rows)] = True
         self.utterances = self.utterances.without(refused, reason)
         self._textless = self._textless[~refused]
+        self._batch_lists = None
         self._accounts.clear()  # they know utterances by their positions
 
     def leave_out_textless(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +133,21 @@ class AudioPreprocessor(NonTrainableNM):
         spectrogram = (batch, self.num_features * self.frame_splicing, frames)
         return {"processed_signal": spectrogram, "processed_length": (batch,)}
 
+    @property
+    def featurizer(self) -> Featurizer:
+        """NeMo's inner part, as scripts call it and set its ``dither`` and ``pad_to``: this module itself."""
+        return Featurizer(self)
+
+    def get_features(self, signal: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        """Features (B, D, T) alone."""
+        features: torch.Tensor = self(signal, length)[0]
+        return features
+
+    def get_seq_len(self, length: torch.Tensor) -> torch.Tensor:
+        """(B,) frames of so many samples, int64."""
+        num_valid = signal_processing.frame_count(length.long(), self.hop_length)
+        return signal_processing.frame_count(num_valid, self.frame_splicing)
+
     @torch.no_grad()
     def forward(self, input_signal: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (B, D, T) and the valid frames of each utterance (B,)."""
@@ -195,3 +210,20 @@ class AudioPreprocessor(NonTrainableNM):
             spliced = torch.sym_max(longest, spliced)  # type: ignore[no-untyped-call]
         multiple = FRAMES_MULTIPLE if self.pad_to == "max" else self.pad_to or 1
         return signal_processing.frame_count(spliced, multiple) * multiple * splicing
+
+
+class Featurizer:
+    """A preprocessor that gives features only when called; all its attributes are the preprocessor's."""
+
+    def __init__(self, preprocessor: AudioPreprocessor) -> None:
+        object.__setattr__(self, "_preprocessor", preprocessor)
+
+    def __call__(self, signal: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self._preprocessor.get_features(signal, length)
+        return features
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_preprocessor"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._preprocessor, name, value)

@@ -71,8 +71,8 @@ class JasperDecoderForSpkrClass(TrainableNM):
             pool_mode = "xvector"
         self._feat_in, self._num_classes, self._pool_mode = feat_in, num_classes, pool_mode
         first, second = self._emb_sizes = _two_sizes(emb_sizes)
-        pooled = {"xvector": 2 * feat_in, "gram": feat_in**2, "superVector": feat_in**2 + 2 * feat_in}[pool_mode]
-        self.mid1, self.mid2 = _layer(pooled, first), _layer(first, second)
+        width = {"xvector": 2 * feat_in, "gram": feat_in**2, "superVector": feat_in**2 + 2 * feat_in}[pool_mode]
+        self.mid1, self.mid2 = _layer(width, first), _layer(first, second)
         self.final = nn.Linear(second, num_classes)
         init_weights(self, init_mode, _PLACE)
 
@@ -97,26 +97,34 @@ class JasperDecoderForSpkrClass(TrainableNM):
     def forward(self, encoder_output: Tensor, encoded_lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, C, U) and valid frames (B,), all where they are not given -> logits (B, num_classes), embs (B, E)."""
         linear, norm, relu = self.mid1
-        embeddings: Tensor = norm(linear(self._pooled(encoder_output, encoded_lengths)))
+        embeddings: Tensor = norm(linear(pooled(encoder_output, encoded_lengths, self._pool_mode)))
         return self.final(self.mid2(relu(embeddings))), embeddings
 
-    def _pooled(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        # Sums over hundreds of frames do not fit into halves.
-        frames = x.to(torch.promote_types(x.dtype, torch.float32))
-        if lengths is None:
-            lengths = torch.full((x.shape[0],), x.shape[2], device=x.device)
-        valid = valid_frames(lengths, x.shape[2])
-        frames, counts = torch.where(valid, frames, 0.0), lengths.clamp(min=1).unsqueeze(1).to(frames.dtype)
-        pooled = []
-        if self._pool_mode != "gram":
-            mean = frames.sum(2) / counts
-            squares = torch.where(valid, frames - mean.unsqueeze(2), 0.0).square().sum(2)
-            # The gradient of a root is infinite at 0, where a channel is constant (or the utterance has one frame).
-            deviation = (squares / (counts - 1).clamp(min=1)).clamp(min=1e-10).sqrt()
-            pooled += [mean, deviation]
-        if self._pool_mode != "xvector":
-            pooled.append((frames @ frames.transpose(1, 2)).flatten(1) / counts)
-        return torch.cat(pooled, dim=1).to(x.dtype)
+
+def pooled(x: Tensor, lengths: Tensor | None, mode: str) -> Tensor:
+    """One vector of statistics over the valid frames (B,) of (B, C, U), all where they are not given.
+
+    Args:
+        x: the frames.
+        lengths: how many are valid.
+        mode: as ``pool_mode`` of `JasperDecoderForSpkrClass`.
+    """
+    # Sums over hundreds of frames do not fit into halves.
+    frames = x.to(torch.promote_types(x.dtype, torch.float32))
+    if lengths is None:
+        lengths = torch.full((x.shape[0],), x.shape[2], device=x.device)
+    valid = valid_frames(lengths, x.shape[2])
+    frames, counts = torch.where(valid, frames, 0.0), lengths.clamp(min=1).unsqueeze(1).to(frames.dtype)
+    vectors = []
+    if mode != "gram":
+        mean = frames.sum(2) / counts
+        squares = torch.where(valid, frames - mean.unsqueeze(2), 0.0).square().sum(2)
+        # The gradient of a root is infinite at 0, where a channel is constant (or the utterance has one frame).
+        deviation = (squares / (counts - 1).clamp(min=1)).clamp(min=1e-10).sqrt()
+        vectors += [mean, deviation]
+    if mode != "xvector":
+        vectors.append((frames @ frames.transpose(1, 2)).flatten(1) / counts)
+    return torch.cat(vectors, dim=1).to(x.dtype)
 
 
 class _EmbeddingNorm(nn.BatchNorm1d):
