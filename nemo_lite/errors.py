@@ -52,6 +52,10 @@ class UsageError(NemoLiteError, ValueError):
     """Arguments that contradict each other, are missing or out of range."""
 
 
+class FileInTheWayError(UsageError, FileExistsError):
+    """A file that would have to be replaced, and is not."""
+
+
 class ConfigError(NemoLiteError, ValueError):
     """A configuration file that cannot be used. ``problems`` holds one line for each thing found."""
 

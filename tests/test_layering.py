@@ -62,7 +62,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
     "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
     "nemo_lite.backends.pytorch.checkpoint": "torch_files, fitting, sets, finite < storage < folder",
-    "nemo_lite.backends.pytorch.export": "onnx_files < wires",
+    "nemo_lite.backends.pytorch.export": "onnx_files < wires, deployment",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.precision": """
         dtypes, gradients, loss_scale, saved_weights, apex_package < half_modules, master_weights < apex_amp < policy

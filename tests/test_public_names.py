@@ -27,13 +27,12 @@ PUBLIC = {
         WeightShareTransform backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
-        ActionCallback Backend CheckpointCallback Collected Dag DeviceType EvaluatorCallback ModuleSaverCallback
-        NeMoCallback NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node OperationMode Optimization Ports
-        RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step TensorboardLogger UnfreezeCallback
-        ValueSetterCallback WandBLogger WandbCallback WeightShareTransform callbacks neural_factory neural_modules
-        neural_types on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
-        on_evaluation_end on_step_end
-        on_step_start show
+        ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
+        ModuleSaverCallback NeMoCallback NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
+        OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
+        TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback WeightShareTransform
+        callbacks neural_factory neural_modules neural_types on_action_end on_action_start on_batch_end
+        on_batch_start on_epoch_end on_epoch_start on_evaluation_end on_step_end on_step_start show
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
@@ -129,8 +128,8 @@ IMPORT_PATHS = {
         ActionCallback EvaluatorCallback ModuleSaverCallback SimpleLossLoggerCallback UnfreezeCallback
         ValueSetterCallback WandbCallback
     """,
-    "nemo_lite.core.factory": "Backend DeviceType NeuralModuleFactory Optimization",
-    "nemo_lite.core.neural_factory": "Backend DeviceType NeuralModuleFactory Optimization",
+    "nemo_lite.core.factory": "Backend DeploymentFormat DeviceType NeuralModuleFactory Optimization",
+    "nemo_lite.core.neural_factory": "Backend DeploymentFormat DeviceType NeuralModuleFactory Optimization",
     "nemo_lite.core.neural_module": "NeuralModule subclasses",
     "nemo_lite.core.neural_modules": "NeuralModule WeightShareTransform",
     "nemo_lite.core.ports": "Ports",

@@ -28,6 +28,7 @@ from nemo_lite.core.callbacks import on_evaluation_end as on_evaluation_end
 from nemo_lite.core.callbacks import on_step_end as on_step_end
 from nemo_lite.core.callbacks import on_step_start as on_step_start
 from nemo_lite.core.factory import Backend as Backend
+from nemo_lite.core.factory import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.factory import DeviceType as DeviceType
 from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.core.factory import Optimization as Optimization

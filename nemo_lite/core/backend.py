@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from nemo_lite.core.action_state import Inferred, TbWriter
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.compile_options import CompileOptions
+from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
@@ -69,6 +70,17 @@ class Optimization(Enum):
         if level not in known:
             raise UnknownNameError("optimization level", str(level), known)
         return known[level]
+
+
+class DeploymentFormat(Enum):
+    """As what a module is exported. ``AUTO`` cannot be written."""
+
+    AUTO = 0
+    PYTORCH = 1
+    TORCHSCRIPT = 2
+    ONNX = 3
+    TRTONNX = 4
+    JARVIS = 5
 
 
 @dataclass(frozen=True)
@@ -221,6 +233,16 @@ class Actions(Protocol):
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""
+
+    def deployment_export(
+        self,
+        module: NeuralModule,
+        output: str | Path,
+        d_format: DeploymentFormat,
+        input_example: Any = None,
+        output_example: Any = None,
+    ) -> None:
+        """Write a module as files for other programs."""
 
     def clear_cache(self) -> None:
         """Forget what ``infer`` kept."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import Actions, Losses
 from nemo_lite.core.backend import Backend as Backend
+from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.backend import DeviceType as DeviceType
 from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks.base import Callback
@@ -265,6 +266,36 @@ class NeuralModuleFactory(RunEnvironment):
             DagError: wires that do not form one DAG with one data layer.
         """
         return self.get_trainer().lower(tensors)
+
+    def deployment_export(
+        self,
+        module: NeuralModule,
+        output: str | Path,
+        d_format: DeploymentFormat,
+        input_example: Any = None,
+        output_example: Any = None,
+    ) -> None:
+        """Write a module as files for other programs, in evaluation mode; the module itself is left as it was.
+
+        An ONNX file holds the weights, takes batches of any size and length, and is compared with torch in ONNX Runtime
+        on several of them; a file that differs is not written. Ports that the module disables are left out: the
+        encoder takes no lengths, and every frame counts.
+
+        Args:
+            module: the module.
+            output: the file; a new one, but for JARVIS.
+            d_format: PYTORCH: the state dict, and ``output.json`` with the constructor's arguments. TORCHSCRIPT: traced
+                on the example, or compiled where there is none. ONNX and TRTONNX: one file. JARVIS: what the module's
+                ``deploy_to_jarvis(output=)`` writes.
+            input_example: a tensor, or a tuple in port order; without it the module's own, where it has one.
+            output_example: not needed.
+
+        Raises:
+            FileInTheWayError: the file exists; it is a FileExistsError too.
+            UsageError: a format that cannot be written, no example for ONNX, a missing package, a module that torch
+                cannot express in the format, or a file that differs from torch.
+        """
+        self.get_trainer().deployment_export(module, output, d_format, input_example, output_example)
 
     def close(self) -> None:
         """Leave the group of ranks; it also happens by itself when the script ends."""

@@ -37,6 +37,7 @@ from nemo_lite.backends.pytorch.engine.run_state import RunState, restore_weight
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.stopping import interruption_text, total_steps
 from nemo_lite.backends.pytorch.engine.training import Training
+from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -59,7 +60,7 @@ from nemo_lite.utils import logging
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
 
 
-class PtActions:
+class PtActions(DeploymentExport):
     """Trains, evaluates and infers on PyTorch.
 
     Args:
@@ -334,10 +335,8 @@ class PtActions:
         return data_layer.loader(training=True, shard=shard)
 
     def _only_end(self, action: str, called: CallbackList) -> None:
-        precision, lowering = self._precision(), self._lowerings(None)
-        state = RunState(
-            self._comm, self._device, precision, tb_writer=self._tb_writer, callbacks=called, lowering=lowering
-        )
+        about = (self._comm, self._device, self._precision())
+        state = RunState(*about, tb_writer=self._tb_writer, callbacks=called, lowering=self._lowerings(None))
         self._agreement.reached_on(action, {}, {}, called)
         for wires in called.eval_wires:
             self._objectives.shard(Dag(wires))  # before it is lowered: what is divided is not compiled

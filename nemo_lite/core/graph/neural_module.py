@@ -134,6 +134,20 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         return dict(self._init_params)
 
     @property
+    def _disabled_deployment_input_ports(self) -> Iterable[str]:
+        """Input ports that an exported module does not have."""
+        return ()
+
+    @property
+    def _disabled_deployment_output_ports(self) -> Iterable[str]:
+        """Output ports that an exported module does not have."""
+        return ()
+
+    def _prepare_for_deployment(self) -> tuple[Any, Any]:
+        """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
+        return None, None
+
+    @property
     def num_weights(self) -> int:
         """How many trainable numbers it holds."""
         return 0

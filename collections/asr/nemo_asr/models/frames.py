@@ -17,7 +17,9 @@ def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
 
 def runs_on_cpu(x: Tensor) -> bool:
     """Whether kernels made for the CPU may be called; compilers and exporters are to see plain operations."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    # torch.jit.is_tracing() calls this; it has no types.
+    is_traced = torch._C._is_tracing()
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not is_traced
 
 
 def is_time_major(x: Tensor) -> bool:

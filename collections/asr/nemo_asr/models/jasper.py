@@ -109,16 +109,29 @@ class JasperEncoder(TrainableNM):
         batch, _, time = shapes["audio_signal"]
         return {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
 
-    def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64.
+    def forward(self, audio_signal: Tensor, length: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
+        """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64; without lengths (B, C, U) alone.
 
-        Frames of the output beyond the valid ones are undefined.
+        Frames of the output beyond the valid ones are undefined. Without lengths every frame is valid.
         """
-        frames = Frames(length.long(), self._conv_mask)
+        valid = torch.full_like(audio_signal[:, 0, 0], audio_signal.shape[2]) if length is None else length
+        frames = Frames(valid.long(), self._conv_mask)
         block_inputs = [frames.masked(audio_signal)]
         for block in self.encoder:
             block_inputs, frames = block(block_inputs, frames)
-        return block_inputs[-1], frames.lengths
+        return block_inputs[-1] if length is None else (block_inputs[-1], frames.lengths)
+
+    @property
+    def _disabled_deployment_input_ports(self) -> Iterable[str]:
+        return ("length",)
+
+    @property
+    def _disabled_deployment_output_ports(self) -> Iterable[str]:
+        return ("encoded_lengths",)
+
+    def _prepare_for_deployment(self) -> tuple[Tensor, None]:
+        self._conv_mask = False  # without lengths every frame is valid
+        return torch.randn(16, self._feat_in, 256), None
 
     def renamed_weights(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The tensors by today's names, where they have those of NeMo 0.8, or of the other ``conv_mask``."""
@@ -203,6 +216,9 @@ class JasperDecoderForCTC(TrainableNM):
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["encoder_output"]
         return {"output": (batch, time, self._num_classes_with_blank)}
+
+    def _prepare_for_deployment(self) -> tuple[Tensor, None]:
+        return torch.randn(34, self._feat_in, 1), None
 
     def forward(self, encoder_output: Tensor) -> Tensor:
         """(B, C, U) -> (B, U, num_classes + 1), natural logarithms of probabilities, in float32 at least."""

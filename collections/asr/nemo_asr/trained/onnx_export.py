@@ -26,7 +26,7 @@ from nemo_asr.transcription.recordings import RecordingsDataLayer
 from nemo_asr.transcription.windows import stride_of
 from nemo_lite import NmTensor
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
 
 TOLERANCE = 1e-3
 """How far a log-probability x of the file and of torch may be apart: by ``TOLERANCE * (1 + |x|)``. Rounding in another
@@ -81,13 +81,14 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
         how near the file is to torch.
 
     Raises:
-        UsageError: there is such a file, a package is missing, a module cannot be expressed in ONNX, or the file and
+        FileInTheWayError: there is such a file.
+        UsageError: a package is missing, a module cannot be expressed in ONNX, or the file and
             torch differ.
         CheckpointError: the model does not say its labels.
     """
     path = Path(path).expanduser()
     if path.exists():
-        raise UsageError("the file exists already", place=str(path), remedy="give another name, or remove it")
+        raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
     if not model.card.labels:
         raise CheckpointError("the model does not say its labels", place=model.place)
     layer = RecordingsDataLayer([], model.card.sample_rate)

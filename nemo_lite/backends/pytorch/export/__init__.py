@@ -1,5 +1,6 @@
 """Trained modules as files for other programs. Re-exports, nothing else."""
 
+from nemo_lite.backends.pytorch.export.deployment import DeploymentExport as DeploymentExport
 from nemo_lite.backends.pytorch.export.onnx_files import Argument as Argument
 from nemo_lite.backends.pytorch.export.onnx_files import OnnxRun as OnnxRun
 from nemo_lite.backends.pytorch.export.onnx_files import dynamic_axes as dynamic_axes

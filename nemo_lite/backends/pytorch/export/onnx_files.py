@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,7 +125,9 @@ def write_onnx(
 
 def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence[str], place: str) -> Any:
     """torch's ``ONNXProgram`` of a module."""
-    shapes = tuple(dict(argument.axes) for argument in arguments)
+    shapes: tuple[object, ...] = tuple(dict(argument.axes) for argument in arguments)
+    if any(each.kind is each.VAR_POSITIONAL for each in signature(module.forward).parameters.values()):
+        shapes = (shapes,)  # of ``*values``, which is one parameter
     try:
         with _quiet(), torch.no_grad():
             return torch.onnx.export(
@@ -138,10 +141,18 @@ def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence
                 verbose=False,
             )
     except Exception as error:  # of torch.export and of the translation to ONNX, many classes of each
-        got = str(error).strip().partition("\n")[0]
+        got = reason_of(error)
         problem = f"torch cannot export {type(module).__name__} to ONNX"
         remedy = "write its forward without branches that depend on values of tensors"
         raise UsageError(problem, place=place, got=got, remedy=remedy) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong at the bottom of an error of torch's exporters, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
