@@ -25,6 +25,8 @@ TESTED_WITH = {
     "collections/asr/nemo_asr/scoring/report/content.py": "tests/asr/scoring/report/test_page.py",
     "collections/asr/nemo_asr/recipe/sections.py": "tests/asr/recipe/test_recipe.py",
     "collections/asr/nemo_asr/recipe/connection_check.py": "tests/asr/recipe/test_recipe.py",
+    "collections/asr/nemo_asr/trained/tasks.py": "tests/asr/trained/test_classifier_model.py",
+    "examples/asr/classify_eval.py": "tests/examples/test_classify.py",
     "examples/asr/demo.py": "tests/examples/test_demo_script.py",
     "examples/asr/jasper.py": "tests/examples/test_jasper_options.py",
     "examples/asr/jasper_eval.py": "tests/examples/test_trained_model.py",

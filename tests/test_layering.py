@@ -95,7 +95,7 @@ ORDERS = {
     """,
     "nemo_asr.models.pretrained": "download, layouts < conv_ctc",
     "nemo_asr.parts": "manifest < collections, parsers < *",
-    "nemo_asr.recipe": "registry, wiring, feasibility < sections < connection_check < recipe",
+    "nemo_asr.recipe": "registry, wiring, feasibility < sections, classifier < connection_check < recipe < class_list",
     "nemo_asr.scoring": """
         error_counts, classification, verification, evaluated
         < bootstrap, differences, asr_callbacks, classification_callbacks < report
@@ -107,7 +107,9 @@ ORDERS = {
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
     """,
     "nemo_asr.text": "english, labels < parser",
-    "nemo_asr.trained": "card, initialise < folder < model < best, fine_tuning, onnx_export",
+    "nemo_asr.trained": """
+        card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model < tasks
+    """,
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
 # Packages whose files nothing outside imports: others import the package.

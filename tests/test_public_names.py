@@ -61,6 +61,7 @@ PUBLIC = {
         WeightShareTransform tutorials
     """,
     "nemo_asr": """
+        Classifier ClassWires connect_classifier load_class_recipe load_classifier
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM
@@ -183,7 +184,7 @@ IMPORT_PATHS = {
     """,
     "nemo_asr.losses": "CTCLossNM CrossEntropyLossNM",
     "nemo_asr.metrics": """
-        ErrorCounts classification_accuracy classification_confusion_matrix count_errors equal_error_rate
+        ErrorCounts all_pairs classification_accuracy classification_confusion_matrix count_errors equal_error_rate
         word_error_rate
     """,
     "nemo_asr.recipe": "Recipe load_recipe",

@@ -11,6 +11,7 @@ from toys.tone_corpus import make_corpus
 
 import nemo_asr
 from nemo_asr.helpers import process_evaluation_batch
+from nemo_asr.tracking import ScoredClasses
 from nemo_lite import logging
 from nemo_lite.core import Collected, Optimization
 from nemo_lite.core.tracking import Trackers
@@ -46,6 +47,30 @@ def test_a_run_that_goes_on_reads_its_records_and_says_how_to_make_the_report(ar
     assert lines[0] == "dev  WER 50.0 % (best 25.0 % at 5)  CER 10.0 %"
     assert "Best model (WER 25.0 % of dev, step 5): RUN/model" in lines
     assert lines[-1] == f"Report so far: nemo-lite report {tmp_path}"
+
+
+def test_a_classifier_s_run_tells_its_error_rate_and_how_to_evaluate(args, capsys):
+    args.eval_metric, args.report = "error", False
+    trackers = nemo_asr.trackers_of(args, Factory())
+    trackers.record("evaluation", step=5, set="dev", loss=0.5, error=0.125)
+    trackers.record("model", step=5, set="dev", metric="error", value=0.125, path="RUN/model")
+    trackers.record("end", step=5, epoch=1, seconds=1.0, reason="finished")
+    out = capsys.readouterr().out
+    assert "dev  ERROR 12.5 %" in out
+    assert f"Evaluate: nemo-lite eval {args.run_dir} --eval_datasets MANIFEST" in out
+
+
+def test_a_set_of_classes_is_scored_and_told_in_nemo_s_lines_on_request(monkeypatch):
+    collected = Collected()
+    collected.update({"batchsize": [4], "CorrectCount@1": [3]})
+    said: list[str] = []
+    monkeypatch.setattr(logging, "info", said.append)
+    assert ScoredClasses("dev")(collected) == {"error": 0.25}
+    assert said == []
+    logging.set_style("nemo")
+    ScoredClasses("dev")(collected)
+    logging.set_style(None)
+    assert said == ["==========>>>>>>Evaluation Accuracy Top@1 dev: 75.0000"]
 
 
 @pytest.fixture(scope="module")

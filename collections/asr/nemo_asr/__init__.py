@@ -24,6 +24,10 @@ from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC
 from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
+from nemo_asr.recipe.class_list import load_class_recipe as load_class_recipe
+from nemo_asr.recipe.classifier import Classifier as Classifier
+from nemo_asr.recipe.classifier import ClassWires as ClassWires
+from nemo_asr.recipe.classifier import connect_classifier as connect_classifier
 from nemo_asr.recipe.feasibility import leave_out_infeasible as leave_out_infeasible
 from nemo_asr.recipe.feasibility import warn_of_infeasible as warn_of_infeasible
 from nemo_asr.recipe.recipe import Recipe as Recipe
@@ -40,6 +44,7 @@ from nemo_asr.tracking import trackers_of as trackers_of
 from nemo_asr.trained.best import BestModelCallback as BestModelCallback
 from nemo_asr.trained.card import ModelCard as ModelCard
 from nemo_asr.trained.card import describe as describe
+from nemo_asr.trained.classifier_model import load_classifier as load_classifier
 from nemo_asr.trained.fine_tuning import init_from as init_from
 from nemo_asr.trained.fine_tuning import recipe_of as recipe_of
 from nemo_asr.trained.folder import about_checkpoint as about_checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
@@ -12,9 +13,11 @@ from nemo_asr.features.preprocessors import (
     AudioToSpectrogramPreprocessor,
 )
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
-from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
+from nemo_asr.models.speaker import JasperDecoderForSpkrClass
 from nemo_asr.recipe.registry import OlderArgument, register, register_models
+from nemo_lite.backends.pytorch.common import CrossEntropyLossNM
 
 register(AudioToTextDataLayer, default=True)
 register(TarredAudioToTextDataLayer)
@@ -34,4 +37,8 @@ register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
 register(GreedyCTCDecoder, default=True)
+register(AudioToSpeechLabelDataLayer, default=True, task="classification")
+register(JasperDecoderForClassification, role="decoder", default=True, task="classification")
+register(JasperDecoderForSpkrClass, role="decoder", task="classification")
+register(CrossEntropyLossNM, default=True, task="classification")
 register_models("ASRConvCTCModel", "QuartzNet", "JasperNet")

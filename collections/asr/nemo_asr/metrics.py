@@ -5,4 +5,5 @@ from nemo_asr.scoring.classification import classification_confusion_matrix as c
 from nemo_asr.scoring.error_counts import ErrorCounts as ErrorCounts
 from nemo_asr.scoring.error_counts import count_errors as count_errors
 from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate
+from nemo_asr.scoring.verification import all_pairs as all_pairs
 from nemo_asr.scoring.verification import equal_error_rate as equal_error_rate

@@ -13,6 +13,7 @@ import torch
 import nemo_lite
 from nemo_asr.data.transcripts_file import write_transcripts
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, score_evaluation
+from nemo_asr.scoring.classification_callbacks import process_classification_evaluation_epoch, score_classes
 from nemo_asr.scoring.report.records import FILE_NAME as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
@@ -28,6 +29,9 @@ from nemo_lite.core.tracking import (
 )
 from nemo_lite.errors import NemoLiteError
 from nemo_lite.utils.nemo_logging import LogMode
+
+CLASS_METRIC = "error"
+"""What counts of a classifier: the share of recordings that it gives another class."""
 
 
 def trackers_of(args: Namespace, factory: NeuralModuleFactory) -> Trackers:
@@ -60,9 +64,13 @@ def _trackers(args: Namespace, factory: NeuralModuleFactory) -> list[Tracker]:
 
 def _terminal(args: Namespace) -> TerminalLines:
     saved, run = args.run_dir or args.checkpoint_dir, args.run_dir
-    use = f"Transcribe: nemo-lite transcribe {shlex.quote(str(saved))} FILES" if saved else ""
+    of_classes = args.eval_metric == CLASS_METRIC
+    words = ("Evaluate: nemo-lite eval", "--eval_datasets MANIFEST")
+    verb, what = words if of_classes else ("Transcribe: nemo-lite transcribe", "FILES")
+    use = f"{verb} {shlex.quote(str(saved))} {what}" if saved else ""
     report = f"Report so far: nemo-lite report {shlex.quote(str(run))}" if run and args.report else ""
-    rates = sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)  # the one that counts comes first
+    # The one that counts comes first.
+    rates = [CLASS_METRIC] if of_classes else sorted(("wer", "cer"), key=lambda rate: rate != args.eval_metric)
     records = read_records(run / METRICS) if run and (run / METRICS).is_file() else RunRecords()
     evaluations = [each for of_set in records.evaluations.values() for each in of_set.values()]
     earlier = [*evaluations, *([records.model] if records.model else [])]
@@ -104,6 +112,26 @@ class ScoredSet:
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return score_evaluation(collected)
+
+
+class ScoredClasses:
+    """Scores what an evaluation of a classifier collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    It gives ``loss`` and ``error``. In the log's style "nemo" it also logs the lines of
+    ``process_classification_evaluation_epoch``.
+
+    Args:
+        name: of the set.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, collected: Collected) -> dict[str, float]:
+        """The set's loss and error rate."""
+        if logging.style == "nemo":
+            process_classification_evaluation_epoch(collected, 1, self._name)
+        return score_classes(collected)
 
 
 def _is_plain(value: object) -> bool:

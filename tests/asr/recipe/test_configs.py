@@ -24,6 +24,9 @@ PARAMETERS = {
     "quartznet5x5": 6.7e6,
     "quartznet_an4": 0.85e6,
 }
+# Classifiers of two classes.
+CLASSIFIERS = {"speech_commands": 0.074e6, "voice_activity": 0.074e6, "speakers": 0.194e6}
+CLASSES = ["background", "speech"]
 ENGLISH = [" ", *"abcdefghijklmnopqrstuvwxyz", "'"]
 # Level 1 of GB 2312: rows 16 to 55 of the table, the last one without its last five places.
 LABELS = {
@@ -42,7 +45,19 @@ def num_parameters(recipe: Recipe) -> int:
 
 
 def test_every_shipped_file_is_checked_here() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == set(PARAMETERS)
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*PARAMETERS, *CLASSIFIERS}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_shipped_classifier_loads_has_its_size_and_runs(name: str) -> None:
+    given = [] if name == "voice_activity" else ["labels=[background, speech]"]
+    recipe = load_recipe(CONFIGS / f"{name}.yaml", given)
+    assert (recipe.task, recipe.sample_rate, recipe.labels) == ("classification", 16000, CLASSES)
+    assert num_parameters(recipe) == pytest.approx(CLASSIFIERS[name], rel=0.02)
+    features, frames = recipe.preprocessor()(input_signal=torch.randn(2, 8000), length=torch.tensor([8000, 4000]))
+    encoded, encoded_frames = recipe.encoder()(audio_signal=features, length=frames)
+    out = recipe.decoder()(encoder_output=encoded, encoded_lengths=encoded_frames)
+    assert (out if isinstance(out, torch.Tensor) else out[0]).shape == (2, 2)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nemo_asr import helpers
+from nemo_asr.scoring.classification_callbacks import score_classes
 from nemo_lite import logging
 
 
@@ -61,6 +62,14 @@ def test_classes_are_scored_over_all_items(lines):
     }
     assert lines[0] == "==========>>>>>>Evaluation Loss v2: 2.000"
     assert lines[1] == "==========>>>>>>Evaluation Accuracy Top@1 v2: 50.0000"
+
+
+def test_the_error_rate_is_the_share_of_other_classes_and_is_not_logged(lines):
+    collected = {"batchsize": [3, 1], "CorrectCount@1": [2, 1], "EvalLoss": [1.0, 2.0], "EvalSize": [3, 1]}
+    assert score_classes(collected) == {"loss": 1.25, "error": 0.25}
+    assert score_classes({"batchsize": [2], "CorrectCount@1": [2]}) == {"error": 0.0}
+    assert score_classes({}) == {}
+    assert lines == []
 
 
 def test_no_item_has_no_accuracy(lines):

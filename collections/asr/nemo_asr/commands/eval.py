@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from nemo_asr.shipped import run_script
+from nemo_asr.trained.tasks import evaluation_script
 from nemo_lite.errors import UsageError
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``examples/asr/jasper_eval.py``."""
-    run_script("jasper_eval.py", "eval", as_options(arguments))
+    """Run ``examples/asr/jasper_eval.py``, or ``classify_eval.py`` where the model is a classifier."""
+    options = as_options(arguments)
+    run_script(evaluation_script(options), "eval", options)
 
 
 def as_options(arguments: Sequence[str]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.shipped import run_script
+from nemo_asr.trained.tasks import training_script
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``examples/asr/jasper.py``."""
-    run_script("jasper.py", "plan", [*arguments, "--plan"])
+    """Run the script that ``nemo-lite train`` runs."""
+    run_script(training_script(arguments), "plan", [*arguments, "--plan"])

@@ -81,8 +81,8 @@ def _sections() -> Iterator[str]:
 
 
 def is_own(known: Known) -> bool:
-    """Whether a registered class comes with nemo_asr."""
-    return known.module_class.__module__.startswith("nemo_asr.")
+    """Whether a registered class comes with the package."""
+    return known.module_class.__module__.startswith(("nemo_asr.", "nemo_lite."))
 
 
 def _section(name: str, known: Known) -> Iterator[str]:

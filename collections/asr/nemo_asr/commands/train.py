@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.shipped import run_script
+from nemo_asr.trained.tasks import training_script
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``examples/asr/jasper.py``."""
-    run_script("jasper.py", "train", arguments)
+    """Run ``examples/asr/jasper.py``, or ``classify.py`` where the configuration is that of a classifier."""
+    run_script(training_script(arguments), "train", arguments)

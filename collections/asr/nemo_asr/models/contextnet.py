@@ -26,9 +26,17 @@ class ContextNetEncoder(JasperEncoder):
     Source: Han et al., "ContextNet", Interspeech 2020.
 
     Args:
-        jasper: the blocks; see :class:`JasperEncoder` for all arguments.
+        jasper: the blocks; their keys are the arguments of :class:`JasperBlockSpec`.
+        activation: hardtanh, relu, selu or swish.
+        feat_in: features of a frame.
+        normalization_mode: batch, layer, group or instance.
+        residual_mode: add, max, stride_add or stride_last, for blocks that have none of their own.
+        norm_groups: groups of ``group`` normalisation; -1: one for each channel.
         conv_mask: keep padding out of convolutions and averages. With False an utterance's encoding depends on how far
             its batch is padded.
+        frame_splicing: frames that were stacked into one; D is ``feat_in * frame_splicing``.
+        init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        name: its name in DAGs, messages and checkpoints.
 
     Raises:
         ConfigError, UsageError, UnknownNameError: as :class:`JasperEncoder`.

@@ -6,7 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nemo_asr.arguments import parameters_of, source_argument
+from nemo_asr.data.labelled.classes import class_names
+from nemo_asr.data.labelled.speech_label import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
+from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.sections import MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
 from nemo_asr.text.parser import vocabulary
@@ -32,8 +35,9 @@ class ConnectionCheck:
         derived: for each role the arguments that other parts decide, where its own section leaves them out.
     """
 
-    def __init__(self, config: Config, parts: Mapping[str, Part]) -> None:
+    def __init__(self, config: Config, parts: Mapping[str, Part], task: str = TASKS[0]) -> None:
         self._config = config
+        self._of_classes = task == "classification"
         self._parts = parts
         model = config.without(*(key for key in config if key not in MODEL_KEYS))
         self.problems = check_call(model, _model_keys)
@@ -51,7 +55,8 @@ class ConnectionCheck:
     def _connect(self) -> None:
         preprocessor = self._parts.get("preprocessor")
         own_rate = preprocessor.params.get("sample_rate", self.sample_rate) if preprocessor else self.sample_rate
-        audio, text = signals_of(SpeechPorts(own_rate, "data_layer").connect())
+        ports = LabelPorts if self._of_classes else SpeechPorts
+        audio, text = signals_of(ports(own_rate, "data_layer").connect())
         features = self._connect_part("preprocessor", audio)
         self._connect_part("multiplier", features, text)
         self._connect_part("augmentation", features)
@@ -73,7 +78,8 @@ class ConnectionCheck:
         holders = [model, *(part.params for part in self._parts.values())]
         lists = [(each, key) for each in holders for key in ("labels", "vocabulary") if isinstance(each.get(key), list)]
         if not lists:
-            self.problems.append(f"{self._config.place()}: labels is missing, the list of the model's characters")
+            what = "classes" if self._of_classes else "characters"
+            self.problems.append(f"{self._config.place()}: labels is missing, the list of the model's {what}")
             return []
         first, first_key = lists[0]
         for other, key in lists[1:]:
@@ -81,7 +87,8 @@ class ConnectionCheck:
                 where = f"{first.path_of(first_key)} ({first.spot(first_key)})"
                 self.problems.append(f"{other.place(key)}: {other.path_of(key)} is not the same as {where}")
         try:
-            return list(vocabulary(first[first_key], lambda index: first.place(first_key, index)))
+            checked = class_names if self._of_classes else vocabulary
+            return list(checked(first[first_key], lambda index: first.place(first_key, index)))
         except ConfigError as error:
             self.problems += error.problems
             return []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
+from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
 from nemo_asr.recipe.wiring import Model
@@ -16,6 +17,7 @@ from nemo_asr.shipped import config_path
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
+from nemo_lite.errors import UsageError
 
 
 # Any: which class a method gives is said by the file.
@@ -26,15 +28,17 @@ class Recipe:
     Attributes:
         name: the model's name, or the file's without its ending.
         sample_rate: samples a second, the same in all parts.
-        labels: the vocabulary, without the blank.
+        labels: the vocabulary, without the blank; of a classifier, the classes.
         config: what the file says, with what was set from outside: ``recipe_from_text(recipe.config.as_yaml(), name)``
             makes the same recipe. Values that are only there to be repeated are left out.
+        task: ``transcription`` or ``classification``, as its data layer says.
     """
 
     name: str
     sample_rate: int
     labels: list[str]
     config: Config
+    task: str
     _parts: Mapping[str, Part]
     _derived: Mapping[str, Mapping[str, Any]]
 
@@ -54,11 +58,33 @@ class Recipe:
         return module
 
     def model(self, with_weights: bool = True) -> Model:
-        """All modules but the data layers; without weights, encoder and decoder can be shown but not run."""
+        """All modules but the data layers; without weights, encoder and decoder can be shown but not run.
+
+        Raises:
+            UsageError: the recipe is a classifier's.
+        """
+        self._check_task("transcription", "nemo-lite train and eval find the right script, code calls classifier()")
         with without_weights(not with_weights):
             encoder, decoder = self.encoder(), self.decoder()
         others = self.preprocessor(), encoder, decoder, self.loss(), self.greedy()
         return Model(*others, self.multiply_batch(), self.spec_augmentation())
+
+    def classifier(self, with_weights: bool = True) -> Classifier:
+        """As :meth:`model`, of a recipe of classes.
+
+        Raises:
+            UsageError: the recipe is that of a model that transcribes.
+        """
+        self._check_task("classification", "its data layer decides: one of recordings with classes")
+        with without_weights(not with_weights):
+            encoder, decoder = self.encoder(), self.decoder()
+        parts = self.preprocessor(), encoder, decoder, self.loss()
+        return Classifier(*parts, self.multiply_batch(), self.spec_augmentation())
+
+    def _check_task(self, wanted: str, remedy: str) -> None:
+        if self.task != wanted:
+            problem = "the configuration is for another task"
+            raise UsageError(problem, place=self.config.place(), got=self.task, wanted=wanted, remedy=remedy)
 
     def preprocessor(self) -> Any:
         """Waveform to features."""
@@ -127,10 +153,10 @@ def recipe_from_text(text: str, name: str, overrides: Sequence[str] = ()) -> Rec
 def _recipe(config: Config, stem: str, overrides: Sequence[str]) -> Recipe:
     config = override(config, overrides)
     parts = Parts(config)
-    check = ConnectionCheck(config, parts.by_role)
+    check = ConnectionCheck(config, parts.by_role, parts.task)
     raise_if([*parts.problems, *check.problems])
     for setting in overrides:
         logging.info("Set in the configuration: %s", setting)
     name = config.get("model", config.get("name", stem))
     resolved = config.without(*parts.repeated)
-    return Recipe(name, check.sample_rate, check.labels, resolved, parts.by_role, check.derived)
+    return Recipe(name, check.sample_rate, check.labels, resolved, parts.task, parts.by_role, check.derived)

@@ -40,6 +40,9 @@ ROLES: dict[str, tuple[Elements, Elements]] = {
     "greedy": ((LogprobsType,), (PredictionsType,)),
 }
 
+# What a recipe's model gives for a recording: its text, or a class of a list. The data layer decides.
+TASKS = ("transcription", "classification")
+
 _ROLES_OF_BASES: dict[type[NeuralModule], str] = {DataLayerNM: "data layer", LossNM: "loss"}
 
 
@@ -52,16 +55,17 @@ class OlderArgument(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """A registered class, its role, and the arguments that older files have."""
+    """A registered class, its role, the arguments that older files have, and the task that it is of."""
 
     module_class: type[NeuralModule]
     role: str
     older: Mapping[str, OlderArgument] = field(default_factory=dict)
+    task: str = TASKS[0]
 
 
 KNOWN: dict[str, Known] = {}
-DEFAULTS: dict[str, type[NeuralModule]] = {}
-"""By role, what fills it where a file has no section for it."""
+DEFAULTS: dict[str, dict[str, type[NeuralModule]]] = {task: {} for task in TASKS}
+"""By task and role, what fills it where a file has no section for it."""
 MODEL_NAMES: list[str] = []
 """Classes of whole models that a file's own header may name."""
 
@@ -73,6 +77,7 @@ def register(
     default: bool = False,
     older_names: Iterable[str] = (),
     older_arguments: Mapping[str, OlderArgument] | None = None,
+    task: str = TASKS[0],
 ) -> None:
     """Make a module class usable in YAML files, under its name.
 
@@ -82,21 +87,24 @@ def register(
         default: it fills its role in files without a section for it.
         older_names: further names that it has in older files.
         older_arguments: arguments of older files, and what became of each.
+        task: one of :data:`TASKS`: of a data layer, that of the recipes which have it; else, where it is a default.
 
     Raises:
         UsageError: the ports are of no role, or are properties and ``role`` is missing; or the first argument of a data
             layer is not its source.
-        UnknownNameError: another role.
+        UnknownNameError: another role or task.
     """
     if role and role not in ROLES:
         raise UnknownNameError("role", role, ROLES, place=module_class.__name__)
-    known = Known(module_class, role or role_of(module_class), older_arguments or {})
+    if task not in TASKS:
+        raise UnknownNameError("task", task, TASKS, place=module_class.__name__)
+    known = Known(module_class, role or role_of(module_class), older_arguments or {}, task)
     if known.role == "data layer":
         source_argument(module_class)
     for name in (module_class.__name__, *older_names):
         KNOWN[name] = known
     if default:
-        DEFAULTS[known.role] = module_class
+        DEFAULTS[task][known.role] = module_class
 
 
 def register_models(*names: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_asr.recipe.registry import DEFAULTS, KNOWN, MODEL_NAMES
+from nemo_asr.recipe.registry import DEFAULTS, KNOWN, MODEL_NAMES, TASKS
 from nemo_lite import NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.errors import did_you_mean
@@ -32,11 +32,12 @@ _ROLES_OF_MODEL = {
 
 @dataclass(frozen=True)
 class Part:
-    """A class, the arguments that the file has for it, and those that follow from the file's older spelling."""
+    """A class, the arguments that the file has for it, those that follow from its older spelling, and its task."""
 
     target: type[NeuralModule]
     params: Config
     implied: Mapping[str, Any] = field(default_factory=dict)
+    task: str = TASKS[0]
 
 
 class Parts:
@@ -45,6 +46,7 @@ class Parts:
     Attributes:
         by_role: the parts; the data layer has two, ``train`` and ``eval``. A role that the file leaves out and that has
             a default is there with no arguments.
+        task: that of its data layer.
         repeated: keys of the file that are there only for the values that others repeat with aliases.
         problems: one line each.
     """
@@ -61,7 +63,8 @@ class Parts:
                 if key not in MODEL_KEYS:
                     self._read_section(key)
         nothing = config.without(*config)
-        for role, target in DEFAULTS.items():
+        self.task = next((part.task for role, part in self.by_role.items() if role in _DATA_ROLES), TASKS[0])
+        for role, target in DEFAULTS[self.task].items():
             for each in _DATA_ROLES if role == "data layer" else (role,):
                 self.by_role.setdefault(each, Part(target, nothing))
         for role in _NEEDED:
@@ -159,7 +162,7 @@ class Parts:
                     wanted = f"{' or '.join(values)}{did_you_mean(str(value), values)}"
                     self._report(params, f"is {shown(value)}, wanted {wanted}", older)
                 implied[newer] = values.get(value, next(iter(values.values())))
-        return Part(known.module_class, params.without(*known.older), implied)
+        return Part(known.module_class, params.without(*known.older), implied, known.task)
 
     def _set(self, role: str, part: Part, section: Config, key: str) -> None:
         if role in self.by_role:

@@ -79,6 +79,20 @@ def process_classification_evaluation_epoch(
     return results
 
 
+def score_classes(global_vars: Mapping[str, Any]) -> dict[str, float]:
+    """Score what :func:`process_classification_evaluation_batch` collected for k = 1, and log nothing.
+
+    Returns:
+        ``loss``, the mean over recordings (left out when no loss was evaluated), and ``error``: the share of recordings
+        whose highest score is that of another class. Nothing at all when no recording was evaluated.
+    """
+    total = sum(global_vars.get("batchsize", []))
+    if not total:
+        return {}
+    rates = {"error": 1.0 - sum(global_vars["CorrectCount@1"]) / total}
+    return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
+
+
 def _top_k(top_k: int | Sequence[int] | None) -> list[int]:
     if top_k is None:
         return [1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.wiring import Model
 from nemo_asr.trained.card import CARD, METRICS, ModelCard, Rate, read_card
 from nemo_asr.trained.folder import sweep_model, write_model
@@ -32,7 +33,7 @@ class BestModelCallback(NeMoCallback):
         card: what the model says about itself, as ``describe`` gives it; step, epoch and rates are filled in.
         config: the configuration as YAML.
         manifests: the manifest of each evaluated set by the set's name, several joined by commas; the first decides.
-        metric: ``wer`` or ``cer``.
+        metric: ``wer`` or ``cer``; ``error`` of a classifier.
         record: called with "model" and what a record of this kind holds when a model is written: ``Trackers.record``.
 
     Raises:
@@ -43,7 +44,7 @@ class BestModelCallback(NeMoCallback):
     def __init__(
         self,
         folder: str | Path,
-        model: Model,
+        model: Model | Classifier,
         card: ModelCard,
         config: str,
         manifests: Mapping[str, str],

@@ -12,6 +12,7 @@ import torch
 import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.recipe import Recipe
+from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.wiring import connect
 from nemo_asr.transcription.windows import stride_of
 from nemo_lite.errors import CheckpointError
@@ -21,7 +22,7 @@ from nemo_lite.errors import CheckpointError
 FORMAT = "nemo_lite model"
 VERSION = 1
 CARD = "model.json"
-METRICS = ("wer", "cer", "loss")  # what a Rate holds
+METRICS = ("wer", "cer", "error", "loss")  # what a Rate holds
 _MAX_BYTES = 8 * 2**20
 
 
@@ -31,6 +32,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         set: the name of the set.
         wer, cer: word and character error rate, as fractions.
+        error: of a classifier, the share of recordings that were given another class.
         loss: mean over the utterances.
         utterances: how many.
         digest: a hash of the utterances' numbers.
@@ -40,13 +42,15 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     set: str
     wer: float | None = None
     cer: float | None = None
+    error: float | None = None
     loss: float | None = None
     utterances: int | None = None
     digest: str = ""
     manifests: dict[str, str] = {}
 
     def __str__(self) -> str:
-        rates = [f"{name} {rate:.2%}" for name, rate in (("WER", self.wer), ("CER", self.cer)) if rate is not None]
+        known = ("WER", self.wer), ("CER", self.cer), ("error rate", self.error)
+        rates = [f"{name} {rate:.2%}" for name, rate in known if rate is not None]
         return f"{' '.join(rates) or 'not scored'} on {self.set}"
 
 
@@ -69,7 +73,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the model's name in its configuration.
-        labels: the vocabulary, without the blank.
+        task: ``transcription`` or ``classification``.
+        labels: the vocabulary, without the blank; or the classes.
         sample_rate: samples a second.
         frame_seconds: how much audio one frame of log-probabilities stands for.
         parameters: how many trained numbers.
@@ -84,6 +89,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     name: str = ""
+    task: str = TASKS[0]
     labels: list[str] = []
     sample_rate: int = 0
     frame_seconds: float = 0.0
@@ -110,6 +116,7 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
     """The card of a model of this recipe; step, epoch, rates and files are left to who has them."""
     return ModelCard(
         name=recipe.name,
+        task=recipe.task,
         labels=recipe.labels,
         sample_rate=recipe.sample_rate,
         frame_seconds=frame_seconds(recipe),
@@ -119,7 +126,12 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
 
 
 def frame_seconds(recipe: Recipe) -> float:
-    """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell."""
+    """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell.
+
+    A classifier has none: 0.
+    """
+    if recipe.task != TASKS[0]:
+        return 0.0
     log_probs = connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).log_probs
     return round((stride_of(log_probs) or 0) / recipe.sample_rate, 6)
 

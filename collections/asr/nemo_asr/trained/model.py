@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from torch import Tensor, nn
 
+from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.recipe import Recipe, recipe_from_text
 from nemo_asr.recipe.wiring import Model
 from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
@@ -105,6 +106,49 @@ def load_model(
         CheckpointError: there is no model, a file of it is missing or damaged, it carries no configuration and none is
             given, or it does not fit the given one.
     """
+    loaded = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
+    modules = loaded.recipe.model()
+    loaded.fill(modules)
+    return TrainedModel(loaded.place, loaded.recipe, modules, loaded.card)
+
+
+class ModelParts(NamedTuple):
+    """A model that was read and whose modules are not made yet.
+
+    Attributes:
+        place: the folder, or the checkpoint in it.
+        recipe: its configuration.
+        card: what it says about itself.
+        weights: the tensors of each module, by name.
+    """
+
+    place: str
+    recipe: Recipe
+    card: ModelCard
+    weights: Mapping[str, Mapping[str, Tensor]]
+
+    def fill(self, modules: Model | Classifier) -> None:
+        """Give the modules their weights.
+
+        Raises:
+            CheckpointError: weights of a module are missing or do not fit.
+        """
+        for name, module in trained_modules(modules).items():
+            if name not in self.weights:
+                got = ", ".join(self.weights)
+                raise CheckpointError(f"there are no weights of {name}", place=self.place, got=got)
+            fill_module(module, fitted(module, self.weights[name], f"{self.place}, {name}"))
+        logging.info("Loaded %s: %s", self.place, self.card.progress())
+
+
+def read_parts(
+    path: str | Path,
+    *,
+    recipe: Recipe | None = None,
+    factory: NeuralModuleFactory | None = None,
+    overrides: Sequence[str] = (),
+) -> ModelParts:
+    """What :func:`load_model`, with these arguments and errors, makes a model of."""
     stored = factory.from_first(lambda: _packed(read_model(path))) if factory else _packed(read_model(path))
     place, card_text, config, weights = stored
     card = card_from_json(card_text, place)
@@ -116,15 +160,9 @@ def load_model(
         _compare(recipe, card, place, "leave --set out")
     else:
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
-    modules = recipe.model()
-    for name, module in trained_modules(modules).items():
-        if name not in weights:
-            raise CheckpointError(f"there are no weights of {name}", place=place, got=", ".join(weights))
-        fill_module(module, fitted(module, weights[name], f"{place}, {name}"))
     if not card.labels:  # of an older version or of NeMo 0.x
         card = msgspec.structs.replace(describe(recipe), step=card.step, epoch=card.epoch)
-    logging.info("Loaded %s: %s", place, card.progress())
-    return TrainedModel(place, recipe, modules, card)
+    return ModelParts(place, recipe, card, weights)
 
 
 def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
@@ -139,7 +177,7 @@ def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
         _compare(recipe, card, str(found), "give the configuration that the run began with, or another --exp_name")
 
 
-def trained_modules(model: Model) -> dict[str, nn.Module]:
+def trained_modules(model: Model | Classifier) -> dict[str, nn.Module]:
     """The modules that have weights, by the name under which they are saved."""
     parts = [part for part in vars(model).values() if isinstance(part, NeuralModule)]
     named = unique_names([part for part in parts if isinstance(part, nn.Module) and part.state_dict()])
