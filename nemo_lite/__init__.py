@@ -26,6 +26,5 @@ from nemo_lite.core import SimpleLogger as SimpleLogger
 from nemo_lite.core import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core import TensorboardLogger as TensorboardLogger
 from nemo_lite.errors import NemoLiteError as NemoLiteError
+from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils import logging as logging
-
-__version__ = "0.1.0"

@@ -74,6 +74,18 @@ class UnknownNameError(NemoLiteError, ValueError):
         )
 
 
+class TakenKeyError(NemoLiteError, KeyError):
+    """A key that is in use already."""
+
+    __str__ = Exception.__str__  # KeyError would show the text in quotes
+
+
+class UnknownKeyError(UnknownNameError, KeyError):
+    """A key that is not among the known ones."""
+
+    __str__ = Exception.__str__
+
+
 class DataError(NemoLiteError, ValueError):
     """A datum (a manifest line, an audio file) that cannot be used."""
 
@@ -151,6 +163,10 @@ class ConfigStructureError(ConfigError, ImportError):
     """A configuration file that lacks a section, or describes something else than what is read from it."""
 
 
+class UnknownClassError(ConfigStructureError, ModuleNotFoundError):
+    """A configuration that names a class which is not loaded."""
+
+
 class ConfigurationError(NemoLiteError, ValueError):
     """A setting that this machine or this graph cannot have."""
 
@@ -161,6 +177,14 @@ class NeuralTypeError(NemoLiteError, ValueError):
 
 class NeuralPortNameMismatchError(NeuralTypeError):
     """A port name that the module does not have, or a needed port left unconnected."""
+
+
+class NotAWireError(NeuralPortNameMismatchError, TypeError):
+    """Something beside wires in a call that connects."""
+
+
+class CanNotInferResultNeuralType(NeuralTypeError):  # noqa: N818 - NeMo 0.9's name
+    """Nothing raises it here; scripts of NeMo 0.9 import it."""
 
 
 class NeuralPortNmTensorMismatchError(NeuralTypeError):

@@ -6,6 +6,8 @@ from types import CodeType, FunctionType
 import pytest
 import torch
 
+from nemo_lite.utils.alive import AppState
+
 # Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
 STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 
@@ -14,6 +16,13 @@ STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 def _one_thread():
     # Small tensors gain nothing from a second thread, and several test processes lose much.
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _names_are_free():
+    # What an earlier test made may be alive still, in its traceback or in the factory; its names are of no concern.
+    AppState().modules.clear()
+    AppState().graphs.clear()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

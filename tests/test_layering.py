@@ -11,6 +11,7 @@ from toys.sources import ALL_IMPORTS, MODULES, PACKAGES, ROOT, Import, files, im
 LAYERS = {
     "nemo_lite.interruption": 0,
     "nemo_lite.errors": 0,
+    "nemo_lite.package_info": 0,
     "nemo_lite.config": 1,
     "nemo_lite.utils": 2,
     "nemo_lite.core": 3,
@@ -25,20 +26,21 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
-        launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options < nemo_logging
+        alive, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options < nemo_logging
         < argparse, decorators, exp_logging
     """,
+    "nemo_lite.utils.alive": "connection, registries < app_state",
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
         neural_types < graph, compile_options < models, action_state, run_options, show, neural_graph < callbacks
         < tracking, backend < environment < factory
     """,
-    "nemo_lite.core.neural_types": "axes, elements < neural_type",
+    "nemo_lite.core.neural_types": "tags < axes, elements < neural_type < nm_tensor",
     "nemo_lite.core.graph": """
-        nm_tensor, shapes, ports, module_config, recording < neural_module < dag
+        kinds, neural_interface, shapes, ports, module_config < module_class, recording < neural_module < dag
     """,
     "nemo_lite.core.neural_graph": """
-        graph_inputs, living < graph_outputs < recorded_graph < configuration, summary, runner < neural_graph
+        graph_inputs < graph_outputs < recorded_graph < configuration, summary, runner < neural_graph
     """,
     "nemo_lite.core.models": "archive < nemo_model",
     "nemo_lite.core.callbacks": """
@@ -47,9 +49,9 @@ ORDERS = {
     "nemo_lite.core.tracking": "records < *",
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan, precision",
     "nemo_lite.backends.pytorch": """
-        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < nm
-        < lowering, precision, placement, snapshot, module_wrapper, tutorials, common < optim < compiling < lowerings
-        < engine < precision.check, export
+        tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < torch_module
+        < nm < lowering, precision, placement, snapshot, module_wrapper, tutorials, common < optim < compiling
+        < lowerings < engine < precision.check, export
         < actions, neural_graph < adapter
     """,
     "nemo_lite.backends.pytorch.common": "losses, metrics, multi_data, other, parts, zero_data",
@@ -333,7 +335,7 @@ def test_the_guard_of_cycles_sees_what_it_is_for() -> None:
         ("nemo_lite/core/graph/dag.py", "nemo_lite.backends.pytorch.nm", True),
         ("nemo_lite/core/graph/dag.py", "nemo_lite", True),
         ("nemo_lite/core/graph/dag.py", "nemo_lite.errors", False),
-        ("nemo_lite/core/graph/dag.py", "nemo_lite.core.graph.nm_tensor", False),
+        ("nemo_lite/core/graph/dag.py", "nemo_lite.core.graph.ports", False),
         ("nemo_lite/core/graph/dag.py", "torch", False),
         ("nemo_lite/errors.py", "nemo_lite.config", True),
         ("nemo_lite/utils/misc.py", "nemo_lite.core", True),
@@ -351,8 +353,8 @@ def test_the_guard_of_layers_sees_what_it_is_for(source: str, target: str, up: b
     ("source", "target", "up"),
     [
         ("nemo_lite/core/graph/dag.py", "nemo_lite.core.factory", True),
-        ("nemo_lite/core/graph/dag.py", "nemo_lite.core.graph.nm_tensor", False),
-        ("nemo_lite/core/graph/nm_tensor.py", "nemo_lite.core.graph.dag", True),
+        ("nemo_lite/core/graph/dag.py", "nemo_lite.core.graph.ports", False),
+        ("nemo_lite/core/graph/ports.py", "nemo_lite.core.graph.dag", True),
         ("nemo_lite/core/graph/dag.py", "nemo_lite.core.neural_types", False),
         ("nemo_lite/core/graph/dag.py", "nemo_lite.core", True),
         ("nemo_lite/core/graph/dag.py", "nemo_lite.core.neural_factory", True),

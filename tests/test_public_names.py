@@ -19,12 +19,18 @@ NEURAL_TYPES = """
     PredictionsType RegressionValuesType SpectrogramType StringLabel StringType Target TokenIndex VoidType
 """
 
+OLDER_TYPES = """
+    BaseTag BatchTag CanNotInferResultNeuralType CategoricalTag ChannelTag ClassTag EmbeddedTextTag
+    EncodedRepresentationTag HeightTag MFCCSignalTag MelSpectrogramSignalTag ProcessedTimeTag RegressionTag
+    SpectrogramSignalTag TimeTag WidthTag
+"""
+
 PUBLIC = {
     "nemo_lite": """
         Backend CheckpointCallback Dag DataLayerNM DeviceType EvaluatorCallback LossNM NeMoCallback
         NemoLiteError NeuralModule NeuralModuleFactory NmTensor NonTrainableNM Optimization PtActions
         SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrainableNM TrainableNeuralModuleWrapper
-        WeightShareTransform backends core errors logging tutorials utils
+        WeightShareTransform __version__ backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
@@ -35,7 +41,7 @@ PUBLIC = {
         on_batch_start on_epoch_end on_epoch_start on_evaluation_end on_step_end on_step_start show
     """
     + NEURAL_TYPES,
-    "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison",
+    "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison NmTensor" + OLDER_TYPES,
     "nemo_lite.core.tracking": """
         MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers TrackingCallback WandbTracker
         duration_text read_metrics

@@ -36,9 +36,8 @@ from nemo_lite.core.graph.dag import Dag as Dag
 from nemo_lite.core.graph.dag import Node as Node
 from nemo_lite.core.graph.dag import Slice as Slice
 from nemo_lite.core.graph.dag import Step as Step
+from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
-from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
-from nemo_lite.core.graph.nm_tensor import NmTensor as NmTensor
 from nemo_lite.core.graph.ports import Ports as Ports
 from nemo_lite.core.graph.recording import OperationMode as OperationMode
 from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
@@ -77,6 +76,7 @@ from nemo_lite.core.neural_types import StringType as StringType
 from nemo_lite.core.neural_types import Target as Target
 from nemo_lite.core.neural_types import TokenIndex as TokenIndex
 from nemo_lite.core.neural_types import VoidType as VoidType
+from nemo_lite.core.neural_types.nm_tensor import NmTensor as NmTensor
 from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError

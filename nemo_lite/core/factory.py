@@ -16,8 +16,8 @@ from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.core.environment import RunEnvironment
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
-from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.neural_graph import NeuralGraph
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError, UsageError

@@ -83,6 +83,7 @@ class Encoder:
 
     def __init__(self, name=None):
         self.name, self.has_own_name = name or "encoder", name is not None
+        self.label = self.name
         self.num_unfreezes = 0
         self.dropout = 0.25
 

@@ -16,7 +16,9 @@ class Points(nemo.DataLayerNM):
     output_ports = {"x": BD, "y": BD}
 
     def __init__(self, n=12, batch_size=4, shuffle=False, bad_item=None):
-        super().__init__(name="points")
+        super().__init__()
+        # Not a name, which two of them could not share.
+        self.label = "points"
         self.batch_size, self.shuffle = batch_size, shuffle
         generator = torch.Generator().manual_seed(3)
         x = torch.rand(n, 3, generator=generator)

@@ -50,7 +50,7 @@ from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.progress import ProgressBar
 from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError
@@ -158,7 +158,7 @@ class PtActions(DeploymentExport):
         """See :meth:`NeuralModuleFactory.steps_per_epoch`."""
         count = length_of(self._loader(data_layer, uneven))
         if count is None:
-            raise UsageError(f"{data_layer.name} does not know its number of batches", remedy="train for max_steps")
+            raise UsageError(f"{data_layer.label} does not know its number of batches", remedy="train for max_steps")
         return math.ceil(count / batches_per_step)
 
     def create_optimizer(

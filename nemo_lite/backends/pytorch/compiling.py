@@ -26,8 +26,8 @@ from nemo_lite.backends.pytorch.distributed import COMPILING, Activity, needs_al
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.core.compile_options import CompileOptions
 from nemo_lite.core.graph.dag import Node, Slice
-from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.neural_types import AxisKind
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 

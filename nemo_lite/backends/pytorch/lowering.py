@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from torch import fx, nn
 
 from nemo_lite.core.graph.dag import Node, Slice
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import DagError
 
 

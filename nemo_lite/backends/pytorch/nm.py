@@ -14,13 +14,11 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
+from nemo_lite.backends.pytorch.torch_module import TorchModule
 from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
-from nemo_lite.core.factory import NeuralModuleFactory
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.neural_module import WeightShareTransform as WeightShareTransform
-from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
-from nemo_lite.errors import NeuralPortNameMismatchError, UsageError
+from nemo_lite.core.graph.kinds import ModuleType, OperationMode
+from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
+from nemo_lite.errors import UsageError
 
 # Any: values of wires are tensors, lists or numbers.
 
@@ -30,94 +28,7 @@ def without_weights(yes: bool = True) -> AbstractContextManager[object]:
     return torch.device("meta") if yes else nullcontext()
 
 
-class _TorchModule(NeuralModule, nn.Module):
-    """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
-
-    _num_declared_outputs: int | None = None
-
-    def __init__(self, name: str | None = None) -> None:
-        nn.Module.__init__(self)
-        NeuralModule.__init__(self, name)
-        # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
-        factory = NeuralModuleFactory.get_default_factory()
-        device = None if factory is None else factory.device
-        self._device = device if isinstance(device, torch.device) else torch.device("cpu")
-
-    def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
-        # NeMo's force_pt asked for running; what the arguments are says so already.
-        if not force_pt and _is_connecting(args, kwargs):
-            return self.connect(*args, **kwargs)
-        run = self._run_in_float32 if self.keep_float32 else self._run
-        return run(args, kwargs)
-
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``forward`` and hold the number of its outputs against the ports."""
-        outputs = nn.Module.__call__(self, *args, **kwargs)
-        num_declared = self._num_declared_outputs
-        if num_declared is None:
-            num_declared = self.count_outputs()
-        # One output may be a list: a batch of strings, say. A tuple always stands for several.
-        several = isinstance(outputs, tuple) or (num_declared > 1 and isinstance(outputs, list))
-        if not several and num_declared == 1:
-            return outputs
-        if several and len(outputs) == num_declared:
-            return outputs if num_declared > 1 else outputs[0]
-        got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
-        ports = f"{num_declared} ({', '.join(self.output_ports)})"
-        problem = f"{self.port_function} does not return its output ports"
-        raise NeuralPortNameMismatchError(problem, place=self.name, got=got, wanted=ports)
-
-    def count_outputs(self) -> int:
-        """The number of output ports, counted once. Before compiling: code does not fit an attribute that changed."""
-        self._num_declared_outputs = len(self.output_ports)
-        return self._num_declared_outputs
-
-    def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
-        if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
-            return self._run(args, kwargs)
-        devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
-        # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
-        device = next(iter(devices - {"cpu"}), "cpu")
-        if not torch.is_autocast_enabled(device):
-            return self._run(args, kwargs)
-        with torch.autocast(device, enabled=False):
-            widened = {key: _widened(value) for key, value in kwargs.items()}
-            return self._run(tuple(_widened(value) for value in args), widened)
-
-    def __str__(self) -> str:
-        """The name under which its weights are saved: its own if it was given one, else its class's."""
-        return str(self.name) if self.has_own_name else type(self).__name__
-
-    @property
-    def num_weights(self) -> int:
-        return sum(p.numel() for p in self.parameters() if p.requires_grad)
-
-    def freeze(self, weights: Iterable[str] | None = None) -> None:
-        """Exclude weights from training; with none named, all, and the module stays in evaluation mode while training.
-
-        Raises:
-            UnknownNameError: a name that is no parameter of this module.
-        """
-        for parameter in weights_named(self, weights).values():
-            parameter.requires_grad_(False)
-        if weights is None:
-            self.eval()
-
-    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
-        """Include weights in training again; with none named, all, and the module goes to training mode."""
-        for parameter in weights_named(self, weights).values():
-            parameter.requires_grad_(True)
-        if weights is None:
-            self.train()
-
-    def is_frozen(self) -> bool:
-        """Whether it has weights and none of them is trained."""
-        parameters = list(self.parameters())
-        return bool(parameters) and not any(p.requires_grad for p in parameters)
-
-
-class TrainableNM(_TorchModule):
+class TrainableNM(TorchModule):
     """A module with weights. Subclasses implement ``forward`` with the input ports as parameters.
 
     Args:
@@ -125,14 +36,28 @@ class TrainableNM(_TorchModule):
         name: its name, see :class:`NeuralModule`.
     """
 
-    def __init__(self, pretrained_model_name: str | None = None, name: str | None = None) -> None:
-        super().__init__(name)
+    def __init__(
+        self, pretrained_model_name: str | None = None, name: str | None = None, **first_generation: object
+    ) -> None:
+        super().__init__(name, **first_generation)
         if pretrained_model_name is not None:
             raise UsageError(
                 f'there is no pretrained model "{pretrained_model_name}"',
                 place=type(self).__name__,
                 remedy="build the module from its configuration and restore its weights with restore_from(path)",
             )
+
+    type: ClassVar[Any] = ModuleType.trainable
+
+    @property
+    def operation_mode(self) -> OperationMode:
+        """What the graph that it was called in last is for: for evaluation it is in torch's evaluation mode."""
+        return self._operation_mode
+
+    @operation_mode.setter
+    def operation_mode(self, operation_mode: OperationMode) -> None:
+        self._operation_mode = operation_mode
+        self.train(operation_mode is not OperationMode.evaluation)
 
     def is_trainable(self) -> bool:
         """True: it has weights to train."""
@@ -152,7 +77,7 @@ class TrainableNM(_TorchModule):
         for name, parameter in weights_named(self, name2weight).items():
             value, trainable = name2weight[name]
             if parameter.shape != value.shape:
-                refuse_shape(f"{self.name}.{name}", value, parameter)
+                refuse_shape(f"{self.label}.{name}", value, parameter)
             with torch.no_grad():
                 parameter.copy_(value)
             parameter.requires_grad_(trainable)
@@ -192,15 +117,47 @@ class TrainableNM(_TorchModule):
         load_module(self, path)
 
 
-class NonTrainableNM(_TorchModule):
+class _WithoutWeights(TorchModule):
+    """NeMo's methods for weights, where there are none: they do nothing."""
+
+    @property
+    def num_weights(self) -> int:
+        return 0
+
+    def get_weights(self) -> None:
+        """No weights."""
+
+    def set_weights(self, name2weight: object = None) -> None:
+        """Nothing to set."""
+
+    def save_to(self, path: str | Path) -> None:
+        """Nothing to write."""
+
+    def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
+        """Nothing to read."""
+
+    def freeze(self, weights: Iterable[str] | None = None) -> None:
+        """Nothing to freeze."""
+
+    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
+        """Nothing to train again."""
+
+
+class NonTrainableNM(_WithoutWeights):
     """A module without weights, e.g. a preprocessor. Subclasses implement ``forward``."""
+
+    type: ClassVar[Any] = ModuleType.nontrainable
+
+
+def _refuse_to_restore(module: _WithoutWeights) -> None:
+    raise NotImplementedError(f"{module.label} ({module}) has no weights to restore")
 
 
 def _no_loss_function(self: nn.Module, **kwargs: Any) -> torch.Tensor:
     raise NotImplementedError(f"{type(self).__name__} has no _loss_function")
 
 
-class LossNM(_TorchModule):
+class LossNM(_WithoutWeights):
     """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar."""
 
     port_function = "_loss_function"
@@ -209,12 +166,18 @@ class LossNM(_TorchModule):
     # Declared so, and not as a method, because each subclass has parameters of its own.
     _loss_function: Callable[..., torch.Tensor] = _no_loss_function
 
+    type: ClassVar[Any] = ModuleType.loss
+
+    def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
+        """Raise NotImplementedError."""
+        _refuse_to_restore(self)
+
     def forward(self, **kwargs: Any) -> torch.Tensor:
         """The loss of these values, by input port."""
         return self._loss_function(**kwargs)
 
 
-class DataLayerNM(_TorchModule):
+class DataLayerNM(_WithoutWeights):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
     ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the
@@ -225,6 +188,12 @@ class DataLayerNM(_TorchModule):
     amount_unit: ClassVar[str] = "items"
     # Machines differ in processors and memory; items and their order do not depend on it.
     may_differ: ClassVar[tuple[str, ...]] = ("name", "num_workers", "pin_memory")
+
+    type: ClassVar[Any] = ModuleType.datalayer
+
+    def restore_from(self, path: str | Path, local_rank: int = 0) -> None:
+        """Raise NotImplementedError."""
+        _refuse_to_restore(self)
 
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say how many items it has")
@@ -248,7 +217,7 @@ class DataLayerNM(_TorchModule):
 
     def place_of(self, item: int) -> str:
         """Where an item comes from, for messages."""
-        return f"{self.name}[{item}]"
+        return f"{self.label}[{item}]"
 
     def id_of(self, item: int) -> str:
         """A name of an item that is the same on every machine, wherever the data lie."""
@@ -270,16 +239,16 @@ class DataLayerNM(_TorchModule):
         dataset, iterator = self.dataset, self.data_iterator
         if (dataset is None) == (iterator is None):
             got = "neither" if dataset is None else "both"
-            raise UsageError("a data layer has a dataset or a data_iterator", place=self.name, got=got)
+            raise UsageError("a data layer has a dataset or a data_iterator", place=self.label, got=got)
         ports = list(self.output_ports)
         if dataset is None:
             if training and shard.world_size > 1:
                 remedy = "give it a dataset, or its own loader()"
-                raise UsageError("a data_iterator is not divided among ranks", place=self.name, remedy=remedy)
+                raise UsageError("a data_iterator is not divided among ranks", place=self.label, remedy=remedy)
             return IteratorLoader(self._batches, ports, shard, numbered=not training)
         if isinstance(dataset, IterableDataset):
             remedy = "give batches of it as data_iterator"
-            raise UsageError("dataset is read by position", place=self.name, got="an IterableDataset", remedy=remedy)
+            raise UsageError("dataset is read by position", place=self.label, got="an IterableDataset", remedy=remedy)
         size, drop_last = self.setting("batch_size", 1), self.setting("drop_last", False)
         batching = Batching(size if size > 0 else -1, self.setting("shuffle", True), drop_last=drop_last)
         # The data set's own length: a layer's that differs would leave items out, or ask for some that are not there.
@@ -299,22 +268,3 @@ class DataLayerNM(_TorchModule):
         iterator = self.data_iterator
         assert iterator is not None
         return iterator
-
-
-def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    # Written out: this runs at every call of every module, and a generator costs as much as the rest of the call.
-    for value in kwargs.values():
-        kind = type(value)
-        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
-            return True
-    for value in args:
-        kind = type(value)
-        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
-            return True
-    return not (args or kwargs)
-
-
-def _widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-        return value.float()
-    return value

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from nemo_lite.core.graph.neural_module import WeightShareTransform
+from nemo_lite.core.graph.kinds import WeightShareTransform
 from nemo_lite.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from nemo_lite.backends.pytorch.nm import TrainableNM, _TorchModule
+    from nemo_lite.backends.pytorch.nm import TrainableNM
+    from nemo_lite.backends.pytorch.torch_module import TorchModule
 
 
 def tie(
@@ -27,7 +28,7 @@ def tie(
         (mine,), (shared,) = weights_named(module, [name]).values(), weights_named(other, [other_name]).values()
         transposed = transform is WeightShareTransform.TRANSPOSE
         if mine.shape != (shared.t().shape if transposed else shared.shape):
-            refuse_shape(f"{module.name}.{name}", shared, mine)
+            refuse_shape(f"{module.label}.{name}", shared, mine)
         owner_path, _, leaf = name.rpartition(".")
         owner_module = module.get_submodule(owner_path)
         delattr(owner_module, leaf)
@@ -37,7 +38,7 @@ def tie(
             setattr(owner_module, leaf, shared)
 
 
-def weights_named(module: _TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+def weights_named(module: TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
     """The parameters of these names; all of them for ``None``.
 
     Raises:
@@ -47,7 +48,7 @@ def weights_named(module: _TorchModule, names: Iterable[str] | None) -> dict[str
     chosen = list(known if names is None else names)
     for name in chosen:
         if name not in known:
-            raise UnknownNameError("weight", name, known, place=module.name)
+            raise UnknownNameError("weight", name, known, place=module.label)
     return {name: known[name] for name in chosen}
 
 

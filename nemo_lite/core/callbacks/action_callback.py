@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.callbacks.base import Callback, Hook, Moment, is_overridden
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.nemo_logging import Logger

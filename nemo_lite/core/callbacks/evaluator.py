@@ -13,7 +13,7 @@ from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
 from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
 from nemo_lite.core.callbacks.wandb_loggers import WandbRun
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -187,7 +187,7 @@ class EvaluatorCallback(ActionCallback):
         seconds = time.perf_counter() - started
         self._say("Evaluation time: %.1f seconds", seconds)
         return EvaluationResult(
-            name=self._name or Dag(self.eval_tensors).data_layer.name,
+            name=self._name or Dag(self.eval_tensors).data_layer.label,
             step=self._so_far.num_steps or step,
             values={tag: each for tag, value in results.items() if (each := _plain(value)) is not None},
             num_items=evaluated.num_items,

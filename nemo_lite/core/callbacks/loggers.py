@@ -12,7 +12,7 @@ from typing import Any
 from nemo_lite.core.action_state import ActionState, TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 

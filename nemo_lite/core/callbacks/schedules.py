@@ -143,7 +143,7 @@ class UnfreezeCallback(ActionCallback):
 
     def fingerprint(self) -> Mapping[str, object]:
         """What it unfreezes and when."""
-        names = [str(module.name) for module in self.modules]
+        names = [module.label for module in self.modules]
         return {"modules": names, "start_epoch": self.start_epoch, "start_step": self.start_step}
 
     def on_action_start(self) -> None:
@@ -166,7 +166,7 @@ class UnfreezeCallback(ActionCallback):
         self._is_done = True
         for module in self.modules:
             module.unfreeze()
-        names = ", ".join(str(module.name) for module in self.modules)
+        names = ", ".join(module.label for module in self.modules)
         self.action.on_first(lambda: logging.info("%s: unfroze %s", when, names))
 
 

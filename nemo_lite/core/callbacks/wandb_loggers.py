@@ -14,7 +14,7 @@ from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires
 from nemo_lite.core.callbacks.base import refuse_below_one
 from nemo_lite.core.callbacks.loggers import EpochLogger, Named, fetch_number, read_tensors
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.graph.ports import refuse_unconnected
+from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import DagError
 
 
@@ -62,6 +63,7 @@ class Dag:
 
     Raises:
         DagError: nothing asked for, no data layer, two data layers, or two modules of one given name.
+        NeuralPortNameMismatchError: an input that a module needs is not connected.
     """
 
     # Set by core/show/svg.py, which draws DAGs and is therefore above this file.
@@ -75,6 +77,12 @@ class Dag:
             raise DagError("a DAG is made from the wires asked for", got=got, wanted="NmTensors")
         self.outputs = tuple(outputs)
         calls = _in_order(outputs)
+        for call in calls:
+            if not isinstance(call.module, NeuralModule):
+                remedy = "get it from a call of a module"
+                raise DagError("a wire was made by hand", place=next(iter(call.outputs)), remedy=remedy)
+            if call.inputs:
+                refuse_unconnected(call.module.label, call.module.input_ports, call.inputs)
         source = _only_source(calls, outputs)
         self._calls = set(calls)
         named = _named_nodes(calls)
@@ -140,11 +148,11 @@ class Dag:
         for wire in wires:
             sources = [call for call in _in_order([wire]) if not call.inputs]
             if any(call is not self.data_node.call for call in sources):
-                other = ", ".join(call.module.name for call in sources)
+                other = ", ".join(call.module.label for call in sources)
                 raise DagError(
                     f"{wire.place} belongs to another DAG",
                     got=f"a wire from {other}",
-                    wanted=f"one from this DAG's call of {self.data_layer.name}",
+                    wanted=f"one from this DAG's call of {self.data_layer.label}",
                 )
 
 
@@ -212,9 +220,9 @@ def _only_source(calls: Iterable[ModuleCall], outputs: Sequence[NmTensor]) -> Mo
     for call in sources:
         if call.module.input_ports:
             remedy = "connect it to a wire that leads back to a data layer"
-            raise DagError(f"no data layer leads to {call.module.name}", place=places, got="no inputs", remedy=remedy)
+            raise DagError(f"no data layer leads to {call.module.label}", place=places, got="no inputs", remedy=remedy)
     if len(sources) > 1:
-        names = " and ".join(call.module.name for call in sources)
+        names = " and ".join(call.module.label for call in sources)
         same = len({id(call.module) for call in sources}) == 1
         remedy = "call the data layer once and use its wires for all" if same else "make one DAG for each data layer"
         raise DagError("two data layers lead to these wires", place=places, got=names, wanted="one", remedy=remedy)
@@ -226,13 +234,13 @@ def _named_nodes(calls: Iterable[ModuleCall]) -> dict[ModuleCall, Node]:
     calls = list(calls)
     owners: dict[str, NeuralModule] = {}
     for module in (call.module for call in calls if call.module.has_own_name):
-        if owners.setdefault(module.name, module) is not module:
-            raise DagError(f'two modules are named "{module.name}"', remedy="give each its own name=")
+        if owners.setdefault(module.label, module) is not module:
+            raise DagError(f'two modules are named "{module.label}"', remedy="give each its own name=")
     nodes: dict[ModuleCall, Node] = {}
     used: set[str] = set()
     numbers: Counter[str] = Counter()
     for call in calls:
-        base = name = call.module.name
+        base = name = call.module.label
         while name in used or (name in owners and owners[name] is not call.module):
             numbers[base] += 1
             name = f"{base}_{numbers[base] + 1}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +14,8 @@ from ruamel.yaml import YAML
 
 from nemo_lite.config import Config, build, load_config, raise_if, shown, unknown_key
 from nemo_lite.config.values import Keys, Source
-from nemo_lite.errors import ConfigError, did_you_mean
+from nemo_lite.errors import ConfigError, ConfigStructureError, UnknownClassError, did_you_mean
+from nemo_lite.package_info import __version__
 from nemo_lite.utils.files import write_atomically
 
 if TYPE_CHECKING:
@@ -30,19 +34,27 @@ class _NoFile(Source):
 
 
 def serialize(module: NeuralModule) -> dict[str, Any]:
-    """``header`` (the class) and ``init_params`` (the constructor's arguments).
+    """``header`` (the class, and the versions that wrote it) and ``init_params`` (the constructor's arguments).
 
     Raises:
         ConfigError: an argument that is not None, text, a number, a list or a dictionary of such.
     """
     cls = type(module)
-    params = {key: value for key, value in module.init_params.items() if not (key == "name" and value is None)}
+    found = module._serialize_configuration()
+    params = {key: value for key, value in found.items() if not (key == "name" and value is None)}
     raise_if(
         f"{cls.__name__}.{key}: {type(value).__name__} cannot be written to YAML"
         for key, value in params.items()
         if not is_plain(value)
     )
-    return {"header": {"full_spec": _full_spec(cls)}, "init_params": params}
+    package = cls.__module__.partition(".")[0]
+    header = {
+        "nemo_core_version": __version__,
+        "collection_type": package,
+        "collection_version": str(getattr(sys.modules.get(package), "__version__", __version__)),
+        "full_spec": _full_spec(cls),
+    }
+    return {"header": header, "init_params": params}
 
 
 def is_plain(value: Any) -> bool:
@@ -63,28 +75,46 @@ def write(configuration: Mapping[str, Any], path: str | Path) -> None:
     yaml = YAML(typ="safe", pure=True)
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's annotation lacks the setting
     yaml.default_flow_style = False
-    write_atomically(path, lambda temporary: yaml.dump(_in_lists(configuration), temporary))
+    write_atomically(os.path.expanduser(path), lambda temporary: yaml.dump(_in_lists(configuration), temporary))
 
 
 def read(path: str | Path, section_name: str | None) -> Config:
     """Read a configuration, or one section of it.
 
     Raises:
-        ConfigError: the file, or the section, is missing or is not a mapping.
+        ConfigStructureError: the file, or the section, is missing or is not a mapping.
     """
-    config = load_config(path)
+    with _as_import_errors():
+        config = load_config(os.path.expanduser(path))
     if section_name is None:
         return config
     section = config.get(section_name)
     if not isinstance(section, Config):
-        raise ConfigError(f"{path}: section {section_name} is missing{did_you_mean(section_name, config)}")
+        raise ConfigStructureError(f"{path}: section {section_name} is missing{did_you_mean(section_name, config)}")
     return section
+
+
+@contextmanager
+def _as_import_errors() -> Iterator[None]:
+    try:
+        yield
+    except ConfigStructureError:
+        raise
+    except ConfigError as error:
+        raise ConfigStructureError(*error.problems) from error
 
 
 def deserialize(
     classes: list[type[M]], configuration: Mapping[str, Any], name: str | None, overwrite_params: Mapping[str, Any]
 ) -> M:
     """Make a module of the one of these classes that the configuration names; see ``NeuralModule.deserialize``."""
+    with _as_import_errors():
+        return _made(classes, configuration, name, overwrite_params)
+
+
+def _made(
+    classes: list[type[M]], configuration: Mapping[str, Any], name: str | None, overwrite_params: Mapping[str, Any]
+) -> M:
     config = _as_config(configuration, f"configuration of {classes[0].__name__}")
     header, params = config.get("header"), config.get("init_params") or _as_config({}, config.place())
     if not isinstance(header, Mapping) or not isinstance(header.get("full_spec"), str):
@@ -92,12 +122,23 @@ def deserialize(
     if not isinstance(params, Mapping):
         raise ConfigError(f"{config.place('init_params')}: init_params is {shown(params)}, wanted a mapping")
     found = _find_class(classes, header["full_spec"], config.place("header"))
+    parameters = inspect.signature(found.__init__).parameters
+    if name is not None and "name" in parameters:
+        overwrite_params = {**overwrite_params, "name": name}
     _refuse_unknown(overwrite_params, found)
     kept = _as_config(params, config.place()).without(*overwrite_params)
-    module = build(found, kept, **overwrite_params)
-    if name is not None:
+    # Without the hook the arguments are checked one by one; what a class' own hook makes of them is its own business.
+    if "_deserialize_configuration" in {key for cls in found.__mro__[:-1] if not _is_core(cls) for key in vars(cls)}:
+        module = found(**found._deserialize_configuration({**kept.plain(), **overwrite_params}))
+    else:
+        module = build(found, kept, **overwrite_params)
+    if name is not None and module.label != name:
         module.name = name
     return module
+
+
+def _is_core(cls: type) -> bool:
+    return cls.__module__.startswith(f"{__name__.partition('.')[0]}.core.")
 
 
 def _as_config(mapping: Mapping[str, Any], place: str) -> Config:
@@ -133,9 +174,10 @@ def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
     if len(same_name) == 1:
         return next(iter(same_name.values()))
     if same_name:
-        raise ConfigError(f"{place}: full_spec {full_spec} could be {' or '.join(sorted(same_name))}; write which")
+        which = " or ".join(sorted(same_name))
+        raise UnknownClassError(f"{place}: full_spec {full_spec} could be {which}; write which")
     near = did_you_mean(name, sorted(cls.__name__ for cls in known.values()))
-    raise ConfigError(
+    raise UnknownClassError(
         f"{place}: full_spec {full_spec} is not a {classes[0].__name__} that is loaded{near}; "
         "import the package that defines it"
     )

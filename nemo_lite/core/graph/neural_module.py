@@ -6,79 +6,40 @@ import inspect
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import deepcopy
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from uuid import uuid4
 
 from nemo_lite.core.graph import module_config
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NestedUse, NmTensor
-from nemo_lite.core.graph.ports import Ports, check_ports, refuse_unless_connectable
+from nemo_lite.core.graph.kinds import HasType, OperationMode, PretrainedModelInfo
+from nemo_lite.core.graph.module_class import FIRST_GENERATION_KEYWORDS, NeuralModuleMeta, without_unknown
+from nemo_lite.core.graph.neural_interface import NeuralInterface
+from nemo_lite.core.graph.ports import Ports, refuse_unless_connectable
 from nemo_lite.core.graph.recording import Recorder, active_recorder, refuse_foreign
 from nemo_lite.core.graph.shapes import Shape, shape_of
 from nemo_lite.core.neural_types import ElementType
-from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, did_you_mean
-from nemo_lite.utils import logging
+from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NestedUse, NmTensor
+from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, NotAWireError
+from nemo_lite.utils.alive import AppState
 
 # Any: arguments of constructors, which YAML and users give.
 
 M = TypeVar("M", bound="NeuralModule")
 
-# Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
-_FIRST_GENERATION_KEYWORDS = ("factory", "placement")
 
-
-def _ports_of_class(cls: type, attribute: str) -> Ports | None:
-    """The ports a class declares, if they can be read without an object; the others are checked with the object."""
-    declared: Any = inspect.getattr_static(cls, attribute)
-    if isinstance(declared, property):
-        try:
-            declared = declared.__get__(object.__new__(cls), cls)
-        except Exception:  # the property needs attributes that the constructor sets
-            return None
-    ports: Ports = declared
-    return ports
-
-
-class NeuralModuleMeta(type):
-    """Checks ports when a class is made, and records the constructor's arguments when an object is made."""
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(name, bases, namespace, **kwargs)
-        for attribute in ("input_ports", "output_ports"):
-            ports = _ports_of_class(cls, attribute)
-            if ports is not None:
-                cls._check_ports(attribute, ports)
-
-    def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
-        signature = inspect.signature(cls.__init__)
-        if not {p for p in signature.parameters if p in _FIRST_GENERATION_KEYWORDS}:
-            kwargs = {key: value for key, value in kwargs.items() if key not in _FIRST_GENERATION_KEYWORDS}
-        kwargs = _known_arguments(cls.__name__, signature, kwargs)
-        arguments = _bound(signature, args, kwargs)
-        module: M = type.__call__(cls, *args, **kwargs)
-        object.__setattr__(module, "_init_params", arguments)
-        for attribute in ("input_ports", "output_ports"):
-            if _ports_of_class(cls, attribute) is None:
-                cls._check_ports(attribute, getattr(module, attribute))
-        return module
-
-    def _check_ports(cls, attribute: str, ports: Ports) -> None:
-        function: Callable[..., Any] | None = None
-        if attribute == "input_ports":
-            function = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]  # an attribute of the class
-        check_ports(cls.__name__, ports, function)
-
-
-class NeuralModule(metaclass=NeuralModuleMeta):
+class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     """A typed module. Called on wires it connects; called on tensors it runs.
 
     Subclasses declare ``input_ports`` and ``output_ports`` as a property or a plain class attribute: a dictionary of
     :class:`NeuralType` in the order of the values. The names of the input ports are the parameters of ``forward``.
 
+    In the style of NeMo 0.8, a static method ``create_ports`` may return both dictionaries; it gets the constructor's
+    arguments that it has parameters for.
+
     Args:
-        name: its name in DAGs, messages and checkpoints; without one, the class name in snake case.
+        name: its name in DAGs, messages and checkpoints. No other living module may have it.
+        first_generation: ``factory`` and ``placement``, accepted and not used: the factory made last is in force.
 
     Attributes:
         converts: ``(from, to)`` of a module that turns one element type into another; type errors then suggest it.
@@ -87,6 +48,7 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         training_only: augmentation: the identity in evaluation.
         of_one_object: a class that a backend made to change one object: it stands for its base everywhere else.
         port_function: the method whose parameters are the input ports.
+        type: what sort of module it is: a ``ModuleType``.
         may_differ: arguments of the constructor that may differ between ranks: they change no output.
     """
 
@@ -98,35 +60,83 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     port_function: ClassVar[str] = "forward"
     may_differ: ClassVar[tuple[str, ...]] = ("name",)
 
+    # In NeMo 0.8 (ports in, ports out), from the constructor's arguments.
+    create_ports: ClassVar[Callable[..., tuple[Ports, Ports]] | None] = None
+
     _init_params: dict[str, Any]
     _name: str | None = None
+    _label: str = ""
+    _unique_name: str = ""
+    _id: str = ""
+    _operation_mode: OperationMode = OperationMode.both
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, **first_generation: object) -> None:
+        without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
         self._name = name
+
+    def __str__(self) -> str:
+        """The name under which its weights are saved: its own if it was given one, else its class's."""
+        return self.label if self.has_own_name else type(self).__name__
 
     @property
     def name(self) -> str:
-        """Its name: the given one, or the class name in snake case."""
-        return self._name or _snake_case(type(self).__name__)
+        """Its name, which no other living module has: the given one, or ``jasperencoder0``, ``jasperencoder1``, ..."""
+        return self._unique_name or self.label
 
     @name.setter
     def name(self, name: str) -> None:
-        self._name = name
+        AppState().modules.rename(self, name)
+        self._name = self._unique_name = name
+
+    @property
+    def label(self) -> str:
+        """How DAGs and messages call it: its given name, or its class' in snake case, which a DAG numbers."""
+        return self._label or self._name or _snake_case(type(self).__name__)
+
+    @label.setter
+    def label(self, label: str) -> None:
+        self._label = label
 
     @property
     def has_own_name(self) -> bool:
-        """Whether a name was given; given names are unique in a DAG, others are numbered."""
+        """Whether a name was given; given names are unique, others are numbered."""
         return self._name is not None
+
+    @property
+    def unique_instance_id(self) -> str:
+        """A text that no other module has, in any process."""
+        if not self._id:
+            self._id = str(uuid4())
+        return self._id
+
+    @property
+    def operation_mode(self) -> OperationMode:
+        """What the graph that it was called in last is for; ``both`` outside of graphs."""
+        return self._operation_mode
+
+    @operation_mode.setter
+    def operation_mode(self, operation_mode: OperationMode) -> None:
+        self._operation_mode = operation_mode
 
     @property
     def input_ports(self) -> Ports:
         """What it takes, by port, in the order of the values."""
-        return {}
+        return self._created_ports()[0]
 
     @property
     def output_ports(self) -> Ports:
         """What it gives, by port, in the order of the values."""
-        return {}
+        return self._created_ports()[1]
+
+    def _created_ports(self) -> tuple[Ports, Ports]:
+        """What a ``create_ports`` in the style of NeMo 0.8 gives; without one, no ports."""
+        create = type(self).create_ports
+        if create is None:
+            return {}, {}
+        parameters = inspect.signature(create).parameters.values()
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        names = {each.name for each in parameters}
+        return create(**{name: value for name, value in self._init_params.items() if takes_all or name in names})
 
     @property
     def init_params(self) -> dict[str, Any]:
@@ -146,6 +156,16 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     def _prepare_for_deployment(self) -> tuple[Any, Any]:
         """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
         return None, None
+
+    @property
+    def local_parameters(self) -> dict[str, Any]:
+        """The same as :attr:`init_params`: its name before NeMo 0.10."""
+        return self.init_params
+
+    @classmethod
+    def list_pretrained_models(cls) -> list[PretrainedModelInfo]:
+        """The trained models of this class that can be had by name: none."""
+        return []
 
     @property
     def num_weights(self) -> int:
@@ -172,8 +192,9 @@ class NeuralModule(metaclass=NeuralModuleMeta):
             The output wire, or a named tuple ``<Class>Output`` of them in port order.
 
         Raises:
-            NeuralPortNameMismatchError: a missing, superfluous or doubled input, a tensor beside wires, or the input of
-                a graph that is not active.
+            NeuralPortNameMismatchError: a superfluous or doubled input, or the input of a graph that is not active. A
+                missing input is an error of the DAG.
+            NotAWireError: a tensor beside wires.
             NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
             GraphConnectionError: a graph that is not active.
         """
@@ -184,8 +205,8 @@ class NeuralModule(metaclass=NeuralModuleMeta):
 
     def called_on(self, inputs: Mapping[str, NmTensor], nested_in: tuple[NestedUse, ...] = ()) -> ModuleCall:
         """A checked call on wires by port; ``nested_in`` is the use of a graph that repeats it. Raises as connect."""
-        refuse_foreign(self.name, inputs)
-        refuse_unless_connectable(self.name, self.input_ports, inputs, _converters)
+        refuse_foreign(self.label, inputs)
+        refuse_unless_connectable(self.label, self.input_ports, inputs, _converters)
         call = ModuleCall(self, inputs, self.output_ports, nested_in)
         recorder = active_recorder()
         if recorder is not None:
@@ -195,19 +216,19 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
         if len(args) > len(ports):
             raise NeuralPortNameMismatchError(
-                f"{len(args)} inputs are given", place=self.name, wanted=f"at most {len(ports)} ({', '.join(ports)})"
+                f"{len(args)} inputs are given", place=self.label, wanted=f"at most {len(ports)} ({', '.join(ports)})"
             )
         inputs = dict(zip(ports, args, strict=False))
         for port in (port for port in inputs if port in wires):
-            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.name)
+            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.label)
         inputs.update(wires)
         for port, value in inputs.items():
             if isinstance(value, Recorder) and port in ports:
-                inputs[port] = value.input_for(self.name, port, ports[port])
+                inputs[port] = value.input_for(self.label, port, ports[port])
             elif not isinstance(value, NmTensor):
-                raise NeuralPortNameMismatchError(
+                raise NotAWireError(
                     f'input port "{port}" must be connected to a wire',
-                    place=self.name,
+                    place=self.label,
                     got=type(value).__name__,
                     remedy="give wires only (to connect) or tensors only (to run)",
                 )
@@ -217,6 +238,15 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         """Its configuration: ``{"header": {...}, "init_params": {...}}``, see ``module_config``."""
         return module_config.serialize(self)
 
+    def _serialize_configuration(self) -> dict[str, Any]:
+        """What is written as ``init_params``. Classes with arguments that YAML cannot hold override it."""
+        return self.init_params
+
+    @classmethod
+    def _deserialize_configuration(cls, init_params: dict[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments from what :meth:`_serialize_configuration` gave."""
+        return init_params
+
     def fingerprint(self) -> Mapping[str, Any]:
         """What has to be the same on all ranks before they train together: values by readable names.
 
@@ -224,7 +254,8 @@ class NeuralModule(metaclass=NeuralModuleMeta):
         on more (a file that it reads) adds that: see :mod:`nemo_lite.utils.digests`, and ``Content`` there.
         """
         arguments = {key: value for key, value in self.init_params.items() if key not in self.may_differ}
-        return {self.name: type(self).__qualname__} | {f"{self.name}.{key}": each for key, each in arguments.items()}
+        label = self.label
+        return {label: type(self).__qualname__} | {f"{label}.{key}": each for key, each in arguments.items()}
 
     def export_to_config(self, config_file: str | Path) -> None:
         """Write its configuration as YAML.
@@ -249,8 +280,8 @@ class NeuralModule(metaclass=NeuralModuleMeta):
             overwrite_params: constructor arguments that replace those of the configuration.
 
         Raises:
-            ConfigError: a missing section, a class that is not known or not one of these, or arguments that the
-                constructor does not take, lacks, or takes in another type.
+            ConfigStructureError: a missing section, a class that is not known or not one of these, or arguments that
+                the constructor does not take, lacks, or takes in another type.
         """
         return module_config.deserialize([*subclasses(cls)], configuration, name, overwrite_params or {})
 
@@ -264,13 +295,6 @@ class NeuralModule(metaclass=NeuralModuleMeta):
     ) -> M:
         """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
         return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
-
-
-class WeightShareTransform(Enum):
-    """How a weight is shared: as it is, or transposed."""
-
-    SAME = 0
-    TRANSPOSE = 1
 
 
 def subclasses(cls: type[M]) -> Iterator[type[M]]:
@@ -295,7 +319,7 @@ def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
     """
     found: dict[str, M] = {}
     for module in modules:
-        name = str(module.name) if module.has_own_name else type(module).__name__
+        name = module.label if module.has_own_name else type(module).__name__
         if found.setdefault(name, module) is not module:
             problem = f'two modules would be saved as "{name}"'
             raise CheckpointError(problem, place=place, remedy="give each its own name=")
@@ -314,32 +338,7 @@ def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
     return namedtuple(name, fields)
 
 
-def _known_arguments(place: str, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Without those that the constructor does not have: NeMo 0.9's took any, and YAML files of that time have them."""
-    parameters = signature.parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return kwargs
-    for key in kwargs.keys() - parameters.keys():
-        near = did_you_mean(key, parameters.keys() - {"self"})
-        logging.warning("%s: %s is not an argument%s; it is left out", place, key, near)
-    return {key: value for key, value in kwargs.items() if key in parameters}
-
-
-def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
-    is not what was given."""
-    try:
-        bound = signature.bind(None, *args, **kwargs)
-    except TypeError:
-        return {}  # the call itself is about to say so, in Python's usual words
-    bound.apply_defaults()
-    values = dict(list(bound.arguments.items())[1:])
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            values.update(values.pop(parameter.name, {}))
-    return {name: deepcopy(value) if module_config.is_plain(value) else value for name, value in values.items()}
-
-
+@cache
 def _snake_case(name: str) -> str:
     """``AudioToTextDataLayer`` -> ``audio_to_text_data_layer``; ``CTCLossNM`` -> ``ctc_loss``."""
     name = name.removesuffix("NM") or name

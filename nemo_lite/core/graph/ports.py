@@ -20,7 +20,7 @@ from nemo_lite.errors import (
 )
 
 if TYPE_CHECKING:
-    from nemo_lite.core.graph.nm_tensor import NmTensor
+    from nemo_lite.core.neural_types.nm_tensor import NmTensor
 
 # Any: what a class declares as ports is checked here.
 
@@ -70,7 +70,7 @@ def _differences(
 
 
 def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTensor], converters: Converters) -> None:
-    """Check a connecting call: names, missing and superfluous inputs, types.
+    """Check a connecting call: names, superfluous inputs, types, and that something is connected.
 
     Args:
         owner: the module's name, for the message.
@@ -79,7 +79,7 @@ def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTe
         converters: for the remedy.
 
     Raises:
-        NeuralPortNameMismatchError: a superfluous or a missing input.
+        NeuralPortNameMismatchError: a superfluous input, or none at all where some are needed.
         NeuralPortNmTensorMismatchError: a type that does not fit; shows both ends, both types and the known remedy.
     """
     for name in (name for name in wires if name not in ports):
@@ -88,22 +88,32 @@ def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTe
             place=owner,
             remedy=f"input ports: {', '.join(ports) or 'none'}{did_you_mean(name, ports)}",
         )
-    missing = [name for name, ntype in ports.items() if name not in wires and not ntype.optional]
-    if missing:
-        listed = ", ".join(f"{name} ({ports[name]})" for name in missing)
-        raise NeuralPortNameMismatchError(
-            "input ports are not connected", place=owner, got=", ".join(wires) or "nothing", wanted=listed
-        )
+    if not wires:
+        refuse_unconnected(owner, ports, wires)
     for name, wire in wires.items():
         comparison = ports[name].takes(wire.ntype)
         if not comparison.fits:
             remedy = _remedy(comparison.result, ports[name], wire.ntype, converters)
             raise NeuralPortNmTensorMismatchError(
                 f"{owner}.{name} cannot take {wire.place}",
-                got=str(wire.ntype),
-                wanted=str(ports[name]),
+                got=wire.ntype.brief,
+                wanted=ports[name].brief,
                 remedy=f"{comparison.reason}. {remedy}".strip(),
             )
+
+
+def refuse_unconnected(owner: str, ports: Ports, wires: Mapping[str, NmTensor]) -> None:
+    """Check that all inputs which a module needs are connected: when a DAG is made, not at the call.
+
+    Raises:
+        NeuralPortNameMismatchError: a missing input.
+    """
+    missing = [name for name, ntype in ports.items() if name not in wires and not ntype.optional]
+    if missing:
+        listed = ", ".join(f"{name} ({ports[name].brief})" for name in missing)
+        raise NeuralPortNameMismatchError(
+            "input ports are not connected", place=owner, got=", ".join(wires) or "nothing", wanted=listed
+        )
 
 
 def _remedy(result: NeuralTypeComparisonResult, port: NeuralType, wire: NeuralType, converters: Converters) -> str:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextvars import ContextVar
-from enum import Enum
 from typing import TYPE_CHECKING
 
+from nemo_lite.core.graph.kinds import OperationMode as OperationMode
 from nemo_lite.errors import NeuralPortNameMismatchError
+from nemo_lite.utils.alive import AppState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
     from nemo_lite.core.neural_types import NeuralType
-
-
-class OperationMode(Enum):
-    """What the calls of a graph are for."""
-
-    training = 0
-    evaluation = 1
-    both = 2
+    from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor
 
 
 class Recorder(ABC):
@@ -42,18 +34,15 @@ class Recorder(ABC):
         """Take down a call."""
 
 
-# Empty outside of `with graph:`; each thread, and each task of asyncio, has its own.
-_active: ContextVar[Recorder | None] = ContextVar("active graph", default=None)
-
-
 def active_recorder() -> Recorder | None:
     """The recorder inside whose ``with`` this is, or None."""
-    return _active.get()
+    recorder: Recorder | None = AppState().active_graph
+    return recorder
 
 
 def set_active_recorder(recorder: Recorder | None) -> None:
     """Let a recorder take down the calls from here on, or none."""
-    _active.set(recorder)
+    AppState().active_graph = recorder
 
 
 def refuse_foreign(owner: str, inputs: Mapping[str, NmTensor]) -> None:

@@ -12,7 +12,7 @@ from nemo_lite.errors import DagError, UsageError
 
 if TYPE_CHECKING:
     from nemo_lite.core.graph.dag import Dag
-    from nemo_lite.core.graph.nm_tensor import NmTensor
+    from nemo_lite.core.neural_types.nm_tensor import NmTensor
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
                     "output_shapes does not follow the ports",
                     place=f"{type(node.module).__name__}.{port}",
                     got=written(outputs[port]) if port in outputs else "nothing",
-                    wanted=str(wire.ntype),
+                    wanted=wire.ntype.brief,
                 )
             shapes[wire] = outputs[port]
     return shapes
@@ -177,7 +177,7 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Calla
         raise DagError(f"{wire.place} is not in this DAG")
     kinds = [each.kind for each in wire.ntype.axes or ()]
     if kinds.count(axis) != 1:
-        raise UsageError(f"{wire.place} does not have one {axis} axis", got=str(wire.ntype))
+        raise UsageError(f"{wire.place} does not have one {axis} axis", got=wire.ntype.brief)
     shapes = symbolic_shapes(dag)
     size = shapes[wire][kinds.index(axis)]
     if isinstance(size, int):

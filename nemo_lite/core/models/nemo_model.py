@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from nemo_lite.config import parse_config
 from nemo_lite.core.graph import module_config
+from nemo_lite.core.graph.kinds import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 from nemo_lite.core.graph.recording import OperationMode
 from nemo_lite.core.models.archive import CONFIG_0, NemoArchive, write_archive
@@ -18,15 +19,6 @@ from nemo_lite.errors import CheckpointError, UsageError
 
 M = TypeVar("M", bound="NeMoModel")
 SUFFIX = ".nemo"
-
-
-class PretrainedModelInfo(NamedTuple):
-    """A published model: its name, what it is, what it is made of, and where it is."""
-
-    pretrained_model_name: str
-    description: str
-    parameters: Any
-    location: str
 
 
 class NeMoModel(NeuralModule):

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.core.graph.recording import OperationMode
-from nemo_lite.core.neural_graph.graph_inputs import Outside, type_text
-from nemo_lite.core.neural_graph.living import living
+from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_graph.recorded_graph import RecordedGraph
 from nemo_lite.core.neural_types import NeuralType
+from nemo_lite.core.neural_types.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.errors import ConfigStructureError, DagError, GraphKeyError
+from nemo_lite.utils.alive import AppState
 
 # Any: what YAML holds.
 
@@ -155,10 +155,8 @@ def _modules(configurations: Mapping[str, Any], reuse: bool, overwritten: Overwr
 
 
 def _living(names: Iterable[str]) -> dict[str, NeuralModule]:
-    wanted = set(names)
-    modules = [module for module in living(NeuralModule) if type(module) is not Outside]
-    # A module whose constructor failed may be half made, and have no name.
-    return {module.name: module for module in modules if getattr(module, "name", None) in wanted}
+    modules = AppState().modules
+    return {name: modules[name] for name in names if modules.has(name)}
 
 
 def _mode(section: object) -> OperationMode:

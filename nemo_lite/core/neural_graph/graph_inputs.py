@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor, StepModulePort
 from nemo_lite.core.graph.recording import Recorder
 from nemo_lite.core.neural_types import NeuralType
+from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor, StepModulePort
 from nemo_lite.errors import GraphKeyError, GraphTypeError
 
 
 class Outside(NeuralModule):
     """Stands where a wire has the module that gives it: what is outside of the graph."""
 
-    name = "input"
+    name = label = "input"
 
 
 class GraphInput(NmTensor):
@@ -37,7 +37,7 @@ class GraphInput(NmTensor):
         # Made without the constructor, so that it takes no module's name.
         outside: Outside = object.__new__(Outside)
         call = ModuleCall(outside, {}, {})
-        super().__init__(call, name, ntype)
+        super().__init__(outside, {}, name, ntype, call=call)
         call.outputs[name] = self
         self._graph = None if graph is None else weakref.ref(graph)
         self._bound: list[StepModulePort] = []
@@ -47,7 +47,7 @@ class GraphInput(NmTensor):
         return None if self._graph is None else self._graph()
 
     @property
-    def consumers(self) -> list[StepModulePort]:  # type: ignore[override]  # the ports of one graph, in NeMo's form
+    def consumers(self) -> list[StepModulePort]:
         """The ports of the graph that take it, in the order of the calls."""
         return list(self._bound)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nemo_lite.core.graph.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_types import NeuralType
+from nemo_lite.core.neural_types.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.errors import GraphKeyError, GraphTypeError
 
 

@@ -17,7 +17,7 @@ from nemo_lite.errors import ConfigurationError, NemoLiteError
 
 if TYPE_CHECKING:
     from nemo_lite.core.backend import DeviceType
-    from nemo_lite.core.graph.nm_tensor import NmTensor
+    from nemo_lite.core.neural_types.nm_tensor import NmTensor
 
 # Any: values of wires are the backend's own; configurations are what YAML holds.
 

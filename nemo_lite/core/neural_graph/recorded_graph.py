@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, TypeVar
-from weakref import WeakSet
+from typing import Any, TypeVar
 
 from nemo_lite.core.graph.dag import Slice, slice_between
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import Connection, ModuleCall, NestedUse, NmTensor, StepModulePort
 from nemo_lite.core.graph.recording import OperationMode, Recorder, active_recorder, set_active_recorder
 from nemo_lite.core.neural_graph.graph_inputs import GraphInputs
 from nemo_lite.core.neural_graph.graph_outputs import GraphOutputs
-from nemo_lite.core.neural_graph.living import free_name
 from nemo_lite.core.neural_types import LossType, NeuralType
+from nemo_lite.core.neural_types.nm_tensor import Connection, ModuleCall, NestedUse, NmTensor, StepModulePort
 from nemo_lite.errors import (
     GraphConnectionError,
     GraphKeyError,
@@ -27,6 +25,7 @@ from nemo_lite.errors import (
     NeuralPortNameMismatchError,
     did_you_mean,
 )
+from nemo_lite.utils.alive import AppState
 
 G = TypeVar("G", bound="RecordedGraph")
 
@@ -42,11 +41,8 @@ class RecordedGraph(Recorder):
         NameTakenError: another living graph has this name.
     """
 
-    _alive: ClassVar[WeakSet[RecordedGraph]] = WeakSet()
-
     def __init__(self, operation_mode: OperationMode = OperationMode.both, name: str | None = None) -> None:
-        self.name: str = free_name(name, type(self).__name__.lower(), {graph.name for graph in RecordedGraph._alive})
-        RecordedGraph._alive.add(self)
+        self.name = AppState().register_graph(self, name)
         self._operation_mode = operation_mode
         self.calls: list[ModuleCall] = []
         self._names: dict[NeuralModule, str] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import StepModulePort
 from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_graph.recorded_graph import RecordedGraph
+from nemo_lite.core.neural_types.nm_tensor import StepModulePort
 
 
 def summary_of(graph: RecordedGraph) -> str:

@@ -34,6 +34,8 @@ class ElementType:
 
     def compare(self, second: ElementType) -> NeuralTypeComparisonResult:
         """How ``second`` stands to ``self``: GREATER means that ``second`` is a special case of ``self``."""
+        if isinstance(second, UnstatedType):
+            return NeuralTypeComparisonResult.SAME
         if not isinstance(second, type(self)) and not isinstance(self, type(second)):
             return NeuralTypeComparisonResult.INCOMPATIBLE
         mine, other = self.type_parameters, second.type_parameters
@@ -74,6 +76,10 @@ class VoidType(ElementType):
 
     def compare(self, second: ElementType) -> NeuralTypeComparisonResult:
         return NeuralTypeComparisonResult.SAME
+
+
+class UnstatedType(VoidType):
+    """What the tags of NeMo 0.8 and 0.9 do not say: it goes to every port, and a port of it takes every element."""
 
 
 class ChannelType(ElementType):

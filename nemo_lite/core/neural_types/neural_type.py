@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from nemo_lite.core.neural_types import tags
 from nemo_lite.core.neural_types.axes import AxisKind, AxisKindAbstract, AxisType
-from nemo_lite.core.neural_types.elements import ElementType, VoidType
+from nemo_lite.core.neural_types.elements import (
+    ElementType,
+    EmbeddedTextType,
+    EncodedRepresentation,
+    MelSpectrogramType,
+    MFCCSpectrogramType,
+    SpectrogramType,
+    UnstatedType,
+    VoidType,
+)
 from nemo_lite.core.neural_types.elements import NeuralTypeComparisonResult as Result
-from nemo_lite.errors import NeuralTypeError
+from nemo_lite.errors import NeuralPortNmTensorMismatchError, NeuralTypeError
 
 Axes = tuple[AxisType, ...]
+AxesRead = str | Iterable[str | AxisType] | None
+
+# What the tags of NeMo 0.8 and 0.9 say about the elements; the first base of a tag that is here counts.
+_ELEMENTS_BY_TAG: dict[type, type[ElementType]] = {
+    tags.EmbeddedTextTag: EmbeddedTextType,
+    tags.SpectrogramSignalTag: SpectrogramType,
+    tags.MelSpectrogramSignalTag: MelSpectrogramType,
+    tags.MFCCSignalTag: MFCCSpectrogramType,
+    tags.EncodedRepresentationTag: EncodedRepresentation,
+}
 
 
 class Comparison(NamedTuple):
@@ -32,7 +52,8 @@ class NeuralType:
     """The type of a port or a wire.
 
     Args:
-        axes: ``"B D T"``, ``("B", "D", "T")``, a sequence of :class:`AxisType`, or ``None`` for a value without axes.
+        axes: ``"B D T"``, ``("B", "D", "T")``, a sequence of :class:`AxisType`, or ``None`` for a value without axes;
+            in the style of NeMo 0.8 and 0.9 ``{0: AxisType(BatchTag), 1: AxisType(TimeTag)}``, and ``{}`` takes all.
         elements_type: an instance of an :class:`ElementType`.
         optional: for an input port: it may stay unconnected.
 
@@ -43,10 +64,13 @@ class NeuralType:
 
     def __init__(
         self,
-        axes: str | Iterable[str | AxisType] | None = None,
+        axes: AxesRead | Mapping[int, AxisType] = None,
         elements_type: ElementType | None = None,
         optional: bool = False,
     ) -> None:
+        if isinstance(axes, Mapping):
+            tagged = [axes[index] for index in sorted(axes)]
+            axes, elements_type = tagged or None, elements_type or _elements_of(tagged)
         elements_type = VoidType() if elements_type is None else elements_type
         if not isinstance(elements_type, ElementType):
             raise NeuralTypeError(
@@ -69,11 +93,30 @@ class NeuralType:
         elements = self.elements_type.compare(second.elements_type)
         axes, reason = _compare_axes(self.axes, second.axes)
         elements_fit = elements in (Result.SAME, Result.GREATER)
+        if axes is Result.SAME and elements_fit:
+            tagged, reason = _compare_tags(self.axes or (), second.axes or ())
+            return Comparison(elements if tagged is Result.SAME else tagged, reason)
         if axes is Result.SAME:
-            return Comparison(elements, "" if elements_fit else self._why_elements_differ(second, elements))
+            return Comparison(elements, self._why_elements_differ(second, elements))
         if elements_fit:
             return Comparison(axes, reason)
         return Comparison(Result.INCOMPATIBLE, f"{self._why_elements_differ(second, elements)}; {reason}")
+
+    def compare_and_raise_error(self, parent_type_name: str, port_name: str, second: NeuralType) -> None:
+        """Refuse what a port of this type does not take.
+
+        Args:
+            parent_type_name: the class of the port's module, for the message.
+            port_name: the port, for the message.
+            second: the type of the wire.
+
+        Raises:
+            NeuralPortNmTensorMismatchError: ``second`` is neither the same nor a special case.
+        """
+        comparison = self.explain(second)
+        if not comparison.fits:
+            problem, types = f"{parent_type_name}.{port_name} cannot take this type", (second.brief, self.brief)
+            raise NeuralPortNmTensorMismatchError(problem, got=types[0], wanted=types[1], remedy=comparison.reason)
 
     def takes(self, wire: NeuralType) -> Comparison:
         """Whether a port of this type takes a wire: :meth:`explain`, with the wire's unknown sizes assumed to be right.
@@ -99,6 +142,13 @@ class NeuralType:
         return f"{second.elements_type} is not {self.elements_type}"
 
     def __str__(self) -> str:
+        """NeMo's text, which is also in its graph files: ``axes: (batch, time); elements_type: LabelsType``."""
+        axes = None if self.axes is None else f"({', '.join(map(_spelt_out, self.axes))}{',' * (len(self.axes) == 1)})"
+        return f"axes: {axes}; elements_type: {type(self.elements_type).__name__}"
+
+    @property
+    def brief(self) -> str:
+        """The type in messages and tables: ``B T Labels``."""
         axes = [str(axis) for axis in self.axes or ()]
         return " ".join([*axes, str(self.elements_type), *(["(optional)"] if self.optional else [])])
 
@@ -113,7 +163,7 @@ class NeuralType:
         return hash((self.axes, self.elements_type))
 
 
-def _read_axes(axes: str | Iterable[str | AxisType] | None) -> Axes | None:
+def _read_axes(axes: AxesRead) -> Axes | None:
     if axes is None:
         return None
     given = tuple(axes.replace(",", " ").split()) if isinstance(axes, str) else tuple(axes)
@@ -126,6 +176,31 @@ def _read_axes(axes: str | Iterable[str | AxisType] | None) -> Axes | None:
         if axis.is_list and not before.is_list:
             raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, read)))
     return read
+
+
+def _elements_of(axes: Sequence[AxisType]) -> ElementType:
+    """What the tags of axes say about the elements."""
+    if not axes:
+        return VoidType()
+    bases = (base for axis in axes if axis.tag for base in axis.tag.__mro__)
+    return next((_ELEMENTS_BY_TAG[base]() for base in bases if base in _ELEMENTS_BY_TAG), UnstatedType())
+
+
+def _compare_tags(first: Axes, second: Axes) -> tuple[Result, str]:
+    """How tags stand to each other, where both axes have one; the axes themselves are the same."""
+    pairs = [(a.tag, b.tag) for a, b in zip(first, second, strict=False) if a.tag and b.tag and a.tag is not b.tag]
+    if not pairs:
+        return Result.SAME, ""
+    if all(issubclass(theirs, mine) for mine, theirs in pairs):
+        return Result.GREATER, ""
+    reason = ", ".join(f"{theirs.__name__} is not {mine.__name__}" for mine, theirs in pairs)
+    return (Result.LESS if all(issubclass(mine, theirs) for mine, theirs in pairs) else Result.INCOMPATIBLE), reason
+
+
+def _spelt_out(axis: AxisType) -> str:
+    """An axis as NeMo prints it: ``time``, ``dimension:64``, ``batch_listdim``."""
+    size = "" if axis.size is None else f":{axis.size}"
+    return f"{axis.kind.name.lower()}{size}{'_listdim' if axis.is_list else ''}"
 
 
 def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[Result, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.show.view import Role, View
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.show.layout import Box, Port, arrange
 from nemo_lite.core.show.view import Role, View
 from nemo_lite.utils.files import write_atomically

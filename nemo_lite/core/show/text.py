@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.show.view import View
 
 _HEADER = ("node", "module, and where its ports lead", "shapes and types", "parameters")

@@ -6,9 +6,9 @@ from collections import Counter
 from enum import Enum
 
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.neural_types import LossType
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 
 
 class Role(Enum):

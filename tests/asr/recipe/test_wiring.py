@@ -85,7 +85,7 @@ def test_recordings_without_texts_have_predictions_only(tmp_path: Path) -> None:
     assert (wires.loss, wires.transcripts, wires.transcript_lengths) == (None, None, None)
     with pytest.raises(UsageError, match="audio_files_data_layer: the data layer gives no texts"):
         wires.scored  # noqa: B018
-    assert wires.predictions.producer.name == "greedy_ctc_decoder"
+    assert wires.predictions.producer.label == "greedy_ctc_decoder"
 
 
 class LossOfTargets(LossNM):

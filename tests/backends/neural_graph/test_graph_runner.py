@@ -39,7 +39,7 @@ def test_batches_are_named_tuples_in_port_order_of_the_size_asked_for(whole):
     batches = list(whole.get_batch())
     assert [len(batch.x) for batch in batches] == [5, 5, 2]
     assert type(batches[0]).__name__ == "PointsOutput"
-    assert torch.equal(torch.cat([batch.y for batch in batches]), whole["points"].y)
+    assert torch.equal(torch.cat([batch.y for batch in batches]), whole["points0"].y)
 
 
 def test_without_configuration_batches_have_one_item_and_dictionaries_ports(whole):
@@ -246,12 +246,12 @@ def test_a_file_that_does_not_fit_leaves_all_modules_as_they_are(whole, net, tmp
 
 
 def test_freezing_takes_names_of_modules(whole, net):
-    whole.freeze(["net", "points"])
+    whole.freeze(["net", "points0"])
     assert net.is_frozen()
     assert "net (Net) [FROZEN]" in whole.summary()
     whole.unfreeze()
     assert not net.is_frozen()
-    with pytest.raises(KeyError, match=r'has no module "nett"; modules: points, net, mse \(did you mean net\?\)'):
+    with pytest.raises(KeyError, match=r'has no module "nett"; modules: points0, net, mse \(did you mean net\?\)'):
         whole.freeze(["nett"])
 
 

@@ -36,7 +36,7 @@ WIRES = Source().connect()
 class Encoder:
     """A module that saves itself as a text."""
 
-    name, has_own_name = "encoder", False
+    name, label, has_own_name = "encoder", "encoder", False
 
     def __init__(self) -> None:
         self.dropout, self.is_frozen = 0.25, True

@@ -168,9 +168,10 @@ def test_a_data_layer_that_is_called_twice_is_refused_with_the_remedy() -> None:
 
 
 def test_two_modules_of_one_given_name_are_refused() -> None:
-    x = Source()()
+    twin, other = Layer(name="twin"), Layer()
+    other._name = "twin"  # a name that is in use cannot be given: this is a copy of a module, say
     with pytest.raises(DagError, match='two modules are named "twin"; give each its own name='):
-        Dag([Layer(name="twin")(Layer(name="twin")(x))])
+        Dag([twin(other(Source()()))])
 
 
 # Names of nodes
@@ -264,7 +265,7 @@ def test_renamed_wires_are_found_by_name_also_beyond_the_dag() -> None:
 def test_two_wires_of_one_name_are_refused() -> None:
     left, right = Split()(Source()())
     left.rename("half")
-    right.rename("half")
+    right._new_name = "half"  # a name that is in use cannot be given
     with pytest.raises(DagError, match=r'two wires are named "half": got split\.left and split\.right; rename one'):
         Dag([left]).wires_by_name()
 

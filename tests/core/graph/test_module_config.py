@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import nemo_lite
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import ConfigError, UsageError
 
@@ -74,14 +75,19 @@ def test_tuples_come_back_as_lists(tmp_path: Path) -> None:
 def test_the_file_reads_in_the_order_of_the_constructor(tmp_path: Path) -> None:
     Stack(64, rate=0.25).export_to_config(tmp_path / "stack.yaml")
     lines = (tmp_path / "stack.yaml").read_text().splitlines()
-    assert lines[:4] == ["header:", f"  full_spec: {__name__}.Stack", "init_params:", "  width: 64"]
-    assert [line.split(":")[0].strip() for line in lines[4:]] == ["activation", "blocks", "rate", "bias", "limit"]
+    assert lines[:2] == ["header:", f"  nemo_core_version: {nemo_lite.__version__}"]
+    assert lines[2:4] == [
+        f"  collection_type: {__name__.partition('.')[0]}",
+        f"  collection_version: {nemo_lite.__version__}",
+    ]
+    assert lines[4:7] == [f"  full_spec: {__name__}.Stack", "init_params:", "  width: 64"]
+    assert [line.split(":")[0].strip() for line in lines[7:]] == ["activation", "blocks", "rate", "bias", "limit"]
 
 
 def test_a_given_name_is_part_of_the_configuration() -> None:
     assert "name" not in Stack(1).serialize()["init_params"]
-    module = Stack(1, name="top")
-    assert NeuralModule.deserialize(module.serialize()).name == "top"
+    configuration = Stack(1, name="top").serialize()
+    assert NeuralModule.deserialize(configuration).name == "top"
 
 
 def test_an_argument_that_yaml_cannot_hold_is_named_and_no_file_is_left(tmp_path: Path) -> None:

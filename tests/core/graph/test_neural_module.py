@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 from toys.dags import Add, Encoder, Layer, MelFeatures, SoundLayer, Source, Split, Toy
 
+from nemo_lite.core.graph.kinds import ModuleType, OperationMode
+from nemo_lite.core.graph.neural_interface import NeuralInterface
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.shapes import symbol
-from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.core.neural_types import AxisKind, AxisType, BatchTag, ChannelTag, ChannelType, NeuralType
 from nemo_lite.errors import NeuralPortNameMismatchError
 
 # Names
@@ -26,17 +29,50 @@ from nemo_lite.errors import NeuralPortNameMismatchError
         ("NM", "nm"),
     ],
 )
-def test_a_module_without_a_name_is_called_after_its_class(class_name: str, name: str) -> None:
+def test_messages_call_a_module_without_a_name_after_its_class(class_name: str, name: str) -> None:
     module = type(class_name, (Toy,), {})()
-    assert module.name == name
+    assert module.label == name
     assert not module.has_own_name
+
+
+def test_a_module_without_a_name_gets_the_first_free_number() -> None:
+    class Free(Toy):
+        pass
+
+    modules = [Free(), Free(), Free()]
+    assert [module.name for module in modules] == ["free0", "free1", "free2"]
+    del modules[1]
+    assert Free().name == "free1"
+
+
+def test_a_name_in_use_is_refused_and_free_again_when_its_module_is_gone() -> None:
+    module = Layer(name="only one")
+    with pytest.raises(NameError, match='the name "only one" is in use by another module; give another name='):
+        Layer(name="only one")
+    del module
+    assert Layer(name="only one").name == "only one"
+
+
+def test_the_signature_of_a_class_is_that_of_its_constructor() -> None:
+    parameters = inspect.signature(Recorded).parameters
+    assert [*parameters] == ["a", "b", "labels", "others"]
+    assert parameters["b"].default == "default"
+
+
+def test_modules_have_nemos_attributes() -> None:
+    module = Layer()
+    assert str(module) == "Layer"
+    assert (module.type, module.operation_mode) == (ModuleType.module, OperationMode.both)
+    assert module.local_parameters == module.init_params
+    assert module.unique_instance_id == module.unique_instance_id != Layer().unique_instance_id
+    assert isinstance(module, NeuralInterface)
 
 
 def test_a_name_can_be_given_and_changed() -> None:
     module = Layer(name="first")
-    assert (module.name, module.has_own_name) == ("first", True)
+    assert (module.name, module.label, module.has_own_name) == ("first", "first", True)
     module.name = "second"
-    assert module.name == "second"
+    assert (module.name, module.label) == ("second", "second")
 
 
 # Constructor arguments
@@ -113,6 +149,34 @@ def test_a_constructor_that_takes_any_keyword_gets_them() -> None:
             self.given = kwargs
 
     assert Any(feat_type="logfbank").given == {"feat_type": "logfbank"}
+
+
+def test_a_constructor_may_hand_on_the_keywords_of_the_first_nemo(capsys: pytest.CaptureFixture[str]) -> None:
+    class HandsOn(NeuralModule):
+        def __init__(self, *, width: int, **kwargs: Any) -> None:
+            super().__init__(factory=None, placement=None, **kwargs)
+
+    assert HandsOn(width=3, factory=object()).init_params == {"width": 3}
+    HandsOn(width=3, nam="x")
+    assert "HandsOn: nam is not an argument (did you mean name?); it is left out" in capsys.readouterr().err
+
+
+def test_ports_may_come_from_create_ports_as_in_nemo_0_8() -> None:
+    class Old(Toy):
+        @staticmethod
+        def create_ports(channels: int = 1) -> tuple[Any, Any]:
+            tagged = NeuralType({0: AxisType(BatchTag), 1: AxisType(ChannelTag, channels)})
+            return {"x": tagged}, {"y": tagged}
+
+        def __init__(self, *, channels: int, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+
+        def forward(self, x: Any) -> Any:
+            return x
+
+    module = Old(channels=3)
+    assert (list(module.input_ports), list(module.output_ports)) == (["x"], ["y"])
+    assert module.output_ports["y"].axes == (AxisType(AxisKind.Batch, tag=BatchTag), AxisType(ChannelTag, 3))
 
 
 def test_a_constructor_that_asks_for_such_a_keyword_gets_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from toys.dags import Cutout, Encoder, Layer, MelFeatures, SequenceLoss, SoundLayer, Source, Toy, features_of
 
+from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.ports import Ports
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
@@ -150,12 +151,14 @@ def test_a_superfluous_input_is_refused_with_the_nearest_port() -> None:
         Layer()(xx=Source()())
 
 
-def test_a_missing_input_is_refused_with_its_type() -> None:
+def test_a_missing_input_is_refused_with_its_type_when_the_dag_is_made() -> None:
     audio, *_ = SoundLayer()()
     with pytest.raises(
         NeuralPortNameMismatchError, match=r"input ports are not connected: got signal, wanted length \(B Lengths\)"
     ):
-        MelFeatures()(signal=audio)
+        Dag([MelFeatures()(signal=audio).spectrogram])
+    with pytest.raises(NeuralPortNameMismatchError, match="input ports are not connected: got nothing"):
+        MelFeatures()()
 
 
 def test_a_missing_preprocessor_is_named() -> None:

@@ -5,7 +5,7 @@ import threading
 import pytest
 from toys.dags import Layer, Source
 
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor, StepModulePort
+from nemo_lite.core.graph.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.core.graph.recording import OperationMode, Recorder, active_recorder, set_active_recorder
 from nemo_lite.errors import NeuralPortNameMismatchError
 
@@ -28,7 +28,7 @@ class OpenWire(NmTensor):
     is_graph_input = True
 
     def __init__(self, graph, ntype):
-        super().__init__(ModuleCall(Source(), {}, {}), "x", ntype)
+        super().__init__(Source(), {}, "x", ntype)
         self.of = graph
 
     @property
@@ -52,8 +52,8 @@ def test_calls_are_numbered_by_the_recorder_that_is_active(recorder):
 def test_nothing_is_recorded_outside():
     assert active_recorder() is None
     wire = Source()()
-    assert wire.producer_step_number is None
-    assert wire.producer_step_module_port.step_number == -1
+    assert wire.producer_step_number == 0
+    assert wire.producer_step_module_port.step_number == 0
 
 
 def test_another_thread_has_no_active_recorder(recorder):

@@ -14,20 +14,29 @@ from nemo_lite.core.neural_types import (
     AxisKind,
     AxisKindAbstract,
     AxisType,
+    BaseTag,
+    BatchTag,
+    ChannelTag,
     ChannelType,
     ElementType,
     EncodedRepresentation,
     LabelsType,
     LengthsType,
     LogitsType,
+    LogprobsType,
     LossType,
     MaskType,
+    MelSpectrogramSignalTag,
     MelSpectrogramType,
     MFCCSpectrogramType,
+    NeuralPortNmTensorMismatchError,
     NeuralType,
     NeuralTypeError,
     PredictionsType,
+    ProcessedTimeTag,
+    SpectrogramSignalTag,
     SpectrogramType,
+    TimeTag,
     VoidType,
 )
 from nemo_lite.core.neural_types import NeuralTypeComparisonResult as Result
@@ -118,7 +127,7 @@ def test_the_error_is_a_value_error_as_in_nemo() -> None:
     ],
 )
 def test_a_type_reads_as_axes_then_element(ntype: NeuralType, text: str) -> None:
-    assert str(ntype) == text
+    assert ntype.brief == text
 
 
 def test_repr_names_the_parameters_of_the_element() -> None:
@@ -282,7 +291,7 @@ def test_own_axis_kinds_are_axes_like_the_others() -> None:
         Speaker = 0
 
     port = NeuralType((B, AxisType(Kind.Speaker)), ChannelType())
-    assert str(port) == "B Speaker Channel"
+    assert port.brief == "B Speaker Channel"
     assert port.compare(NeuralType((B, AxisType(Kind.Speaker)), ChannelType())) is Result.SAME
     # A kind of another enumeration with the same number is another kind.
     assert port.compare(NeuralType("B B", ChannelType())) is Result.INCOMPATIBLE
@@ -356,3 +365,59 @@ def test_a_reason_is_given_exactly_when_types_do_not_fit(
 def test_every_other_order_of_the_axes_is_a_transposition(order: list[str]) -> None:
     result = NeuralType("B D T", ChannelType()).compare(NeuralType(order, ChannelType()))
     assert result is (Result.SAME if order == ["B", "D", "T"] else Result.TRANSPOSE_SAME)
+
+
+# NeMo's text, and what its older versions had
+
+
+@pytest.mark.parametrize(
+    ("ntype", "text"),
+    [
+        (NeuralType(("B", "T"), LabelsType()), "axes: (batch, time); elements_type: LabelsType"),
+        (NeuralType("B", LengthsType()), "axes: (batch,); elements_type: LengthsType"),
+        (NeuralType(None, LossType()), "axes: None; elements_type: LossType"),
+        (
+            NeuralType((AxisType(AxisKind.Batch, is_list=True), AxisType(AxisKind.Channel, 64)), ChannelType()),
+            "axes: (batch_listdim, dimension:64); elements_type: ChannelType",
+        ),
+    ],
+)
+def test_str_is_the_text_of_nemos_graph_files(ntype: NeuralType, text: str) -> None:
+    assert str(ntype) == text
+
+
+def test_comparing_may_raise_with_the_names_of_module_and_port() -> None:
+    port = NeuralType("B T", LabelsType())
+    port.compare_and_raise_error("Loss", "targets", NeuralType("B T", PredictionsType()))
+    with pytest.raises(NeuralPortNmTensorMismatchError, match=r"Loss\.targets cannot take this type"):
+        port.compare_and_raise_error("Loss", "targets", NeuralType("T B", LabelsType()))
+
+
+def tagged(*axis_tags: type[BaseTag]) -> NeuralType:
+    return NeuralType({index: AxisType(tag) for index, tag in enumerate(axis_tags)})
+
+
+def test_tags_of_the_first_nemo_say_axes_and_some_elements() -> None:
+    spectrogram = tagged(BatchTag, MelSpectrogramSignalTag, ProcessedTimeTag)
+    assert spectrogram.brief == "B D T MelSpectrogram"
+    assert NeuralType({0: AxisType(semantics=BatchTag, dim=4, descriptor="x")}).axes[0].size == 4
+    assert NeuralType({}).compare(spectrogram) is Result.SAME
+    assert NeuralType(None).axes is None
+
+
+def test_a_port_of_a_base_tag_takes_the_derived_one_and_not_the_reverse() -> None:
+    channels, mels = tagged(BatchTag, ChannelTag, TimeTag), tagged(BatchTag, MelSpectrogramSignalTag, ProcessedTimeTag)
+    assert channels.compare(mels) is Result.GREATER
+    assert mels.compare(channels) is Result.LESS
+    assert mels.explain(channels).reason == (
+        "ChannelTag is not MelSpectrogramSignalTag, TimeTag is not ProcessedTimeTag"
+    )
+    assert tagged(BatchTag, TimeTag).compare(tagged(BatchTag, ChannelTag)) is Result.INCOMPATIBLE
+
+
+def test_tagged_types_and_later_ones_fit_by_what_the_tags_say() -> None:
+    later = NeuralType("B D T", MelSpectrogramType())
+    assert tagged(BatchTag, SpectrogramSignalTag, ProcessedTimeTag).explain(later).fits
+    assert later.explain(tagged(BatchTag, MelSpectrogramSignalTag, ProcessedTimeTag)).fits
+    assert NeuralType("B T D", LogprobsType()).explain(tagged(BatchTag, TimeTag, ChannelTag)).fits
+    assert not later.explain(tagged(BatchTag, TimeTag)).fits

@@ -135,4 +135,4 @@ class AudioToTextDataLayer(SpeechDataLayer):
     def fingerprint(self) -> Mapping[str, Any]:
         """Also the durations: they follow from the audio files, which may differ between machines."""
         durations = self.durations[~self._textless]  # the same before and after training left the others out
-        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(durations.tobytes()))}
+        return {**super().fingerprint(), f"durations of {self.label}": Content(digest_of(durations.tobytes()))}

@@ -273,7 +273,7 @@ class SpeechDataLayer(SpeechPorts):
             remedy = "lower batch_size, or set drop_last to false"
         problem = f"{cause} leaves no batch of {len(self)} utterances"
         wanted = f"at least {least * shard.world_size} ({why})"
-        raise UsageError(problem, place=self.name, wanted=wanted, remedy=remedy)
+        raise UsageError(problem, place=self.label, wanted=wanted, remedy=remedy)
 
     def _account(self, training: bool) -> UnusableItems:
         """One for all loaders of a kind: what an epoch has told, the next need not tell again."""
@@ -297,12 +297,12 @@ class SpeechDataLayer(SpeechPorts):
         Manifests of noises and impulse responses count in the same way.
         """
         found = dict(super().fingerprint())
-        found.pop(f"{self.name}.{source_argument(type(self))}")
-        augmentor = found.get(f"{self.name}.augmentor")
+        found.pop(f"{self.label}.{source_argument(type(self))}")
+        augmentor = found.get(f"{self.label}.augmentor")
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):
             with_paths = {name: _with_paths(settings) for name, settings in augmentor.items()}
-            found[f"{self.name}.augmentor"] = with_paths
+            found[f"{self.label}.augmentor"] = with_paths
             sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
         files = digest_of_files([*self.utterances.paths, *sounds])
         return {**{name: Content(digest) for name, digest in files.items()}, **found}

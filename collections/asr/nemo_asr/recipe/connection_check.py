@@ -102,14 +102,14 @@ class ConnectionCheck:
         known = [signal for signal in signals if signal]
         if module is None or len(known) < len(signals):
             return None
-        module.name = self._parts[role].target.__name__
-        self._roles[module.name] = role
+        module.label = self._parts[role].target.__name__
+        self._roles[module.label] = role
         if role == "preprocessor":
             self._splicing = module.init_params.get("frame_splicing", 1)
         try:
             return connect_by_type(module, *known)[0]
         except NeuralTypeError as error:
-            self._report(error, role, self._roles.get(known[0].values.producer_name, role))
+            self._report(error, role, self._roles.get(known[0].values.producer.label, role))
             return None
 
     def _derive_arguments(self, role: str, source: Signal | None) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor
 from nemo_lite.core import AudioSignal, ElementType, LabelsType, LengthsType, NeuralType
+from nemo_lite.core.ports import refuse_unconnected
 from nemo_lite.errors import UsageError
 
 
@@ -50,7 +51,7 @@ class Wires:
             UsageError: the data layer gives no texts.
         """
         if self.loss is None or self.transcripts is None or self.transcript_lengths is None:
-            raise UsageError("the data layer gives no texts", place=Dag([self.log_probs]).data_layer.name)
+            raise UsageError("the data layer gives no texts", place=Dag([self.log_probs]).data_layer.label)
         return [self.loss, self.predictions, self.transcripts, self.transcript_lengths]
 
 
@@ -76,7 +77,8 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
     data = signals_of(data_layer())
     audio, text = (next((s for s in data if _is(s, element)), None) for element in (AudioSignal, LabelsType))
     if audio is None:
-        raise UsageError("the data layer gives no audio", place=data_layer.name, got=", ".join(data_layer.output_ports))
+        ports = ", ".join(data_layer.output_ports)
+        raise UsageError("the data layer gives no audio", place=data_layer.label, got=ports)
     features, *_ = connect_by_type(model.preprocessor, audio)
     if training and model.multiplier and text:
         features, text = connect_by_type(model.multiplier, features, text)
@@ -112,7 +114,9 @@ def connect_by_type(module: NeuralModule, *signals: Signal) -> list[Signal]:
     for port, signal in zip(length_ports, chosen, strict=False):
         if signal and signal.lengths:
             inputs[port] = signal.lengths
-    return signals_of(module.connect(**inputs), signals[0].lengths)
+    outputs = module.connect(**inputs)
+    refuse_unconnected(module.label, ports, inputs)
+    return signals_of(outputs, signals[0].lengths)
 
 
 def signals_of(outputs: NmTensor | tuple[NmTensor, ...], lengths: NmTensor | None = None) -> list[Signal]:

@@ -159,7 +159,7 @@ class _Faults(UnusableItems):
     """Allows any number of bad recordings, and hands them to the data layer instead of logging them."""
 
     def __init__(self, layer: RecordingsDataLayer) -> None:
-        super().__init__(layer.name, len(layer), layer.place_of, noun="recording")
+        super().__init__(layer.label, len(layer), layer.place_of, noun="recording")
         self._layer = layer
 
     def report(self) -> None:

@@ -105,7 +105,7 @@ def training_arguments(
 
 def inference_arguments(options: InferOptions) -> dict[str, Any]:
     """The arguments of ``infer``; rank 0 alone shows progress and reads the folder of checkpoints."""
-    restored = None if options.modules_to_restore is None else [module.name for module in options.modules_to_restore]
+    restored = None if options.modules_to_restore is None else [module.label for module in options.modules_to_restore]
     of_rank_0 = ("verbose", "ckpt_pattern", "checkpoint_dir", "modules_to_restore")
     plain = {each.name: getattr(options, each.name) for each in fields(options) if each.name not in of_rank_0}
     return {**plain, "restores a checkpoint": options.checkpoint_dir is not None, "modules_to_restore": restored}
@@ -190,6 +190,6 @@ def _wiring(dag: Dag) -> list[str]:
     lines = []
     for node in _nodes(dag):
         taken = ", ".join(f"{port}={names[wire.call]}.{wire.output_port_name}" for port, wire in node.inputs.items())
-        given = ", ".join(f"{port}: {wire.ntype}" for port, wire in node.outputs.items())
+        given = ", ".join(f"{port}: {wire.ntype.brief}" for port, wire in node.outputs.items())
         lines.append(f"{node.name} = {type(node.module).__qualname__}({taken}) -> {given}")
     return [*lines, *(f"{names[wire.call]}.{wire.output_port_name}" for wire in dag.outputs)]

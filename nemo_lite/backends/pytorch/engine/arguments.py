@@ -12,7 +12,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.callbacks.progress import ProgressBar
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging

@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 

@@ -30,7 +30,7 @@ from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
 from nemo_lite.interruption import StopSignals, name_of
 from nemo_lite.utils import logging

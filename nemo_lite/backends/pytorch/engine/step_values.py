@@ -12,7 +12,7 @@ from nemo_lite.backends.pytorch.distributed import needs_all_ranks
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.dag import Dag, slice_between
-from nemo_lite.core.graph.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor
 from nemo_lite.errors import DagError, did_you_mean
 
 

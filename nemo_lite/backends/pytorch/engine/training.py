@@ -170,7 +170,7 @@ class Training:
     def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
         objective.module.needs_reach_check = False
         reached: set[object] = {call.module for call in objective.calls}
-        refuse_unreached(loss, [(str(module.name), module) for module in self._modules if module in reached])
+        refuse_unreached(loss, [(module.label, module) for module in self._modules if module in reached])
 
     def _set_learning_rate(self, objective: Objective) -> None:
         state = self._state

@@ -12,7 +12,7 @@ from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_o
 from nemo_lite.backends.pytorch.export.onnx_files import Argument, OnnxRun, dynamic_axes, write_onnx
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 
 Run = Callable[..., "tuple[Tensor, ...]"]
 

@@ -19,9 +19,9 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_device
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.graph.dag import Node, Slice
-from nemo_lite.core.graph.nm_tensor import NmTensor
 from nemo_lite.core.graph.recording import OperationMode
 from nemo_lite.core.neural_graph import NeuralGraph
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import ConfigurationError, UsageError
 
 # Any: values of wires are tensors, lists or numbers; options are those of torch's DataLoader.

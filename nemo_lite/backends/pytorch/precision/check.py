@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.precision.dtypes import name_of
 from nemo_lite.backends.pytorch.precision.policy import Precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.core.graph.dag import Dag, Node
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.show.precision import NodePrecision, PrecisionReport
 from nemo_lite.errors import UsageError
 
@@ -64,7 +64,7 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
                 for node, given in _run(dag, values, lambda node: compared[node].dtypes):
                     compared[node].add(_floats(given), exact.pop(node))
     if not count:
-        raise UsageError(f"{dag.data_layer.name} gives no batch to check", place="precision_check")
+        raise UsageError(f"{dag.data_layer.label} gives no batch to check", place="precision_check")
     nodes = [each.result(node) for node, each in compared.items()]
     return PrecisionReport(dag, precision.describe(), count, nodes)
 

@@ -120,7 +120,7 @@ class ActivityReader:
         # Before Python 3.13 this makes a copy of the frame's variables that lives as long as the call does. Only
         # frames of modules are asked, not those of loops, which would keep the tensors of a whole epoch.
         module = frame.f_locals.get(code.co_varnames[0])
-        return f"{code.co_name} of {module.name}" if isinstance(module, NeuralModule) else ""
+        return f"{code.co_name} of {module.label}" if isinstance(module, NeuralModule) else ""
 
     def _belongs_to_module(self, code: CodeType) -> bool:
         if code.co_argcount == 0 or code.co_filename.startswith(_TORCH):

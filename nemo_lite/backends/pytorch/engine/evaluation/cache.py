@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.dag import slice_between
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 
 # Any: values of wires are tensors, lists of texts or numbers.

@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import DagError, UsageError
 
 # Any: values of wires are tensors, lists of texts or numbers.
@@ -95,7 +95,7 @@ class Evaluation:
         batch = next(self._loader(Shard()).epoch(0), None)
         if batch is None:
             raise UsageError(
-                f"{self.data_layer.name} gives batches to other ranks, and none to a process that asks for all",
+                f"{self.data_layer.label} gives batches to other ranks, and none to a process that asks for all",
                 place=f"rank {comm.rank}",
                 remedy="its loader must give the same data at each call",
             )
@@ -171,7 +171,7 @@ def torch_data_layer(dag: Dag) -> DataLayerNM:
     layer = dag.data_layer
     if not isinstance(layer, DataLayerNM):
         raise DagError(
-            f"{layer.name} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM"
+            f"{layer.label} ({type(layer).__name__}) is not a data layer", remedy="derive it from DataLayerNM"
         )
     return layer
 

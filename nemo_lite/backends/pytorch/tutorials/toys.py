@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, TrainableNM
-from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
+from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
 from nemo_lite.errors import UnknownNameError
 
 _FUNCTIONS = {"sin": torch.sin, "cos": torch.cos}
@@ -99,3 +99,16 @@ class L1Loss(LossNM):
 
     def _loss_function(self, predictions: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.l1_loss(predictions, target)
+
+
+class CrossEntropyLoss(LossNM):
+    """Cross entropy of classes.
+
+    Shapes: predictions ``(B, D)``, logits of D classes; labels ``(B,)``.
+    """
+
+    input_ports = {"predictions": NeuralType("B D", ChannelType()), "labels": NeuralType("B", LabelsType())}
+    output_ports = {"loss": NeuralType(None, LossType())}
+
+    def _loss_function(self, predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(predictions, labels)

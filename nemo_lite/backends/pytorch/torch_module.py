@@ -1,0 +1,131 @@
+"""TorchModule: what all of NeMo's base classes of modules have in common. The classes themselves are in ``nm.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.weight_tying import weights_named
+from nemo_lite.core.factory import DeviceType, NeuralModuleFactory
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
+from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.errors import NeuralPortNameMismatchError
+
+# Any: values of wires are tensors, lists or numbers.
+
+
+class TorchModule(NeuralModule, nn.Module):
+    """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
+
+    _num_declared_outputs: int | None = None
+
+    def __init__(self, name: str | None = None, **first_generation: object) -> None:
+        nn.Module.__init__(self)
+        NeuralModule.__init__(self, name, **first_generation)
+        # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
+        factory = NeuralModuleFactory.get_default_factory()
+        device = None if factory is None else factory.device
+        self._device = device if isinstance(device, torch.device) else torch.device("cpu")
+
+    def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
+        # NeMo's force_pt asked for running; what the arguments are says so already.
+        if not force_pt and _is_connecting(args, kwargs):
+            return self.connect(*args, **kwargs)
+        run = self._run_in_float32 if self.keep_float32 else self._run
+        return run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``forward`` and hold the number of its outputs against the ports."""
+        outputs = nn.Module.__call__(self, *args, **kwargs)
+        num_declared = self._num_declared_outputs
+        if num_declared is None:
+            num_declared = self.count_outputs()
+        # One output may be a list: a batch of strings, say. A tuple always stands for several.
+        several = isinstance(outputs, tuple) or (num_declared > 1 and isinstance(outputs, list))
+        if not several and num_declared == 1:
+            return outputs
+        if several and len(outputs) == num_declared:
+            return outputs if num_declared > 1 else outputs[0]
+        got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
+        ports = f"{num_declared} ({', '.join(self.output_ports)})"
+        problem = f"{self.port_function} does not return its output ports"
+        raise NeuralPortNameMismatchError(problem, place=self.label, got=got, wanted=ports)
+
+    def count_outputs(self) -> int:
+        """The number of output ports, counted once. Before compiling: code does not fit an attribute that changed."""
+        self._num_declared_outputs = len(self.output_ports)
+        return self._num_declared_outputs
+
+    def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
+        if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
+            return self._run(args, kwargs)
+        devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
+        # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
+        device = next(iter(devices - {"cpu"}), "cpu")
+        if not torch.is_autocast_enabled(device):
+            return self._run(args, kwargs)
+        with torch.autocast(device, enabled=False):
+            widened = {key: _widened(value) for key, value in kwargs.items()}
+            return self._run(tuple(_widened(value) for value in args), widened)
+
+    @property
+    def factory(self) -> NeuralModuleFactory | None:
+        """The factory in force: the one made last."""
+        return NeuralModuleFactory.get_default_factory()
+
+    @property
+    def placement(self) -> DeviceType:
+        """Where the factory in force runs modules; without a factory, on the CPU."""
+        factory = self.factory
+        return DeviceType.CPU if factory is None else factory.placement
+
+    @property
+    def num_weights(self) -> int:
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def freeze(self, weights: Iterable[str] | None = None) -> None:
+        """Exclude weights from training; with none named, all, and the module stays in evaluation mode while training.
+
+        Raises:
+            UnknownNameError: a name that is no parameter of this module.
+        """
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(False)
+        if weights is None:
+            self.eval()
+
+    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
+        """Include weights in training again; with none named, all, and the module goes to training mode."""
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(True)
+        if weights is None:
+            self.train()
+
+    def is_frozen(self) -> bool:
+        """Whether it has weights and none of them is trained."""
+        parameters = list(self.parameters())
+        return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    # Written out: this runs at every call of every module, and a generator costs as much as the rest of the call.
+    for value in kwargs.values():
+        kind = type(value)
+        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
+            return True
+    for value in args:
+        kind = type(value)
+        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
+            return True
+    return not (args or kwargs)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value

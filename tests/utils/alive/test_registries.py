@@ -1,0 +1,82 @@
+"""Registries name what is alive, and keep nothing alive."""
+
+import pytest
+
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils.alive import NeuralGraphManager, NmTensorNameRegistry, ObjectRegistry
+
+
+class Thing:
+    """Something that can be registered."""
+
+
+class Wire:
+    def __init__(self, unique_name):
+        self.unique_name = unique_name
+
+
+def test_an_object_gets_the_first_free_number_of_its_class():
+    registry = ObjectRegistry("thing")
+    things = [Thing(), Thing(), Thing()]
+    assert [registry.register(thing, None) for thing in things] == ["thing0", "thing1", "thing2"]
+    assert registry.register(things[1], "another name") == "thing1"
+    del things[0]
+    assert registry.register(Thing(), None) == "thing0"
+
+
+def test_a_name_is_one_living_objects():
+    registry, one, other = ObjectRegistry("thing"), Thing(), Thing()
+    registry.register(one, "x")
+    with pytest.raises(NameError, match='the name "x" is in use by another thing'):
+        registry.register(other, "x")
+    registry.register(other, "y")
+    with pytest.raises(NameError):
+        registry.rename(other, "x")
+    registry.rename(one, "z")
+    registry.rename(other, "x")
+    assert (registry["z"], registry["x"], registry.has("y")) == (one, other, False)
+
+
+def test_what_only_a_cycle_holds_gives_its_name_back():
+    registry, one = ObjectRegistry("thing"), Thing()
+    registry.register(one, "x")
+    one.__dict__["itself"] = one
+    del one
+    registry.register(Thing(), "x")
+
+
+def test_a_registry_is_a_set_with_names():
+    registry, one, other = ObjectRegistry("thing"), Thing(), Thing()
+    registry.register(one, None)
+    assert one in registry
+    assert other not in registry
+    assert (len(registry), list(registry)) == (1, [one])
+    assert registry == {one}
+    assert registry.summary() == "Objects of kind thing: 1\n * thing0 (Thing)"
+    with pytest.raises(KeyError) as caught:
+        registry["thing1"]
+    assert isinstance(caught.value, NemoLiteError)
+    assert str(caught.value) == 'thing "thing1" is not known; known: thing0 (did you mean thing0?)'
+    registry.clear()
+    assert len(registry) == 0
+
+
+def test_the_manager_of_graphs_knows_the_active_one():
+    manager, graph = NeuralGraphManager(), Thing()
+    assert manager.active_graph is None
+    manager.active_graph = graph
+    assert manager.register(graph, None) == "thing0"
+    assert manager.active_graph is graph
+
+
+def test_names_of_wires_lead_to_their_unique_names():
+    names, wire = NmTensorNameRegistry(), Wire("x~~~0")
+    names.register(wire)
+    assert names.unique_names == {"loss", "x~~~0"}
+    names.rename_NmTensor(wire, "mine")
+    assert (names["mine"], names["loss"], names["x~~~0"]) == ("x~~~0", "loss", "x~~~0")
+    names.rename_NmTensor(wire, "yours")
+    with pytest.raises(KeyError, match='tensor "mine" is not known'):
+        names["mine"]
+    del wire
+    assert names.unique_names == {"loss"}
