@@ -121,9 +121,10 @@ def write_1(path: Path, labels: list[str] = LABELS, **changes: Any) -> dict[str,
     """A file of 1.x. Gives its modules."""
     citrinet = changes.get("citrinet", False)
     modules = modules_of(CITRINET_BLOCKS if citrinet else BLOCKS, len(labels))
+    filters = nemo_asr.AudioToMelSpectrogramPreprocessor(**SIZES).filters * changes.pop("filter_scale", 1.0)
     state = {f"encoder.{name}": value for name, value in modules["JasperEncoder"].state_dict().items()}
     state |= {f"decoder.{name}": value for name, value in modules["JasperDecoderForCTC"].state_dict().items()}
-    state |= {"preprocessor.featurizer.window": torch.ones(160), "preprocessor.featurizer.fb": torch.ones(1, 16, 129)}
+    state |= {"preprocessor.featurizer.window": torch.ones(160), "preprocessor.featurizer.fb": filters.t()[None]}
     members = {"./model_config.yaml": json.dumps(config_1(labels, **changes)), "./model_weights.ckpt": packed(state)}
     if citrinet:
         members["./0a1b_tokenizer.model"] = b"a model of sentencepiece"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nemo_asr.models.jasper import JasperEncoder
 from nemo_asr.trained.initialise import initialise
 from nemo_lite.errors import CheckpointError
 
@@ -147,3 +148,22 @@ def test_weights_are_those_of_the_new_models_dtype():
     initialise(new, halves, decoder="Decoder", labels=["c", "a", " ", "b"], old_labels=LABELS)
     assert {value.dtype for value in new["Decoder"].state_dict().values()} == {torch.float32}
     torch.testing.assert_close(new["Encoder"].first.weight, old["Encoder"].first.weight.half().float(), rtol=0, atol=0)
+
+
+def test_weights_with_names_of_before_0_9_are_taken_over():
+    block = {
+        "filters": 4,
+        "repeat": 1,
+        "kernel": [3],
+        "stride": [1],
+        "dilation": [1],
+        "dropout": 0.0,
+        "residual": False,
+    }
+    old, new = (JasperEncoder(jasper=[block], activation="relu", feat_in=4) for _ in range(2))
+    older = {
+        name.replace("mconv", "conv").replace("0.conv.w", "0.w"): value for name, value in old.state_dict().items()
+    }
+    assert "encoder.0.conv.0.weight" in older
+    done = initialise({"E": new}, {"E": older}, decoder="D", labels=LABELS, old_labels=LABELS)
+    assert done.is_complete

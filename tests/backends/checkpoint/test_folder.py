@@ -448,3 +448,10 @@ def test_modules_of_nemos_folder_may_have_different_steps(tmp_path):
         torch.save(filled(7.0).state_dict(), tmp_path / name)
     torch.save({"step": 3}, tmp_path / "trainer-STEP-3.pt")
     assert restored(CheckpointFolder(tmp_path)) == (7.0, None)
+
+
+def test_files_of_nemo_are_named_by_the_class_of_a_module_with_a_name(tmp_path):
+    torch.save(filled(7.0).state_dict(), tmp_path / "Linear-STEP-3.pt")
+    assert restored(CheckpointFolder(tmp_path), names=("encoder",))[0] == 7.0
+    with pytest.raises(CheckpointError, match="no checkpoint files for one, two of the same step"):
+        restored(CheckpointFolder(tmp_path), names=("one", "two"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.checkpoint import with_todays_names
 from nemo_lite.errors import CheckpointError
 
 _MAX_LISTED = 8
@@ -117,7 +118,7 @@ def initialise(
     labels_differ = old_labels is not None and list(labels) != list(old_labels)
     rows = _rows(labels, old_labels or ()) if labels_differ else None
     done = [
-        _fill(name, module, weights.get(name, {}), rows if name == decoder else None)
+        _fill(name, module, with_todays_names(module, weights.get(name, {})), rows if name == decoder else None)
         for name, module in modules.items()
     ]
     before_decoder = [each for each in done if each.name != decoder]

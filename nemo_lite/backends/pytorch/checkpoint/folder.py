@@ -256,18 +256,20 @@ class CheckpointFolder:
         synchronise(self.folder)
 
     def _indexed(self) -> list[CheckpointSet]:
-        paths = self.folder.glob("checkpoint-*.json") if self.folder.is_dir() else ()
-        return [found for path in paths if (found := read_index(path)) is not None]
+        return [found for path in self.folder.glob("checkpoint-*.json") if (found := read_index(path)) is not None]
 
     def _files_of_nemo(self, modules: Mapping[str, nn.Module], pattern: str) -> tuple[dict[str, Path], Path | None]:
         incomplete = self._incomplete()
         if incomplete:
             raise CheckpointError("no complete checkpoint", place=str(self.folder), got="; ".join(incomplete))
-        found = newest_checkpoint_files(modules, self.folder, pattern, suffixes=(".pt",))
-        tags = {name.tag for _, name in found}
-        trainer = self.folder / f"{TRAINER}-{'-and-'.join(tags)}.pt"  # there is none of two steps
-        files = {module: path for module, (path, _) in zip(modules, found, strict=True)}
-        return files, trainer if trainer.is_file() else None
+        there = {name.module for path in self.folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))}
+        # NeMo names files by the class, also those of modules with a name of their own.
+        classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
+        names = classes if len({*classes}) == len(classes) else modules
+        found = newest_checkpoint_files(names, self.folder, pattern, suffixes=(".pt",))
+        trainer = self.folder / f"{TRAINER}-{'-and-'.join({name.tag for _, name in found})}.pt"  # none of two steps
+        paths = {module: path for module, (path, _) in zip(modules, found, strict=True)}
+        return paths, trainer if trainer.is_file() else None
 
     def _incomplete(self) -> list[str]:
         """What each set that does not count lacks."""

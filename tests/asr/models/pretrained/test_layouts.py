@@ -88,3 +88,12 @@ def test_code_in_the_weights_never_runs(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"m\.nemo, model_weights\.ckpt: .* which are never loaded"):
         read_nemo(write_tar(tmp_path / "m.nemo", members))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("scale", "is_told"), [(1.0, False), (1.01, True)])
+def test_other_mel_filters_than_ours_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: float, is_told: bool
+) -> None:
+    write_1(tmp_path / "m.nemo", filter_scale=scale)
+    read_nemo(tmp_path / "m.nemo")
+    assert ("m.nemo: its mel filters are not those that its settings give here" in capsys.readouterr().err) == is_told

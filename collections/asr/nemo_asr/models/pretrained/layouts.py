@@ -1,6 +1,6 @@
 """read_nemo: a ``.nemo`` file of NeMo 0.11 or 1.x as the configuration of 0.11 and the weights of each module.
 
-Of 1.x it takes CTC models with a convolutional encoder: Jasper, QuartzNet, Citrinet. Nothing is built in this file.
+Of 1.x it takes CTC models with a convolutional encoder: Jasper, QuartzNet, Citrinet. No weights are filled in here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nemo_asr.models.jasper_spec import JasperBlockSpec
-from nemo_lite import NeuralModule
+from nemo_lite import NeuralModule, logging
 from nemo_lite.backends.pytorch.checkpoint import read_torch_tensors
 from nemo_lite.config import Config, parse_config, raise_if, shown
 from nemo_lite.core.models import CONFIG_0, NemoArchive
@@ -39,6 +39,7 @@ _IGNORED = {
     *("exact_pad", "stft_exact_pad"),
 }
 _NEUTRAL: dict[str, Any] = {"quantize": False, "future_context": -1, "add_blank": True, "mel_norm": "slaney"}
+_FILTERS, _FILTER_TOLERANCE = "preprocessor.featurizer.fb", 1e-3
 # Parts of the state of 1.x that are computed from the configuration.
 _COMPUTED = ("preprocessor.", "spec_augmentation.", "spec_augment.", "loss.")
 
@@ -94,13 +95,24 @@ def read_nemo(path: str | Path) -> NemoFile:
         names = [name for name in archive.names if name.endswith(".pt")]
         weights = {name.removesuffix(".pt"): _tensors(archive, name) for name in names}
         return NemoFile(str(archive.path), config.plain(), weights)
-    translated = _translated(config)
-    return NemoFile(str(archive.path), translated, _split(_tensors(archive, _WEIGHTS_1), str(archive.path)))
+    translated, state = _translated(config), _tensors(archive, _WEIGHTS_1)
+    _compare_filters(translated["init_params"]["preprocessor_params"], state.get(_FILTERS), str(archive.path))
+    return NemoFile(str(archive.path), translated, _split(state, str(archive.path)))
 
 
 def _tensors(archive: NemoArchive, name: str) -> dict[str, Tensor]:
     member = archive.read(name)
     return read_torch_tensors(member, member.name)
+
+
+def _compare_filters(params: Mapping[str, Any], theirs: Tensor | None, place: str) -> None:
+    """Warn where the mel filters that the file holds are not those that its settings give here."""
+    ours = getattr(NeuralModule.deserialize(params), "filters", None)  # (bins, bands)
+    if theirs is None or ours is None:
+        return
+    theirs = theirs.float().squeeze(0).t()  # from (1, bands, bins)
+    if theirs.shape != ours.shape or float((theirs - ours).abs().max()) > _FILTER_TOLERANCE * float(ours.max()):
+        logging.warning("%s: its mel filters are not those that its settings give here; expect more errors", place)
 
 
 def _split(state: Mapping[str, Tensor], place: str) -> dict[str, dict[str, Tensor]]:
