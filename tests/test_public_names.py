@@ -34,7 +34,7 @@ PUBLIC = {
     """,
     "nemo_lite.core": """
         ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
-        ModuleSaverCallback NeMoCallback NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
+        ModuleSaverCallback NeMoCallback NeMoModel NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
         OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
         TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback WeightShareTransform
         callbacks neural_factory neural_modules neural_types on_action_end on_action_start on_batch_end

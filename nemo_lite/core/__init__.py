@@ -40,6 +40,7 @@ from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransf
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.ports import Ports as Ports
 from nemo_lite.core.graph.recording import OperationMode as OperationMode
+from nemo_lite.core.models.nemo_model import NeMoModel as NeMoModel
 from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal

@@ -11,4 +11,4 @@ def test_checkpoints_and_single_files_are_found_and_read(tmp_path: Path, capsys:
     told = capsys.readouterr().out
     assert "no checkpoint files for Other of the same step" in told
     assert "half.pt: its weights are float16; converted to float32" in told
-    assert "done 0.0" in told
+    assert "done 0.000000\n" in told
