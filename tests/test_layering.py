@@ -81,7 +81,7 @@ ORDERS = {
         < commands
     """,
     "nemo_asr.commands": "*",
-    "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation < augmentor < featurizer",
+    "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation, augmentation < augmentor < featurizer",
     "nemo_asr.data": """
         utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight, iteration
         < file_durations, speech_data_layer < labelled, tarred, kaldi, * < check

@@ -68,6 +68,7 @@ PUBLIC = {
     """,
     "nemo_asr": """
         Classifier ClassWires connect_classifier load_class_recipe load_classifier
+        TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer
         BestModelCallback ModelCard
         AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor AudioToTextDataLayer CTCLossNM

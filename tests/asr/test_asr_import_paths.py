@@ -16,6 +16,7 @@ IMPORT_PATHS = {
         "CropOrPadSpectrogramAugmentation",
         "MultiplyBatch",
         "SpectrogramAugmentation",
+        "TimeStretchAugmentation",
     ],
     "jasper": ["JasperDecoderForCTC", "JasperDecoderForClassification", "JasperEncoder"],
     "losses": ["CTCLossNM", "CrossEntropyLossNM"],

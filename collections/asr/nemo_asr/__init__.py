@@ -1,6 +1,8 @@
 """nemo_asr: speech recognition with nemo_lite. Re-exports; the import registers the modules of ``known_modules``."""
 
 import nemo_asr.known_modules
+from nemo_asr import parts as parts
+from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
 from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
 from nemo_asr.data.audio_files import AudioFilesDataLayer as AudioFilesDataLayer
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer

@@ -1,5 +1,6 @@
 """Re-exports under NeMo's module name; the code is in ``features/``."""
 
+from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
 from nemo_asr.features.augmentation import MultiplyBatch as MultiplyBatch

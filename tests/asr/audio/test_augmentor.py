@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_asr.audio.augmentor import AudioAugmentor, perturbation_types, register_perturbation
+from nemo_asr.audio.augmentor import AudioAugmentor, augmentor_of, perturbation_types, register_perturbation
 from nemo_asr.audio.perturbation import GainPerturbation, Perturbation
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -79,3 +79,19 @@ def test_registered_perturbations_can_be_named_once(monkeypatch):
     assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
     with pytest.raises(UsageError, match=r'perturbation "silence" exists'):
         register_perturbation("silence", Silence)
+
+
+@pytest.mark.parametrize("config", [{"sped": {"prob": 1}}, {"gain": {}}])
+def test_unknown_names_and_missing_probabilities_are_key_errors_too(config):
+    with pytest.raises(KeyError) as error:
+        AudioAugmentor.from_config(config)
+    assert str(error.value).startswith("augmentor")
+
+
+def test_a_data_layer_takes_a_configuration_or_an_augmentor():
+    augmentor = AudioAugmentor()
+    assert augmentor_of(augmentor) is augmentor
+    assert augmentor_of(None) is None
+    assert isinstance(augmentor_of({"gain": {"prob": 1}}), AudioAugmentor)
+    with pytest.raises(ValueError, match="augmentor is not usable: got list, wanted a dictionary or an AudioAugmentor"):
+        augmentor_of([1])

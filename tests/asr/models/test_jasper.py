@@ -13,7 +13,7 @@ from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoder
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.graph.shapes import symbol, written
 from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, MelSpectrogramType, NeuralType
-from nemo_lite.errors import ConfigError, NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
+from nemo_lite.errors import NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
 
 SMALL = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.1, "residual": True}
 PROLOGUE = {**SMALL, "repeat": 1, "stride": [2], "residual": False, "separable": True}
@@ -297,9 +297,9 @@ def test_an_unknown_pooling_is_refused():
         JasperDecoderForClassification(feat_in=4, num_classes=3, pooling_type="mean")
 
 
-def test_an_unknown_block_key_is_refused_with_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"jasper\[1\]\.residul is not a key \(did you mean residual\?\)"):
-        JasperEncoder([SMALL, {**SMALL, "residul": True}], "relu", 4)
+def test_an_unknown_block_key_of_a_script_is_left_out_with_the_nearest_one(capsys):
+    JasperEncoder([SMALL, {**SMALL, "residul": True}], "relu", 4)
+    assert "jasper[1].residul is not a key (did you mean residual?); it is left out" in capsys.readouterr().err
 
 
 def test_a_residual_that_cannot_fit_is_refused_by_block():
@@ -344,3 +344,15 @@ def test_weights_of_before_0_9_and_of_the_other_conv_mask_are_read(tmp_path, con
             torch.equal(mine, theirs)
             for mine, theirs in zip(loaded.state_dict().values(), stored.values(), strict=True)
         )
+
+
+def test_without_masks_an_encoder_needs_no_lengths():
+    block = {"filters": 4, "repeat": 1, "kernel": [3], "stride": [2], "dilation": [1], "dropout": 0.0}
+    arguments = {"jasper": [{**block, "residual": False}], "activation": "relu", "feat_in": 8}
+    encoder = JasperEncoder(**arguments, conv_mask=False).eval()
+    signal = torch.randn(2, 8, 11)
+    out, lengths = encoder(signal)
+    torch.testing.assert_close(out, encoder(signal, torch.tensor([11, 11]))[0])
+    assert lengths.tolist() == [6, 6]
+    assert encoder.input_ports["length"].optional
+    assert not JasperEncoder(**arguments).input_ports["length"].optional

@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+from toys.kaldi_folders import make_folder
 from toys.manifests import LABELS, make_set
 
 from nemo_asr.parts.dataset import (
     AudioDataset,
     AudioLabelDataset,
+    KaldiFeatureDataset,
     TranscriptDataset,
     fixed_seq_collate_fn,
     seq_collate_fn,
@@ -71,3 +73,13 @@ def test_texts_alone_are_a_data_set(folder):
     (folder / "t.txt").write_text("A b\nc\n")
     items = TranscriptDataset("t.txt", LABELS, bos_id=8)
     assert [(ids.tolist(), number.item()) for ids, number in (items[0], items[1])] == [([8, 1, 0, 2], 4), ([8, 3], 2)]
+
+
+def test_features_of_kaldi_are_items_with_features_first(tmp_path):
+    matrices = make_folder(tmp_path / "kaldi")
+    items = KaldiFeatureDataset(str(tmp_path / "kaldi"), LABELS, min_duration=0.21, max_utts=3, eos_id=9)
+    features, length, ids, num_ids = items[0]
+    assert (len(items), length.item(), ids.tolist(), num_ids.item()) == (3, 21, [1, 2, 9], 3)
+    assert torch.equal(features, torch.from_numpy(matrices[1]).T)
+    with pytest.raises(IndexError):
+        items[3]

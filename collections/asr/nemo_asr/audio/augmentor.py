@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nemo_asr.arguments import NumbersRng, generator_from, look_up
+from nemo_asr.arguments import NumbersRng, generator_from
 from nemo_asr.audio import perturbation
 from nemo_asr.audio.perturbation import Perturbation
 from nemo_asr.audio.reading import Samples
 from nemo_asr.audio.segment import AudioSegment
-from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
 
 perturbation_types: dict[str, type[Perturbation]] = {
     "speed": perturbation.SpeedPerturbation,
@@ -37,6 +37,20 @@ def register_perturbation(name: str, perturbation: type[Perturbation]) -> None:
         wanted = f"a name other than {perturbation_types[name].__name__}'s"
         raise UsageError(f'perturbation "{name}" exists', got=perturbation.__name__, wanted=wanted)
     perturbation_types[name] = perturbation
+
+
+class UnknownPerturbationError(UnknownNameError, KeyError):
+    """A perturbation that is not registered."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
+class MissingProbabilityError(UsageError, KeyError):
+    """A perturbation without its probability."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class AudioAugmentor:
@@ -84,8 +98,9 @@ class AudioAugmentor:
         """An augmentor from ``{name: {prob: ..., argument: ...}}`` or ``[{aug_type: name, prob: ..., cfg: {...}}]``.
 
         Raises:
-            UnknownNameError: a perturbation that is not registered.
-            UsageError: a missing or impossible probability, or unknown or missing arguments.
+            UnknownPerturbationError: a perturbation that is not registered.
+            MissingProbabilityError: no probability.
+            UsageError: an impossible probability, or unknown or missing arguments.
         """
         if isinstance(config, Mapping):
             sections = [(name, {**arguments}) for name, arguments in config.items()]
@@ -94,15 +109,31 @@ class AudioAugmentor:
         return cls([_from_section(name, arguments) for name, arguments in sections])
 
 
+def augmentor_of(given: Mapping[str, Mapping[str, Any]] | AudioAugmentor | None) -> AudioAugmentor | None:
+    """The augmentor that a data layer was given, perhaps as a configuration.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(given, Mapping):
+        return AudioAugmentor.from_config(given)
+    if given is not None and not isinstance(given, AudioAugmentor):
+        wanted = "a dictionary or an AudioAugmentor"
+        raise UsageError("augmentor is not usable", got=type(given).__name__, wanted=wanted)
+    return given
+
+
 def _prob_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: entry[key] for key in ("prob",) if key in entry}
 
 
 def _from_section(name: str, arguments: dict[str, Any]) -> tuple[float, Perturbation]:
     place = f"augmentor.{name}"
-    perturbation_class = look_up("perturbation", name, perturbation_types, "augmentor")
+    if name not in perturbation_types:
+        raise UnknownPerturbationError("perturbation", name, perturbation_types, place="augmentor")
+    perturbation_class = perturbation_types[name]
     if "prob" not in arguments:
-        raise UsageError("prob is missing", place=place, remedy="say how often it acts, from 0 to 1")
+        raise MissingProbabilityError("prob is missing", place=place, remedy="say how often it acts, from 0 to 1")
     probability = arguments.pop("prob")
     parameters = inspect.signature(perturbation_class).parameters
     for key in arguments.keys() - parameters.keys():

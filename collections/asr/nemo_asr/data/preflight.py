@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,14 @@ def unwritable(
     for note, count in notes.items():
         logging.info(f"{utterances.name}: {count} of {len(rows)} utterances {note}")
     return refused, len(rows) == total
+
+
+def require_texts(utterances: Utterances[Any], rows: Sequence[int]) -> None:
+    """Raise DataError if an utterance at one of these rows has no text: with the first few, and how many."""
+    missing = [row for row in rows if not utterances.utterance(row).text.strip()]
+    if missing:
+        problem = "text is missing or empty; write the words, or delete the line"
+        raise DataError(listed([f"{utterances.place(row)}: {problem}" for row in missing], len(missing)))
 
 
 def infeasible(

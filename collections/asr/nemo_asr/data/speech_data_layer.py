@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.arguments import check_least, source_argument
-from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.audio.augmentor import AudioAugmentor, augmentor_of
 from nemo_asr.audio.featurizer import WaveformFeaturizer
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
@@ -117,7 +117,7 @@ class SpeechDataLayer(SpeechPorts):
             raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
         self._batching, self._reading, self._make_parser = batching, reading, make_parser
-        self._augmentor = AudioAugmentor.from_config(augmentor) if isinstance(augmentor, Mapping) else augmentor
+        self._augmentor = augmentor_of(augmentor)
         self._max_corrupt = max_corrupt
         self._accounts: dict[bool, UnusableItems] = {}
         self._batch_lists: BatchLists | None = None
@@ -198,6 +198,15 @@ class SpeechDataLayer(SpeechPorts):
         """
         if self._textless.any():
             self.leave_out(np.flatnonzero(self._textless).tolist(), UNWRITABLE)
+
+    def require_texts(self) -> None:
+        """See that each utterance has a text; those whose text the vocabulary cannot write are left out.
+
+        Raises:
+            DataError: a text is missing or empty: the first few, and how many.
+        """
+        preflight.require_texts(self.utterances, np.flatnonzero(self._textless).tolist())
+        self.leave_out_textless()
 
     def place_of(self, item: int) -> str:
         """Where the utterance at a position comes from: ``manifest:line``."""

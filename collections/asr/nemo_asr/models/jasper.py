@@ -98,7 +98,8 @@ class JasperEncoder(TrainableNM):
 
     @property
     def input_ports(self) -> Ports:
-        return {"audio_signal": frames_type(self._feat_in, SpectrogramType()), "length": NeuralType("B", LengthsType())}
+        length = NeuralType("B", LengthsType(), optional=not self._conv_mask)
+        return {"audio_signal": frames_type(self._feat_in, SpectrogramType()), "length": length}
 
     @property
     def output_ports(self) -> Ports:
@@ -108,6 +109,13 @@ class JasperEncoder(TrainableNM):
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]
         return {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Without lengths, as classifiers of NeMo connect it with ``conv_mask`` off, a DAG still gets both outputs."""
+        if len(args) < 2 and kwargs.get("length") is None:
+            signal: Tensor = args[0] if args else kwargs["audio_signal"]
+            kwargs = {**kwargs, "length": torch.full(signal.shape[:1], signal.shape[2], device=signal.device)}
+        return super()._run(args, kwargs)
 
     def forward(self, audio_signal: Tensor, length: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
         """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64; without lengths (B, C, U) alone.
@@ -200,7 +208,7 @@ class JasperDecoderForCTC(TrainableNM):
             _check_vocabulary(vocabulary, num_classes)
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self._feat_in = feat_in
-        self._num_classes_with_blank = num_classes + 1
+        self._num_classes = self._num_classes_with_blank = num_classes + 1
         self.decoder_layers = nn.Sequential(TimeConv1d(feat_in, self._num_classes_with_blank, 1, bias=True))
         init_weights(self.decoder_layers, init_mode, "JasperDecoderForCTC")
 

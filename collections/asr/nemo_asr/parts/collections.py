@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from nemo_asr.data.labelled.classes import KEYS
 from nemo_asr.data.manifest import ManifestPaths
-from nemo_asr.parts import manifest
+from nemo_asr.parts.manifest import Item, audio_of, duration_of, item_iter, json_object, numbered_lines
 from nemo_lite.errors import DataError
 from nemo_lite.utils import logging
 
@@ -130,7 +130,7 @@ class ASRAudioText(AudioText):
     """
 
     def __init__(self, manifests_files: ManifestPaths, **settings: Any) -> None:
-        items = list(manifest.item_iter(manifests_files))
+        items = list(item_iter(manifests_files))
         ids, audio_files, durations, texts, offsets, speakers = (
             [item[key] for item in items] for key in ("id", "audio_file", "duration", "text", "offset", "speaker")
         )
@@ -178,26 +178,26 @@ class ASRSpeechLabel(SpeechLabel):
     """
 
     def __init__(self, manifests_files: ManifestPaths, **settings: Any) -> None:
-        rows = list(manifest.item_iter(manifests_files, _labelled))
+        rows = list(item_iter(manifests_files, _labelled))
         audio_files, durations, labels, offsets = (
             [row[key] for row in rows] for key in ("audio_file", "duration", "label", "offset")
         )
         super().__init__(audio_files, durations, labels, offsets, **settings)
 
 
-def _labelled(line: str, path: str) -> manifest.Item:
-    fields = manifest.json_object(line, path)
+def _labelled(line: str, path: str) -> Item:
+    fields = json_object(line, path)
     label = next((fields[key] for key in KEYS if fields.get(key) is not None), None)
     if label is None:
         raise DataError("a line has no class", place=path, wanted=f"{', '.join(KEYS[:-1])} or {KEYS[-1]}")
-    where = {"audio_file": manifest.audio_of(fields, path, path), "duration": manifest.duration_of(fields, path)}
+    where = {"audio_file": audio_of(fields, path, path), "duration": duration_of(fields, path)}
     return {**where, "label": label, "offset": fields.get("offset")}
 
 
 def _texts_of(path: str) -> Iterator[str]:
     if path.endswith(".json"):
-        return (item["text"] for item in manifest.item_iter(path))
-    lines = (line.rstrip("\n") for _, line in manifest.numbered_lines(path))
+        return (item["text"] for item in item_iter(path))
+    lines = (line.rstrip("\n") for _, line in numbered_lines(path))
     return (row["transcript"] for row in csv.DictReader(lines)) if path.endswith(".csv") else lines
 
 

@@ -11,8 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from nemo_asr.audio.featurizer import WaveformFeaturizer
+from nemo_asr.data.kaldi.folder import KaldiUtterances
+from nemo_asr.data.kaldi.matrices import matrix_of
 from nemo_asr.data.labelled.speech_label import of_length
-from nemo_asr.parts import collections
+from nemo_asr.parts.collections import ASRAudioText, ASRSpeechLabel, FromFileText
 from nemo_asr.parts.parsers import make_parser
 
 # Audio (T,) and its length, None without audio; ids (U,) and their number.
@@ -82,7 +84,7 @@ class AudioDataset(Dataset[Any]):
         add_misc: bool = False,
     ) -> None:
         self.parser = make_parser(labels, parser, unk_id=unk_index, blank_id=blank_index, do_normalize=normalize)
-        self.collection = collections.ASRAudioText(
+        self.collection = ASRAudioText(
             manifest_filepath.split(","),
             parser=self.parser,
             min_duration=min_duration,
@@ -129,7 +131,7 @@ class AudioLabelDataset(Dataset[Item]):
         load_audio: bool = True,
     ) -> None:
         limits = {"min_duration": min_duration, "max_duration": max_duration}
-        self.collection = collections.ASRSpeechLabel(manifest_filepath.split(","), **limits)
+        self.collection = ASRSpeechLabel(manifest_filepath.split(","), **limits)
         self.featurizer, self.trim, self.load_audio = featurizer, trim, load_audio
         self.labels = list(labels or self.collection.uniq_labels)
         self.num_commands = len(self.labels)
@@ -142,6 +144,49 @@ class AudioLabelDataset(Dataset[Item]):
     def __getitem__(self, index: int) -> Item:
         sample = self.collection[index]
         return (*_audio_of(self, sample), torch.tensor(self.label2id[sample.label]), torch.tensor(1))
+
+
+class KaldiFeatureDataset(Dataset[Item]):
+    """Features (D, T) that Kaldi computed, and the ids of their texts: see `KaldiUtterances`.
+
+    Args:
+        kaldi_dir: the folder with ``feats.scp`` and ``text``, and with ``utt2dur`` where a limit is given.
+        labels: the vocabulary.
+        min_duration, max_duration: seconds, inclusive; None: no limit.
+        max_utts: take no more; 0: all.
+        unk_index, blank_index, normalize: see `CharParser`.
+        eos_id: behind each text, or None.
+    """
+
+    def __init__(
+        self,
+        kaldi_dir: str,
+        labels: Sequence[str],
+        min_duration: float | None = None,
+        max_duration: float | None = None,
+        max_utts: int = 0,
+        unk_index: int = -1,
+        blank_index: int = -1,
+        eos_id: int | None = None,
+        normalize: bool = True,
+    ) -> None:
+        limited = min_duration is not None or max_duration is not None
+        self.utterances = KaldiUtterances.open(kaldi_dir, with_durations=limited).between(min_duration, max_duration)
+        self.parser = make_parser(labels, unk_id=unk_index, blank_id=blank_index, do_normalize=normalize)
+        self.eos_id, self._number = eos_id, min(max_utts or len(self.utterances), len(self.utterances))
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> Item:
+        if not 0 <= index < self._number:
+            raise IndexError(index)
+        utterance = self.utterances.utterance(index)
+        content = self.utterances.reader.audio(utterance)
+        assert isinstance(content, bytes)
+        features = torch.from_numpy(matrix_of(content)).T
+        ids = _surrounded(self.parser(utterance.text) or [], None, self.eos_id)
+        return features, torch.tensor(features.shape[1]), ids, torch.tensor(len(ids))
 
 
 class TranscriptDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -162,7 +207,7 @@ class TranscriptDataset(Dataset[tuple[Tensor, Tensor]]):
         eos_id: int | None = None,
         lowercase: bool = True,
     ) -> None:
-        self.texts = collections.FromFileText(path, make_parser(labels, do_lowercase=lowercase))
+        self.texts = FromFileText(path, make_parser(labels, do_lowercase=lowercase))
         self.bos_id, self.eos_id = bos_id, eos_id
 
     def __len__(self) -> int:

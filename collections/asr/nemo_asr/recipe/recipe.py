@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
@@ -51,10 +52,15 @@ class Recipe:
             manifest: where the data are: the first argument of the data layer's class.
             training: which of the two.
             overrides: arguments that win over the file's: ``batch_size``, ``num_workers``.
+
+        Raises:
+            DataError: data that cannot be used; for training also a text that is missing or empty.
         """
         role = "train" if training else "eval"
         source = source_argument(self._parts[role].target)
         module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
+        if training and isinstance(module, SpeechDataLayer):
+            module.require_texts()
         return module
 
     def model(self, with_weights: bool = True) -> Model:
