@@ -164,11 +164,13 @@ class RecordedGraph(Recorder):
         """From step to step, in the order of the calls."""
         return [
             Connection(
-                wire.producer_step_module_port, StepModulePort(number, self._names[call.module], port), wire.ntype
+                StepModulePort(step, self._names[wire.producer], wire.output_port_name),
+                StepModulePort(number, self._names[call.module], port),
+                wire.ntype,
             )
             for number, call in enumerate(self.calls)
             for port, wire in call.inputs.items()
-            if self.step_of(wire) is not None
+            if (step := self.step_of(wire)) is not None
         ]
 
     def step_of(self, wire: NmTensor) -> int | None:

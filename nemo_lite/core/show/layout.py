@@ -32,6 +32,7 @@ class Port:
         box: whose port it is.
         edge: all ports of this edge.
         peers: ports in the next layer that take what this one gives, or the port that gives what this one takes.
+        offset: pixels from the left edge of the box, where that is fixed.
     """
 
     name: str
@@ -39,10 +40,13 @@ class Port:
     box: Box
     edge: list[Port]
     peers: list[Port] = field(default_factory=list)
+    offset: float | None = None
 
     @property
     def x(self) -> float:
         """Pixels from the left."""
+        if self.offset is not None:
+            return self.box.left + self.offset
         return self.box.left + self.box.width * (self.edge.index(self) + 0.5) / len(self.edge)
 
 
@@ -78,7 +82,8 @@ class Box:
     @property
     def weight(self) -> float:
         """How much it resists being moved: a lane below a lane continues it straight down."""
-        return LANE_WEIGHT if not self.height and not self.inputs[0].peers[0].box.height else 1.0
+        is_lane = not self.height and bool(self.inputs)
+        return LANE_WEIGHT if is_lane and not self.inputs[0].peers[0].box.height else 1.0
 
 
 def arrange(boxes: Sequence[Box], label_height: float, bend_height: float) -> list[Box]:

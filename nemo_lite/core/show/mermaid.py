@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import count
+
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.core.show.view import Role, View
+from nemo_lite.core.show.view import Frame, Role, View
 
 
 def as_mermaid(dag: Dag) -> str:
-    """A ``flowchart TD``: a box for each node, an arrow for each wire with its name, type and shape."""
+    """A ``flowchart TD``: a box for each node, an arrow for each wire with its name, type and shape.
+
+    A nested graph is a box with its name around its nodes.
+    """
     view = View(dag)
     ids = {node.name: f"s{number}" for number, node in enumerate(view.nodes)}
-    lines = ["flowchart TD"]
-    for node in view.nodes:
-        role = view.role(node)
-        open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
-        lines.append(f'    {ids[node.name]}{open_}"{_box(view, node)}"{close}:::{role.name.lower()}')
+    lines = ["flowchart TD", *_boxes(view, view.frame, ids, "    ", count())]
     for node in view.nodes:
         for wire in node.outputs.values():
             lines += [
@@ -29,6 +31,18 @@ def as_mermaid(dag: Dag) -> str:
         lines.append(f"    classDef {role.name.lower()} fill:{role.fill},stroke:{role.border},color:#1f2933")
     lines.append("    classDef output fill:#ffffff,stroke:#52606d,color:#1f2933")
     return "\n".join(lines) + "\n"
+
+
+def _boxes(view: View, frame: Frame, ids: Mapping[str, str], indent: str, numbers: Iterator[int]) -> Iterator[str]:
+    for item in frame.items:
+        if isinstance(item, Frame):
+            yield f'{indent}subgraph g{next(numbers)}["{_escaped(item.name)}"]'
+            yield from _boxes(view, item, ids, indent + "    ", numbers)
+            yield f"{indent}end"
+        else:
+            role = view.role(item)
+            open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
+            yield f'{indent}{ids[item.name]}{open_}"{_box(view, item)}"{close}:::{role.name.lower()}'
 
 
 def _box(view: View, node: Node) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.core.show.layout import Box, Port, arrange
-from nemo_lite.core.show.view import Role, View
+from nemo_lite.core.show.layout import LANE, Box, Port, arrange
+from nemo_lite.core.show.view import Frame, Role, View
 from nemo_lite.utils.files import write_atomically
 
 MARGIN = 28.0
 HEADER_HEIGHT = 108.0
 LABEL_HEIGHT = 40.0  # two lines of type and shape on an arrow
 BEND_HEIGHT = 26.0
+FRAME_TITLE, FRAME_EDGE = 26.0, 12.0  # kept free around the nodes of a nested graph: above, and elsewhere
 RADIUS = 9.0  # of the numbered circles where a wire goes on in another column
 # Widths of a character relative to the font size: monospace fonts are 0.60; bold sans-serif text stays below 0.66.
 MONO, BOLD, PLAIN = 0.61, 0.66, 0.6
@@ -35,6 +36,8 @@ text { font-family: "Helvetica Neue", Helvetica, Arial, "Liberation Sans", "Deja
 .wire { fill: none; stroke: #7b8794; stroke-width: 1.5; }
 .end { fill: #7b8794; }
 .paper { fill: #ffffff; }
+.frame { fill: #ffffff; stroke: #9aa5b1; stroke-width: 1.25; stroke-dasharray: 6 4; }
+.graph { font-size: 12px; font-weight: 600; fill: #52606d; }
 """.strip()
 
 
@@ -77,29 +80,96 @@ def write_svg(path: str | Path, dag: Dag, title: str = "", notes: Mapping[str, N
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+class _Area:
+    """The arranged boxes of a picture, or of a frame in it; wires enter and leave a frame through boxes of no height.
+
+    Args:
+        view: what is drawn.
+        frame: which nodes and frames.
+        box_of: makes the box of a node, in a layer.
+
+    Attributes:
+        nodes: boxes of the nodes.
+        frames: areas of the frames, and their boxes.
+        outputs: boxes of what the DAG was asked for, which only the whole picture has.
+        entries, exits: boxes of no height by the wires that enter and leave.
+        boxes: all of them, and lanes, layer by layer.
+    """
+
+    def __init__(self, view: View, frame: Frame, box_of: Callable[[Node, int], Box]) -> None:
+        self.name, self._view = frame.name, view
+        self._item = {
+            node: item for item in frame.items for node in (item.nodes if isinstance(item, Frame) else [item])
+        }
+        outside = [w for node in self._item for w in node.inputs.values() if view.source(w) not in self._item]
+        self.entries = {wire: Box(0, LANE, 0.0, {}, {"": wire}) for wire in dict.fromkeys(outside)}
+        layers = self._layers(frame)
+        last = 1 + max(layers.values())
+        given = [wire for node in self._item for wire in node.outputs.values() if frame.name and self._leaves(wire)]
+        self.exits = {wire: Box(last, LANE, 0.0, {"": wire}, {}) for wire in given}
+        self.outputs = [
+            Box(last, len(name) * MONO * 11 + 28, 26, {name: wire}, {})
+            for wire, name in ({} if frame.name else view.outputs).items()
+        ]
+        self.nodes: dict[Node, Box] = {}
+        self.frames: dict[_Area, Box] = {}
+        items: list[Box] = []
+        for item, layer in layers.items():
+            if isinstance(item, Frame):
+                area = _Area(view, item, box_of)
+                self.frames[area] = area.box(layer)
+                items.append(self.frames[area])
+            else:
+                self.nodes[item] = box_of(item, layer)
+                items.append(self.nodes[item])
+        own = [*self.entries.values(), *items, *self.exits.values(), *self.outputs]
+        self.boxes = arrange(own, LABEL_HEIGHT, BEND_HEIGHT)
+        self.width = max(box.right for box in self.boxes)
+        # A wire that goes on in another column ends in a circle, below the labels of its last layer.
+        self.height = max(box.floor + bool(box.outputs) * (LABEL_HEIGHT + 2 * RADIUS) for box in self.boxes)
+
+    def box(self, layer: int) -> Box:
+        """The box that stands for the area among those around it."""
+        width = max(self.width + 2 * FRAME_EDGE, len(self.name) * BOLD * 12 + 2 * FRAME_EDGE)
+        ends = [{str(n): wire for n, wire in enumerate(wires)} for wires in (self.entries, self.exits)]
+        box = Box(layer, width, FRAME_TITLE + self.height + FRAME_EDGE, *ends)
+        for ports, inner in ((box.inputs, self.entries), (box.outputs, self.exits)):
+            for port, end in zip(ports, inner.values(), strict=True):
+                port.offset = FRAME_EDGE + end.left + end.width / 2
+        return box
+
+    def _layers(self, frame: Frame) -> dict[Node | Frame, int]:
+        """Each item's layer: below all that it takes wires from. What a frame takes may come after some of its nodes,
+        so that a second pass can be needed."""
+        layers = dict.fromkeys(frame.items, 1 if self.entries else 0)
+        links = [
+            (self._item[self._view.source(wire)], item)
+            for node, item in self._item.items()
+            for wire in node.inputs.values()
+            if wire not in self.entries
+        ]
+        while late := [(a, b) for a, b in links if a is not b and layers[b] <= layers[a]]:
+            for source, item in late:
+                layers[item] = max(layers[item], layers[source] + 1)
+        return layers
+
+    def _leaves(self, wire: NmTensor) -> bool:
+        return wire in self._view.outputs or any(node not in self._item for node, _ in self._view.readers(wire))
+
+
 class _Drawing:
-    """The boxes of one picture, and the SVG elements for each part of it."""
+    """The SVG elements for each part of a picture."""
 
     def __init__(self, view: View, title: str, notes: Mapping[str, Note]) -> None:
         self._view, self._title, self._notes = view, title, notes
-        self._nodes: dict[Node, Box] = {}
-        for node in view.nodes:
-            sources = [self._nodes[view.source(wire)].layer for wire in node.inputs.values()]
-            self._nodes[node] = self._box(node, 1 + max(sources, default=-1))
-        last = 1 + max(box.layer for box in self._nodes.values())
-        self._outputs = [
-            Box(last, len(name) * MONO * 11 + 28, 26, {name: wire}, {}) for wire, name in view.outputs.items()
-        ]
-        self._boxes = arrange([*self._nodes.values(), *self._outputs], LABEL_HEIGHT, BEND_HEIGHT)
+        self._numbers: dict[object, int] = {}
+        self._area = _Area(view, view.frame, self._box)
 
     def svg(self) -> str:
         """The whole file."""
         header, header_width = self._header()
-        diagram_width = max(box.right for box in self._boxes)
-        inner = max(diagram_width, header_width)
-        # A wire that goes on in another column ends in a circle, below the labels of its last layer.
-        bottom = max(box.floor + bool(box.outputs) * (LABEL_HEIGHT + 2 * RADIUS) for box in self._boxes)
-        width, height = inner + 2 * MARGIN, HEADER_HEIGHT + bottom + MARGIN
+        inner = max(self._area.width, header_width)
+        width, height = inner + 2 * MARGIN, HEADER_HEIGHT + self._area.height + MARGIN
         size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
         name = _escaped(self._title or "DAG")
         parts = [
@@ -107,13 +177,33 @@ class _Drawing:
             f"<title>{name}</title>\n<style>\n{_STYLE}\n</style>",
             '<rect class="paper" width="100%" height="100%"/>',
             *header,
-            f'<g transform="translate({MARGIN + (inner - diagram_width) / 2:.1f} {HEADER_HEIGHT:.1f})">',
-            *self._wires(),
-            *(line for box in self._nodes.values() for port in box.outputs for line in self._label(port)),
-            *(line for node, box in self._nodes.items() for line in self._node(node, box)),
-            *(line for box in self._outputs for line in _output(box)),
+            f'<g transform="translate({MARGIN + (inner - self._area.width) / 2:.1f} {HEADER_HEIGHT:.1f})">',
+            *self._parts(self._area),
         ]
         return "\n".join([*parts, "</g>", "</svg>\n"])
+
+    def _parts(self, area: _Area) -> Iterator[str]:
+        for box in area.frames.values():
+            yield _rect(box.left, box.top, box.width, box.height, 'class="frame"', 9)
+        yield from self._wires(area.boxes)
+        for box in (*area.nodes.values(), *area.frames.values()):
+            yield from (line for port in box.outputs for line in self._label(port))
+        yield from (line for node, box in area.nodes.items() for line in self._node(node, box))
+        yield from (line for box in area.outputs for line in _output(box))
+        for inner, box in area.frames.items():
+            yield from self._frame(inner, box)
+
+    def _frame(self, area: _Area, box: Box) -> Iterator[str]:
+        """What is inside the frame of a nested graph, and its name."""
+        yield f'<g transform="translate({box.left + FRAME_EDGE:.1f} {box.top + FRAME_TITLE:.1f})">'
+        for each in area.entries.values():
+            yield f'<path class="wire" d="M {each.left + each.width / 2:.1f} {-FRAME_TITLE} V 0"/>'
+        for each in area.exits.values():
+            edge = area.height + FRAME_EDGE
+            yield f'<path class="wire" d="M {each.left + each.width / 2:.1f} {each.top:.1f} V {edge:.1f}"/>'
+        yield from self._parts(area)
+        yield "</g>"
+        yield _text("graph", box.left + FRAME_EDGE, box.top + 17, area.name)
 
     def _box(self, node: Node, layer: int) -> Box:
         lines = self._lines(node)
@@ -149,15 +239,14 @@ class _Drawing:
         x = MARGIN
         lines = [_text("title", x, 36, self._title), _text("note", x, 58, note)]
         roles = {role.title: index for index, role in enumerate(Role)}
-        meanings = dict(map(self._meaning, self._nodes))
+        meanings = dict(map(self._meaning, self._view.nodes))
         for title in sorted(meanings, key=lambda title: (roles.get(title, len(roles)), title)):
             lines += [_rect(x, 70, 14, 14, meanings[title], 3), _text("note", x + 20, 81, title)]
             x += 34 + len(title) * PLAIN * 11
         return lines, max(len(self._title) * BOLD * 18, len(note) * PLAIN * 12, x - MARGIN)
 
-    def _wires(self) -> Iterator[str]:
-        numbers: dict[object, int] = {}
-        pairs = [(port, peer) for box in self._boxes for port in box.outputs for peer in port.peers]
+    def _wires(self, boxes: Iterable[Box]) -> Iterator[str]:
+        pairs = [(port, peer) for box in boxes for port in box.outputs for peer in port.peers]
         for port, peer in pairs:
             start, bend, tip = port.box.top + port.box.height, port.box.floor + LABEL_HEIGHT, peer.box.top
             end = tip - 6 * bool(peer.box.height)  # inside the arrowhead, so that its tip is sharp
@@ -165,7 +254,7 @@ class _Drawing:
             if end > bend:
                 yield _curve(port.x, peer.x, start if draws_start else bend, bend, end)
             else:
-                number = numbers.setdefault(port.wire, len(numbers) + 1)
+                number = self._numbers.setdefault(port.wire, len(self._numbers) + 1)
                 if draws_start:
                     yield from _column_end(port.x, start, bend + RADIUS, number)
                 yield from _column_end(peer.x, end, tip - 4 * RADIUS, number)

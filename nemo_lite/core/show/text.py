@@ -35,7 +35,9 @@ def _rows(view: View) -> Iterator[Row]:
         first = view.shared_with(node)
         weights = f"as {numbers[first.name]}" if first else view.weights(node)
         name = f"{numbers[node.name].ljust(digits)} {node.name}"
-        yield name, type(node.module).__name__, view.shapes(node), weights
+        graphs = view.graphs(node)
+        module = type(node.module).__name__ + (f" in {graphs}" if graphs else "")
+        yield name, module, view.shapes(node), weights
         yield from _ports(view, node, numbers, " " * (digits + 3))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from enum import Enum
 
 from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.neural_types import LossType
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.neural_types.nm_tensor import NestedUse, NmTensor
 
 
 class Role(Enum):
@@ -25,10 +26,42 @@ class Role(Enum):
         self.title, self.fill, self.border = title, fill, border
 
 
+class Frame:
+    """A use of a nested graph, around whose nodes a box is drawn; or the whole picture, which has no name.
+
+    Attributes:
+        name: the graph's.
+        items: its nodes and the frames in it, in the order of the nodes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.items: list[Node | Frame] = []
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes, those in frames included."""
+        return [node for item in self.items for node in (item.nodes if isinstance(item, Frame) else [item])]
+
+
+def _framed(nodes: Iterable[Node]) -> Frame:
+    """Nodes in the frames of the graphs that they were nested in."""
+    frames: dict[tuple[NestedUse, ...], Frame] = {(): Frame("")}
+    for node in nodes:
+        path = node.call.nested_in
+        for depth, use in enumerate(path):
+            if path[: depth + 1] not in frames:
+                frames[path[: depth + 1]] = Frame(use.name)
+                frames[path[:depth]].items.append(frames[path[: depth + 1]])
+        frames[path].items.append(node)
+    return frames[()]
+
+
 class View:
     """A DAG, and what is shown of it.
 
     Attributes:
+        frame: the nodes in the frames of nested graphs.
         nodes: all nodes, the data layer's first.
         legend: the named sizes and what they mean.
         num_weights: number of trainable parameters; a shared module is counted once.
@@ -38,6 +71,7 @@ class View:
     def __init__(self, dag: Dag) -> None:
         self.dag = dag
         self.nodes: tuple[Node, ...] = (dag.data_node, *dag.nodes)
+        self.frame = _framed(self.nodes)
         self.num_weights = sum(module.num_weights for module in dag.modules.values())
         self._shapes = symbolic_shapes(dag)
         self.legend = definitions(self._shapes.values())
@@ -81,6 +115,10 @@ class View:
         """First input to first output: ``B 64 T -> B 1024 T/2``; a data layer has only the output."""
         ends = [next(iter(wires.values()), None) for wires in (node.inputs, node.outputs)]
         return " -> ".join(self.shape(wire) for wire in ends if wire is not None)
+
+    def graphs(self, node: Node) -> str:
+        """The nested graphs that a node belongs to, the outermost first: ``outer/inner``; empty if there are none."""
+        return "/".join(use.name for use in node.call.nested_in)
 
     def weights(self, node: Node) -> str:
         """``332,632,349``; ``shared with encoder`` for a later node of a module; empty if there are none."""

@@ -124,6 +124,13 @@ def test_two_modules_of_one_name_are_refused():
     assert isinstance(e.value, GraphKeyError)
 
 
+def test_modules_without_names_of_their_own_are_numbered():
+    with NeuralGraph() as graph:
+        Layer()(x=Layer()(x=graph))
+    assert len(graph.modules) == len(set(graph.steps.values())) == 2
+    assert [each.producer.module_name for each in graph.connections] == [graph.steps[0]]
+
+
 def test_connections_lead_from_step_to_step(made):
     graph = training_graph(made)
     assert [(each.producer.step_number, each.consumer) for each in graph.connections] == [
