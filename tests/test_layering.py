@@ -127,6 +127,8 @@ LATE_IMPORTS = {
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "onnxruntime": "optional: runs exported models",
+    "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
+    "nemo_asr.transcription.transcribe": "the same",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "inflect": "slow to import; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",

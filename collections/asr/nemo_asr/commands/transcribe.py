@@ -8,15 +8,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_asr.trained.model import load_model
 from nemo_asr.transcription.formats import FORMATS, SUBTITLES
 from nemo_asr.transcription.inputs import recordings_of
 from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.transcription.recording import Recording
-from nemo_asr.transcription.transcribe import BATCH_SECONDS, BATCH_SIZE, transcribe
+from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.transcription.transcript import Transcribed, Transcript
-from nemo_lite import DeviceType, NeuralModuleFactory, logging
+from nemo_lite.core import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils.precision_options import add_precision_options, fold_precision
@@ -38,27 +37,35 @@ def main(arguments: Sequence[str]) -> int:
         _check_out(args, recordings)
         if args.model.endswith(SUFFIX):
             return _transcribe_with_onnx(args, recordings)
-        factory = NeuralModuleFactory(
-            placement=None if args.placement is None else DeviceType[args.placement],
-            optimization_level=args.amp_opt_level,
-            amp_dtype=args.amp_dtype,
-            **launch_arguments(args),
-        )
-        model = load_model(args.model, factory=factory)
-        start = time.perf_counter()
-        result = transcribe(
-            model.modules,
-            model.card.labels,
-            model.card.sample_rate,
-            recordings,
-            batch_size=args.batch_size,
-            batch_seconds=args.batch_seconds,
-            num_workers=args.num_workers,
-            factory=factory,
-            verbose=True,
-        )
-        took = time.perf_counter() - start
-        factory.on_first(lambda: _tell(args, result, took))
+        return _transcribe_with_torch(args, recordings)
+
+
+def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
+    # An ONNX file is transcribed without torch.
+    from nemo_asr.trained.model import load_model
+    from nemo_asr.transcription.transcribe import transcribe
+
+    factory = NeuralModuleFactory(
+        placement=None if args.placement is None else DeviceType[args.placement],
+        optimization_level=args.amp_opt_level,
+        amp_dtype=args.amp_dtype,
+        **launch_arguments(args),
+    )
+    model = load_model(args.model, factory=factory)
+    start = time.perf_counter()
+    result = transcribe(
+        model.modules,
+        model.card.labels,
+        model.card.sample_rate,
+        recordings,
+        batch_size=args.batch_size,
+        batch_seconds=args.batch_seconds,
+        num_workers=args.num_workers,
+        factory=factory,
+        verbose=True,
+    )
+    took = time.perf_counter() - start
+    factory.on_first(lambda: _tell(args, result, took))
     return _exit_code(result, recordings)
 
 
@@ -147,7 +154,7 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
         recordings = f"{count} recording{'s' if count > 1 else ''}" + (
             f" ({bad} more could not be read)" if bad else ""
         )
-        factor = f"real-time factor {took / result.seconds:.2g}"
+        factor = f"real-time factor {took / max(result.seconds, 1e-3):.2g}"
         print(f"{recordings}, {result.seconds:.1f} s of audio in {took:.1f} s: {factor}", file=sys.stderr)
 
 

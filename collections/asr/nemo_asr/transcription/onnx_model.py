@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Samples
-from nemo_asr.transcription.recording import Recording, batches_by_length, named
+from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
 from nemo_asr.transcription.transcript import Transcribed, Transcript, transcript_of
 from nemo_lite.errors import CheckpointError, DataError, UsageError
 from nemo_lite.utils import logging
@@ -72,7 +72,7 @@ class OnnxModel:
         return [row[:number] for row, number in zip(values, numbers, strict=True)]
 
     def transcribe(
-        self, recordings: Sequence[Recording], batch_size: int = 16, batch_seconds: float = 240.0
+        self, recordings: Sequence[Recording], batch_size: int = BATCH_SIZE, batch_seconds: float = BATCH_SECONDS
     ) -> Transcribed:
         """Transcribe recordings, in batches of similar length; the result is in the order given.
 

@@ -10,6 +10,9 @@ import soxr
 
 from nemo_asr.audio.reading import Samples, audio_seconds, read_audio
 
+BATCH_SIZE = 16
+BATCH_SECONDS = 240.0
+
 
 @dataclass(frozen=True)
 class Recording:

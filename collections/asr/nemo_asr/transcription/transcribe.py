@@ -10,6 +10,7 @@ from torch import Tensor
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.recipe.wiring import Model, Signal, Wires, connect, connect_by_type, signals_of
 from nemo_asr.transcription.alignment import LabelAlignment, PathScores
+from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE
 from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
 from nemo_asr.transcription.transcript import Transcribed as Transcribed
 from nemo_asr.transcription.transcript import Transcript, transcript_of
@@ -24,9 +25,6 @@ from nemo_asr.transcription.windows import (
 )
 from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.errors import DataError, UsageError
-
-BATCH_SIZE = 16
-BATCH_SECONDS = 240.0
 
 
 def transcribe(
