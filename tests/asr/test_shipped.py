@@ -46,9 +46,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_names():
     with pytest.raises(ConfigError) as caught:
         load_recipe("quartznet55")
     assert str(caught.value) == (
-        "quartznet55: is neither a file nor the name of a configuration; known names: demo, digits, jasper10x5dr, "
-        "jasper15x5SEP, jasper_an4, quartznet15x5, quartznet15x5_zh, quartznet5x5, quartznet_an4, speakers, "
-        "speech_commands, voice_activity "
+        "quartznet55: is neither a file nor the name of a configuration; known names: contextnet, demo, digits, "
+        "jasper10x5dr, jasper15x5SEP, jasper_an4, quartznet15x5, quartznet15x5_zh, quartznet5x5, quartznet_an4, "
+        "speakers, speech_commands, voice_activity "
         "(did you mean quartznet5x5?)"
     )
 
