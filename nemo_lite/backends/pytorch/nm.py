@@ -57,7 +57,7 @@ class TrainableNM(TorchModule):
     @operation_mode.setter
     def operation_mode(self, operation_mode: OperationMode) -> None:
         self._operation_mode = operation_mode
-        self.train(operation_mode is not OperationMode.evaluation)
+        self.train(operation_mode is not OperationMode.evaluation and not self.is_frozen())
 
     def is_trainable(self) -> bool:
         """True: it has weights to train."""

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.recording import OperationMode
-from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_graph.recorded_graph import RecordedGraph
 from nemo_lite.core.neural_types import NeuralType
 from nemo_lite.core.neural_types.nm_tensor import NmTensor, StepModulePort
@@ -50,11 +49,10 @@ def serialize(graph: RecordedGraph) -> dict[str, Any]:
         "modules": {name: module.serialize() for name, module in graph.modules.items()},
         "steps": graph.steps,
         "connections": [
-            f"{_dotted(each.producer)}->{_dotted(each.consumer)} | {type_text(each.ntype)}"
-            for each in graph.connections
+            f"{_dotted(each.producer)}->{_dotted(each.consumer)} | {each.ntype}" for each in graph.connections
         ],
         "inputs": [
-            f"{name}->{_dotted(port)} | {type_text(_taken_type(graph, port))}"
+            f"{name}->{_dotted(port)} | {_taken_type(graph, port)}"
             for name, each in graph.inputs.items()
             for port in each.consumers
         ],
@@ -183,8 +181,8 @@ def _check_step(steps: Mapping[int, str], number: int, name: str, line: str) -> 
 
 
 def _check_type(text: str, ntype: NeuralType, place: str) -> None:
-    if text != type_text(ntype):
-        raise ConfigStructureError(f"{place}: the port has another type: {type_text(ntype)}")
+    if text != str(ntype):
+        raise ConfigStructureError(f"{place}: the port has another type: {ntype}")
 
 
 def _matched(form: re.Pattern[str], line: object, section: str) -> tuple[str, ...]:

@@ -112,17 +112,7 @@ class GraphInputs(MutableMapping[str, GraphInput]):
     def serialize(self) -> list[str]:
         """``length->1.encoder.length | TYPE`` for each port that takes an input."""
         return [
-            f"{name}->{port.step_number}.{port.module_name}.{port.port_name} | {type_text(each.ntype)}"
+            f"{name}->{port.step_number}.{port.module_name}.{port.port_name} | {each.ntype}"
             for name, each in self._inputs.items()
             for port in each.consumers
         ]
-
-
-def type_text(ntype: NeuralType) -> str:
-    """A type as graph files have it: ``axes: (batch, time); elements_type: LabelsType``."""
-    axes = "None"
-    if ntype.axes is not None:
-        sizes = [f":{axis.size}" if axis.size is not None else "_listdim" * axis.is_list for axis in ntype.axes]
-        names = [f"{axis.kind.name.lower()}{size}" for axis, size in zip(ntype.axes, sizes, strict=True)]
-        axes = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
-    return f"axes: {axes}; elements_type: {type(ntype.elements_type).__name__}"

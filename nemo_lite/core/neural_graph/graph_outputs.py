@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_types import NeuralType
 from nemo_lite.core.neural_types.nm_tensor import NmTensor, StepModulePort
 from nemo_lite.errors import GraphKeyError, GraphTypeError
@@ -99,7 +98,7 @@ class GraphOutputs(MutableMapping[str, GraphOutput]):
     def serialize(self) -> dict[str, str | list[str]]:
         """``type``: default or manual; ``mappings``: ``STEP.MODULE.PORT->NAME | TYPE`` for each."""
         lines = [
-            f"{'.'.join(map(str, wire.producer_step_module_port))}->{name} | {type_text(wire.ntype)}"
+            f"{'.'.join(map(str, wire.producer_step_module_port))}->{name} | {wire.ntype}"
             for name, wire in self._bound.items()
         ]
         return {"type": "manual" if self.are_manual else "default", "mappings": lines}

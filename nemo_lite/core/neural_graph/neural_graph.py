@@ -179,7 +179,8 @@ class NeuralGraph(RecordedGraph):
         return self._run().get_batch(self, yield_dict)
 
     def forward(self, *batch: Any, **ports: Any) -> Any:
-        """Run on one batch. A graph for evaluation runs in evaluation mode and without gradients.
+        """Run on one batch. A graph for evaluation runs in evaluation mode and without gradients, one for training in
+        training mode, another one in the modes that its modules have.
 
         Args:
             *batch: what :meth:`get_batch` gave.

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from nemo_lite.core.graph.dag import Slice, slice_between
+from nemo_lite.core.graph.neural_interface import NeuralInterface
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.graph.recording import OperationMode, Recorder, active_recorder, set_active_recorder
 from nemo_lite.core.neural_graph.graph_inputs import GraphInputs
@@ -30,7 +31,7 @@ from nemo_lite.utils.alive import AppState
 G = TypeVar("G", bound="RecordedGraph")
 
 
-class RecordedGraph(Recorder):
+class RecordedGraph(Recorder, NeuralInterface):
     """Calls of modules as numbered steps.
 
     Args:
@@ -42,7 +43,7 @@ class RecordedGraph(Recorder):
     """
 
     def __init__(self, operation_mode: OperationMode = OperationMode.both, name: str | None = None) -> None:
-        self.name = AppState().register_graph(self, name)
+        self._name = AppState().register_graph(self, name)
         self._operation_mode = operation_mode
         self.calls: list[ModuleCall] = []
         self._names: dict[NeuralModule, str] = {}
@@ -81,6 +82,7 @@ class RecordedGraph(Recorder):
     def record(self, call: ModuleCall) -> None:
         name = self._name_in_graph(call.module)
         call.step_number = len(self.calls)
+        call.module.operation_mode = self._operation_mode
         self.calls.append(call)
         self._tensors[call.step_number] = call.outputs
         for port, wire in call.inputs.items():
@@ -100,6 +102,11 @@ class RecordedGraph(Recorder):
     # What it is made of
 
     @property
+    def name(self) -> str:
+        """Its name, which no other living graph has."""
+        return self._name
+
+    @property
     def operation_mode(self) -> OperationMode:  # type: ignore[override]  # read-only, as in NeMo
         """What the graph is for."""
         return self._operation_mode
@@ -115,12 +122,12 @@ class RecordedGraph(Recorder):
         return self._outputs
 
     @property
-    def input_ports(self) -> Mapping[str, NeuralType]:
+    def input_ports(self) -> Mapping[str, NeuralType]:  # type: ignore[override]  # read-only, as in NeMo
         """Types of the inputs."""
         return self._inputs.definitions
 
     @property
-    def output_ports(self) -> Mapping[str, NeuralType]:
+    def output_ports(self) -> Mapping[str, NeuralType]:  # type: ignore[override]
         """Types of the outputs."""
         return self._outputs.definitions
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.neural_graph.graph_inputs import type_text
 from nemo_lite.core.neural_graph.recorded_graph import RecordedGraph
 from nemo_lite.core.neural_types.nm_tensor import StepModulePort
 
@@ -18,12 +17,11 @@ def summary_of(graph: RecordedGraph) -> str:
     steps = [f"{number}. {name}" for number, name in graph.steps.items()]
     connections = [f"{_port(each.producer)} -> {_port(each.consumer)}" for each in graph.connections]
     inputs = [
-        f"{name} -> {', '.join(map(_port, each.consumers)) or 'nothing'} | {type_text(each.ntype)}"
+        f"{name} -> {', '.join(map(_port, each.consumers)) or 'nothing'} | {each.ntype}"
         for name, each in graph.inputs.items()
     ]
     outputs = [
-        f"{_port(each.producer_step_module_port)} -> {name} | {type_text(each.ntype)}"
-        for name, each in graph.outputs.items()
+        f"{_port(each.producer_step_module_port)} -> {name} | {each.ntype}" for name, each in graph.outputs.items()
     ]
     kind = "manual" if graph.outputs.are_manual else "default"
     lines = [

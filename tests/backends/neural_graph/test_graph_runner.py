@@ -120,11 +120,38 @@ def test_forward_refuses_other_names(whole, args, ports, message):
 def test_a_graph_for_evaluation_runs_in_evaluation_mode_without_gradients_and_leaves_modes_as_they_are(net):
     with NeuralGraph(OperationMode.evaluation) as graph:
         net(x=graph)
+    net.train()
     x = torch.rand(4, 3)
     out = graph.forward(x=x)
     assert not out.requires_grad
     assert net.training
     assert torch.equal(out, net.eval()(x))
+
+
+def test_modules_take_the_mode_of_the_graph_that_calls_them_and_a_graph_for_training_puts_it_back(net):
+    with NeuralGraph(OperationMode.training) as training:
+        net(x=training)
+    with NeuralGraph(OperationMode.evaluation) as evaluation:
+        net(x=evaluation)
+    assert net.operation_mode is OperationMode.evaluation
+    assert not net.training
+    training.forward(x=torch.rand(4, 3))
+    assert net.training
+
+
+def test_a_frozen_module_stays_in_evaluation_mode(net):
+    net.freeze()
+    with NeuralGraph(OperationMode.training) as graph:
+        net(x=graph)
+    graph.forward(x=torch.rand(4, 3))
+    assert not net.training
+
+
+def test_an_input_that_is_not_connected_is_told_when_the_graph_runs():
+    with NeuralGraph() as graph:
+        Mse(name="mse")(out=graph)
+    with pytest.raises(ValueError, match="mse: input ports are not connected: got out, wanted target"):
+        graph.forward(out=torch.zeros(1))
 
 
 def test_a_nested_graph_computes_what_its_modules_compute(part, net):

@@ -12,13 +12,14 @@ import torch
 from torch import fx, nn
 from torch.utils.data import DataLoader, Dataset
 
-from nemo_lite.backends.pytorch.engine.module_state import evaluating
+from nemo_lite.backends.pytorch.engine.module_state import evaluating, set_training
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.backends.pytorch.neural_graph.graph_weights import restore_graph, save_graph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_device
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.graph.dag import Node, Slice
+from nemo_lite.core.graph.ports import refuse_unconnected
 from nemo_lite.core.graph.recording import OperationMode
 from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
@@ -85,6 +86,8 @@ class PtGraphRunner:
         names = list(graph.inputs if source is None else source.outputs)
         given = _by_port(graph, names, batches, ports)
         part, lowered = self._run_on(graph)
+        if graph.operation_mode is OperationMode.training:
+            set_training(_torch_modules(graph))  # another graph may have put shared modules into evaluation mode
         with ExitStack() as around:
             if graph.operation_mode is OperationMode.evaluation:
                 around.enter_context(evaluating(_torch_modules(graph)))
@@ -128,7 +131,7 @@ class PtGraphRunner:
             )
         ):
             for node in part.nodes:
-                _refuse_missing(node)
+                refuse_unconnected(node.name, node.module.input_ports, node.inputs)
             self._part, self._lowered = part, lower(part, graph.name, self._units)
         return self._part, self._lowered
 
@@ -181,11 +184,3 @@ def _by_port(
         got = ", ".join(given) or "nothing"
         raise UsageError("forward takes exactly the graph's ports", place=graph.name, got=got, wanted=", ".join(names))
     return given
-
-
-def _refuse_missing(node: Node) -> None:
-    ports = node.module.input_ports
-    missing = [port for port, ntype in ports.items() if port not in node.inputs and not ntype.optional]
-    if missing:
-        got = ", ".join(node.inputs) or "nothing"
-        raise UsageError("input ports are not connected", place=node.name, got=got, wanted=", ".join(missing))
