@@ -65,8 +65,9 @@ class NemoArchive:
         config = self._config_of(members)
         folder = PurePosixPath(config.name).parent
         self.config_name = PurePosixPath(config.name).name
+        # With their places, so that a compressed archive need not be gone through to find one.
         self._members = {
-            str(PurePosixPath(each.name).relative_to(folder)): each.name
+            str(PurePosixPath(each.name).relative_to(folder)): each
             for each in members
             if each.isfile() and PurePosixPath(each.name).is_relative_to(folder)
         }

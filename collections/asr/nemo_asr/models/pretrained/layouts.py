@@ -38,7 +38,13 @@ _IGNORED = {
     *("_target_", "cls", "params", "rng", "nb_augmentation_prob", "nb_max_freq", "use_torchaudio", "name"),
     *("exact_pad", "stft_exact_pad"),
 }
-_NEUTRAL: dict[str, Any] = {"quantize": False, "future_context": -1, "add_blank": True, "mel_norm": "slaney"}
+_NEUTRAL: dict[str, Any] = {
+    "quantize": False,
+    "future_context": -1,
+    "add_blank": True,
+    "use_grads": False,
+    "mel_norm": "slaney",
+}
 _FILTERS, _FILTER_TOLERANCE = "preprocessor.featurizer.fb", 1e-3
 # Parts of the state of 1.x that are computed from the configuration.
 _COMPUTED = ("preprocessor.", "spec_augmentation.", "spec_augment.", "loss.")
