@@ -1,8 +1,10 @@
 """nemo_lite: typed neural modules connected into training and evaluation DAGs. Re-exports, nothing else."""
 
 from nemo_lite import backends as backends
+from nemo_lite import constants as constants
 from nemo_lite import core as core
 from nemo_lite import errors as errors
+from nemo_lite import package_info as package_info
 from nemo_lite import utils as utils
 from nemo_lite.backends.pytorch import DataLayerNM as DataLayerNM
 from nemo_lite.backends.pytorch import LossNM as LossNM

@@ -80,6 +80,10 @@ class TakenKeyError(NemoLiteError, KeyError):
     __str__ = Exception.__str__  # KeyError would show the text in quotes
 
 
+class UnknownFeatureTypeError(UnknownNameError, NotImplementedError):
+    """A sort of features that no NeMo had."""
+
+
 class UnknownKeyError(UnknownNameError, KeyError):
     """A key that is not among the known ones."""
 

@@ -12,9 +12,11 @@ LAYERS = {
     "nemo_lite.interruption": 0,
     "nemo_lite.errors": 0,
     "nemo_lite.package_info": 0,
+    "nemo_lite.constants": 0,
     "nemo_lite.config": 1,
     "nemo_lite.utils": 2,
     "nemo_lite.core": 3,
+    "nemo_lite.utils.neural_graph": 3,
     "nemo_lite.backends": 4,
     "nemo_lite": 5,
     "nemo_asr": 6,
@@ -33,7 +35,7 @@ ORDERS = {
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
         neural_types < graph, compile_options < models, action_state, run_options, show, neural_graph < callbacks
-        < tracking, backend < environment < factory
+        < tracking, backend < environment, module_decorators < factory
     """,
     "nemo_lite.core.neural_types": "tags < axes, elements < neural_type < nm_tensor",
     "nemo_lite.core.graph": """
@@ -48,6 +50,7 @@ ORDERS = {
     """,
     "nemo_lite.core.tracking": "records < *",
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan, precision",
+    "nemo_lite.backends": "torch_backend, pytorch",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < torch_module
         < nm < lowering, precision, placement, snapshot, module_wrapper, tutorials, common < optim < compiling
@@ -72,7 +75,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.engine": """
         arguments, module_state, step_batches, step_values, skipped_steps, step_guard < objectives, evaluation
-        < run_state, verdict < stopping < training
+        < run_state, verdict < counters, stopping < training
     """,
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
@@ -91,7 +94,7 @@ ORDERS = {
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",
-    "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < *",
+    "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
     "nemo_asr.models": """
         frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker < pretrained
     """,

@@ -27,12 +27,15 @@ OLDER_TYPES = """
 
 PUBLIC = {
     "nemo_lite": """
+        constants package_info
         Backend CheckpointCallback Dag DataLayerNM DeviceType EvaluatorCallback LossNM NeMoCallback
         NemoLiteError NeuralModule NeuralModuleFactory NmTensor NonTrainableNM Optimization PtActions
         SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrainableNM TrainableNeuralModuleWrapper
         WeightShareTransform __version__ backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
+        ModelMode ModuleType NeuralInterface PretrainedModelInfo module_decorators
+        run_only_on_device skip_in_data_parallel
         ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
         ModuleSaverCallback NeMoCallback NeMoModel NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
         OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
@@ -55,6 +58,7 @@ PUBLIC = {
         shown unknown_key
     """,
     "nemo_lite.utils": """
+        app_state get_checkpoint_from_dir get_logger logging_mode rgetattr rsetattr
         ExpManager LogMode NemoArgParser argparse decorators exp_logging helpers logging lr_policies misc
     """,
     "nemo_lite.backends.pytorch.common": """
@@ -63,10 +67,13 @@ PUBLIC = {
         neuralType2TensorShape
     """,
     "nemo_lite.backends.pytorch": """
+        CrossEntropyLoss L1Loss MSELoss RealFunctionDataLayer TaylorNet
         DataLayerNM LossNM NonTrainableNM PtActions PyTorchAdapter TrainableNM TrainableNeuralModuleWrapper
         WeightShareTransform tutorials
     """,
     "nemo_asr": """
+        AudioPreprocessing __version__ audio_preprocessing data_layer greedy_ctc_decoder helpers jasper
+        losses metrics
         Classifier ClassWires connect_classifier load_class_recipe load_classifier
         TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer

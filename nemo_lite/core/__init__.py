@@ -1,6 +1,7 @@
 """The core: typed modules, DAGs, the factory and callbacks, without torch. Re-exports, nothing else."""
 
 from nemo_lite.core import callbacks as callbacks
+from nemo_lite.core import module_decorators as module_decorators
 from nemo_lite.core import neural_factory as neural_factory
 from nemo_lite.core import neural_modules as neural_modules
 from nemo_lite.core import neural_types as neural_types
@@ -36,11 +37,17 @@ from nemo_lite.core.graph.dag import Dag as Dag
 from nemo_lite.core.graph.dag import Node as Node
 from nemo_lite.core.graph.dag import Slice as Slice
 from nemo_lite.core.graph.dag import Step as Step
+from nemo_lite.core.graph.kinds import ModelMode as ModelMode
+from nemo_lite.core.graph.kinds import ModuleType as ModuleType
+from nemo_lite.core.graph.kinds import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.graph.neural_interface import NeuralInterface as NeuralInterface
 from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.graph.ports import Ports as Ports
 from nemo_lite.core.graph.recording import OperationMode as OperationMode
 from nemo_lite.core.models.nemo_model import NeMoModel as NeMoModel
+from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
+from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel
 from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal

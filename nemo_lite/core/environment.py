@@ -69,6 +69,7 @@ class RunEnvironment:
         cudnn_deterministic: take only algorithms of cuDNN that give the same bits in each run; they are slower.
         compile: ``True``, or a dict with keys of :class:`CompileOptions` (``backend``, ``mode``, ``dynamic``,
             ``fullgraph``): ``torch.compile`` what trains, evaluates and infers; features and losses stay as they are.
+        master_process: accepted and not used: the first NeMo's way to say which rank writes files.
 
     Attributes:
         placement: where modules run.
@@ -79,6 +80,7 @@ class RunEnvironment:
         local_rank: index of this process on its machine; ``None`` for a single process.
         work_dir: the work directory, or ``None``.
         checkpoint_dir: where checkpoints go, or ``None``.
+        tensorboard_dir: where TensorBoard's events go, or ``None``.
         logger: ``nemo_lite.logging``.
 
     Raises:
@@ -122,6 +124,7 @@ class RunEnvironment:
         cudnn_deterministic: bool = False,
         amp_backend: str = "auto",
         compile: Compile = False,  # noqa: A002  # torch's name
+        master_process: bool | None = None,
     ) -> None:
         _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
         compiling = CompileOptions.of(compile)
@@ -145,8 +148,10 @@ class RunEnvironment:
             self._experiment = self._make_folders(
                 **folders, use_tb=create_tb_writer, files_to_copy=files_to_copy, add_time=add_time_to_log_dir
             )
-        self.work_dir: Final = self._experiment.work_dir
-        self.checkpoint_dir: Final = self._experiment.ckpt_dir
+        self.work_dir: Final = _as_text(self._experiment.work_dir)
+        self.checkpoint_dir: Final = _as_text(self._experiment.ckpt_dir)
+        self.tensorboard_dir: Final = _as_text(self._experiment.tb_dir)
+        self._exp_manager: Final = self._experiment  # the name by which scripts of NeMo read log_file and folders
         self._settings = ActionSettings(*amp, random_seed, files_to_copy or (), shard_weights, compiling)
         if set_default:
             self.set_default_factory(self)
@@ -194,6 +199,11 @@ class RunEnvironment:
     def tb_writer(self) -> TbWriter | None:
         """The TensorBoard writer, or ``None``."""
         return self._experiment.tb_writer
+
+
+def _as_text(folder: Path | None) -> str | None:
+    """A folder as scripts of NeMo take it: they append to it."""
+    return None if folder is None else str(folder)
 
 
 def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool, cudnn_deterministic: bool) -> None:

@@ -130,7 +130,8 @@ class NeuralModuleFactory(RunEnvironment):
             training_graph: a graph whose outputs are the losses, instead of ``tensors_to_optimize``. Arguments by
                 position in the order of NeMo 0.9, which has the optimizer here, are accepted.
             optimizer: a name, or an instance (not with tuples).
-            optimization_params: ``num_epochs`` or ``max_steps``, ``lr``, ``module_lr`` (by module name), other options
+            optimization_params: ``num_epochs``, ``max_steps`` (with both, what comes first), ``lr``, ``module_lr`` (by
+                module name), other options
                 of the optimizer, ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
             callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
             lr_policy: called with (initial rate, step, epoch); returns the learning rate.
@@ -143,7 +144,7 @@ class NeuralModuleFactory(RunEnvironment):
             compile: for this training and its evaluations, instead of the factory's.
 
         Raises:
-            UsageError: both or neither of ``num_epochs`` and ``max_steps``, ``gradient_predivide``, or a contradiction.
+            UsageError: neither ``num_epochs`` nor ``max_steps``, ``gradient_predivide``, or a contradiction.
             DagError: wires that do not form one DAG with one data layer.
             NonFiniteLossError: with ``stop_on_nan_loss``, or ``max_nonfinite_steps`` in a row.
             DistributedError: another rank failed, died or hangs.
@@ -199,7 +200,7 @@ class NeuralModuleFactory(RunEnvironment):
             compile: for this call, instead of the factory's.
 
         Raises:
-            UsageError: both ``cache`` and ``use_cache``.
+            UsageError: both ``cache`` and ``use_cache``, ``cache`` while values are kept, or ``use_cache`` without any.
             CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
             DagError: wires that do not form one DAG, or need more than what was kept.
         """

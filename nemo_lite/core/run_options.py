@@ -34,7 +34,7 @@ class RunOptions:
     """How a training run computes its steps, and when it ends. ``NeuralModuleFactory.train`` explains each option.
 
     Raises:
-        UsageError: both or neither of ``num_epochs`` and ``max_steps``, or a number out of range.
+        UsageError: neither ``num_epochs`` nor ``max_steps``, or a number out of range.
         UnknownNameError: ``uneven`` is not one of the known policies.
     """
 
@@ -53,10 +53,8 @@ class RunOptions:
     compile: CompileOptions | Literal[False] | None = None
 
     def __post_init__(self) -> None:
-        if (self.num_epochs is None) == (self.max_steps is None):
-            both = f"num_epochs={self.num_epochs} and max_steps={self.max_steps}"
-            got = "neither" if self.num_epochs is None else both
-            raise UsageError("how long to train must be said once", got=got, wanted="num_epochs or max_steps")
+        if self.num_epochs is None and self.max_steps is None:
+            raise UsageError("how long to train must be said", got="neither", wanted="num_epochs or max_steps")
         if self.uneven not in get_args(Uneven):
             raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
         for name in ("num_epochs", "max_steps", "batches_per_step", "max_nonfinite_steps"):
@@ -88,15 +86,20 @@ class RunOptions:
         return cls(**{name: params[name] for name in _IN_PARAMS if name in params}, **flat)
 
     def is_reached(self, steps: int, epochs: int) -> bool:
-        """Whether so many steps and epochs are all that were asked for."""
-        return steps >= self.max_steps if self.max_steps is not None else epochs >= (self.num_epochs or 0)
+        """Whether so many steps, or so many epochs, are all that were asked for."""
+        return self._has_all(self.max_steps, steps) or self._has_all(self.num_epochs, epochs)
+
+    @staticmethod
+    def _has_all(wanted: int | None, done: int) -> bool:
+        return wanted is not None and done >= wanted
 
     def nothing_left(self, steps: int, epochs: int) -> UsageError | None:
         """The error for a run that goes on after so many steps and epochs; ``None`` where some are left."""
         if not self.is_reached(steps, epochs):
             return None
-        total, done = (self.max_steps, steps) if self.max_steps is not None else (self.num_epochs or 0, epochs)
-        name = "num_epochs" if self.max_steps is None else "max_steps"
+        by_steps = self._has_all(self.max_steps, steps)
+        total, done = (self.max_steps or 0, steps) if by_steps else (self.num_epochs or 0, epochs)
+        name = "max_steps" if by_steps else "num_epochs"
         return UsageError(
             "there is nothing left to train",
             got=f"{steps} steps ({epochs} epochs) done before",
@@ -130,7 +133,7 @@ class InferOptions:
 
     def __post_init__(self) -> None:
         if self.cache and self.use_cache:
-            raise UsageError("cache and use_cache exclude each other")
+            raise UsageError("cache and use_cache exclude each other", place="infer")
 
     @classmethod
     def of(cls, **flat: Any) -> InferOptions:

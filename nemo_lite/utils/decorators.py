@@ -14,10 +14,15 @@ from nemo_lite.utils.nemo_logging import logging
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def deprecated(version: str | float | None = None, explanation: str | None = None) -> Callable[[F], F]:
+def deprecated(
+    wrapped: F | None = None, version: str | float | None = None, explanation: str | None = None
+) -> F | Callable[[F], F]:
     """Warn at the first call of the decorated function or class, naming the caller's line.
 
+    Works as ``@deprecated``, ``@deprecated()`` and with keywords.
+
     Args:
+        wrapped: the function or class, where the decorator is used without brackets.
         version: the version that will remove it.
         explanation: what to use instead.
     """
@@ -29,7 +34,9 @@ def deprecated(version: str | float | None = None, explanation: str | None = Non
             return target
         return _warning_once(target, "Function", target.__name__, version, explanation)
 
-    return decorate
+    if wrapped is None or callable(wrapped):
+        return decorate if wrapped is None else decorate(wrapped)
+    return deprecated(version=wrapped, explanation=None if version is None else str(version))
 
 
 def _warning_once(call: F, kind: str, name: str, version: str | float | None, explanation: str | None) -> F:
@@ -52,13 +59,15 @@ def _warning_once(call: F, kind: str, name: str, version: str | float | None, ex
     return warning_once  # type: ignore[return-value]  # functools.wraps keeps the signature, not the type variable
 
 
-def add_port_docs(value: str = "") -> Callable[[F], F]:
+def add_port_docs(wrapped: F | str | None = None, instance: object = None, value: str = "") -> F | Callable[[F], F]:
     """List the ports of an ``input_ports`` or ``output_ports`` property in its docstring.
 
-    Write it below ``@property``. Ports that depend on the instance are not known when the class is made: their
-    docstring stays as it is.
+    Write it below ``@property``, with brackets or without. Ports that depend on the instance are not known when the
+    class is made: their docstring stays as it is.
 
     Args:
+        wrapped: the property's function, where the decorator is used without brackets.
+        instance: accepted and not used, as in NeMo.
         value: a line to put before the list.
     """
 
@@ -71,4 +80,7 @@ def add_port_docs(value: str = "") -> Callable[[F], F]:
         ports_of.__doc__ = "\n\n".join(part for part in parts if part) or None
         return ports_of
 
-    return decorate
+    if wrapped is None or isinstance(wrapped, str):
+        value = wrapped or value
+        return decorate
+    return decorate(wrapped)

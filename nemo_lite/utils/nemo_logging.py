@@ -234,14 +234,14 @@ class _StandardStream(_logging.StreamHandler[TextIO]):
 
 
 class _PatchedStream:
-    """A replaced stream; leaving the ``with`` block restores the one before."""
+    """A replaced stream, which ``as`` gives; leaving the ``with`` block restores the one before."""
 
     def __init__(self, handler: _StandardStream, stream: TextIO) -> None:
         self._handler, self._before = handler, handler.patched
-        handler.patched = stream
+        handler.patched = self._stream = stream
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> TextIO:
+        return self._stream
 
     def __exit__(self, *exception: object) -> None:
         self._handler.patched = self._before
@@ -296,3 +296,9 @@ def _is_set(variable: str) -> bool:
 
 
 logging = Logger()
+logging_mode = LogMode  # NeMo's name
+
+
+def get_logger(name: str = "nemo_lite") -> Logger:
+    """The one logging object; ``name`` is accepted and not used."""
+    return logging

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -299,10 +300,13 @@ def test_settings_are_read_with_and_without_underscore() -> None:
     assert [len(batch) for batch in batches(layer)] == [3, 3, 3, 1]
 
 
-def test_evaluation_is_in_data_order_and_training_is_not_unless_asked() -> None:
+def test_evaluation_is_in_data_order_and_training_too_unless_it_is_to_be_shuffled() -> None:
     layer = Numbers(40)
+    assert (layer.batch_size, layer.shuffle, layer.num_workers, layer.pin_memory) == (4, False, os.cpu_count(), False)
     in_order = [float(number) for number in range(40)]
     assert flat(batches(layer)) == in_order
+    assert flat(batches(layer, training=True)) == in_order
+    layer._shuffle = True
     shuffled = flat(batches(layer, training=True))
     assert shuffled != in_order
     assert sorted(shuffled) == in_order

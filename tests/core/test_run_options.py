@@ -21,8 +21,7 @@ def test_options_come_from_optimization_params_and_from_flat_arguments() -> None
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, r"how long to train must be said once: got neither, wanted num_epochs or max_steps"),
-        ({"num_epochs": 1, "max_steps": 2}, r"said once: got num_epochs=1 and max_steps=2"),
+        ({}, r"how long to train must be said: got neither, wanted num_epochs or max_steps"),
         ({"num_epochs": 0}, r"num_epochs must be a whole number, at least 1: got 0"),
         ({"max_steps": 1.5}, r"max_steps must be a whole number, at least 1: got 1.5"),
         ({"max_steps": 1, "batches_per_step": 0}, r"batches_per_step must be a whole number, at least 1: got 0"),
@@ -55,3 +54,10 @@ def test_keeping_values_and_going_on_from_kept_ones_exclude_each_other() -> None
     assert InferOptions.of(verbose=False) == InferOptions(verbose=False)
     with pytest.raises(UsageError, match="cache and use_cache exclude each other"):
         InferOptions(cache=True, use_cache=True)
+
+
+def test_with_both_limits_the_first_one_ends_the_run():
+    both = RunOptions(num_epochs=2, max_steps=5)
+    assert [both.is_reached(*done) for done in ((4, 1), (5, 1), (4, 2))] == [False, True, True]
+    assert "--num_epochs" in str(both.nothing_left(4, 2))
+    assert "--max_steps" in str(both.nothing_left(5, 2))

@@ -1,6 +1,13 @@
 """nemo_asr: speech recognition with nemo_lite. Re-exports; the import registers the modules of ``known_modules``."""
 
 import nemo_asr.known_modules
+from nemo_asr import audio_preprocessing as audio_preprocessing
+from nemo_asr import data_layer as data_layer
+from nemo_asr import greedy_ctc_decoder as greedy_ctc_decoder
+from nemo_asr import helpers as helpers
+from nemo_asr import jasper as jasper
+from nemo_asr import losses as losses
+from nemo_asr import metrics as metrics
 from nemo_asr import parts as parts
 from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
 from nemo_asr.audio.augmentor import AudioAugmentor as AudioAugmentor
@@ -16,6 +23,7 @@ from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPrepr
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
 from nemo_asr.features.augmentation import MultiplyBatch as MultiplyBatch
 from nemo_asr.features.augmentation import SpectrogramAugmentation as SpectrogramAugmentation
+from nemo_asr.features.first_generation import AudioPreprocessing as AudioPreprocessing
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
 from nemo_asr.features.preprocessors import AudioToMFCCPreprocessor as AudioToMFCCPreprocessor
 from nemo_asr.features.preprocessors import AudioToSpectrogramPreprocessor as AudioToSpectrogramPreprocessor
@@ -54,6 +62,7 @@ from nemo_asr.trained.folder import read_model as read_model
 from nemo_asr.trained.model import TrainedModel as TrainedModel
 from nemo_asr.trained.model import check_goes_on as check_goes_on
 from nemo_asr.trained.model import load_model as load_model
+from nemo_lite import __version__ as __version__
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan

@@ -6,6 +6,7 @@ from nemo_asr.scoring.asr_callbacks import monitor_asr_train_progress as monitor
 from nemo_asr.scoring.asr_callbacks import process_evaluation_batch as process_evaluation_batch
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch as process_evaluation_epoch
 from nemo_asr.scoring.asr_callbacks import score_evaluation as score_evaluation
+from nemo_asr.scoring.classification import classification_accuracy as classification_accuracy
 from nemo_asr.scoring.classification_callbacks import (
     monitor_classification_training_progress as monitor_classification_training_progress,
 )
@@ -15,3 +16,4 @@ from nemo_asr.scoring.classification_callbacks import (
 from nemo_asr.scoring.classification_callbacks import (
     process_classification_evaluation_epoch as process_classification_evaluation_epoch,
 )
+from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate

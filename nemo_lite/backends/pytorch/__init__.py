@@ -11,6 +11,11 @@ from nemo_lite.backends.pytorch.nm import LossNM as LossNM
 from nemo_lite.backends.pytorch.nm import NonTrainableNM as NonTrainableNM
 from nemo_lite.backends.pytorch.nm import TrainableNM as TrainableNM
 from nemo_lite.backends.pytorch.nm import WeightShareTransform as WeightShareTransform
+from nemo_lite.backends.pytorch.tutorials import CrossEntropyLoss as CrossEntropyLoss
+from nemo_lite.backends.pytorch.tutorials import L1Loss as L1Loss
+from nemo_lite.backends.pytorch.tutorials import MSELoss as MSELoss
+from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
+from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
 from nemo_lite.core.factory import Backend, NeuralModuleFactory
 from nemo_lite.core.neural_graph import NeuralGraph
 

@@ -23,6 +23,7 @@ from nemo_lite.backends.pytorch.distributed import (
     training_arguments,
 )
 from nemo_lite.backends.pytorch.engine import arguments
+from nemo_lite.backends.pytorch.engine.counters import Counters
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
     Evaluation,
@@ -60,7 +61,7 @@ from nemo_lite.utils import logging
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
 
 
-class PtActions(DeploymentExport):
+class PtActions(Counters, DeploymentExport):
     """Trains, evaluates and infers on PyTorch.
 
     Args:
@@ -116,23 +117,6 @@ class PtActions(DeploymentExport):
         self._cache = InferenceCache()
         self.inferred: ItemsComputed | None = None
 
-    @property
-    def step(self) -> int:
-        """Index of the step made last."""
-        return self._state.step
-
-    @property
-    def epoch(self) -> int:
-        """Index of the epoch."""
-        return self._state.epoch
-
-    epoch_num = epoch
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """The optimizers of the run."""
-        return self._state.optimizers
-
     def save_state_to(self, path: str | Path) -> None:
         """Write step, epoch and optimizers to one file."""
         self._state.save_state_to(path)
@@ -167,7 +151,9 @@ class PtActions(DeploymentExport):
         """See :meth:`NeuralModuleFactory.create_optimizer`."""
         if self._shard_weights:  # weights travel here
             self._agreement.reached_on("create_optimizer", {"optimizer": optimizer, **optimizer_params}, {})
-        return self._objectives.create_optimizer(optimizer, things_to_optimize, optimizer_params)
+        made = self._objectives.create_optimizer(optimizer, things_to_optimize, optimizer_params)
+        self._state.optimizers.append(made)
+        return made
 
     def train(
         self,
@@ -300,6 +286,7 @@ class PtActions(DeploymentExport):
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
         """The batches of all ranks on rank 0, block by block; none on the others."""
         with self._comm.guarded():
+            self._cache.check(options.cache, options.use_cache)
             dag, lowering = Dag(tensors), self._lowerings(options.compile)
             self._agreement.reached_on("infer", inference_arguments(options), {"inference DAG": dag})
             self._objectives.shard(dag)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -21,6 +23,8 @@ from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransf
 from nemo_lite.errors import UsageError
 
 # Any: values of wires are tensors, lists or numbers.
+
+T = TypeVar("T")
 
 
 def without_weights(yes: bool = True) -> AbstractContextManager[object]:
@@ -177,6 +181,25 @@ class LossNM(_WithoutWeights):
         return self._loss_function(**kwargs)
 
 
+class _LoaderSetting(Generic[T]):
+    """An attribute ``x`` of a data layer that is read from ``_x`` and set there; ``default`` where it was not set."""
+
+    def __init__(self, default: Callable[[], T]) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    def __get__(self, layer: Any, owner: type) -> Any:
+        if layer is None:
+            return self
+        value = getattr(layer, self.name, None)
+        return self.default() if value is None else value
+
+    def __set__(self, layer: Any, value: T | None) -> None:
+        setattr(layer, self.name, value)
+
+
 class DataLayerNM(_WithoutWeights):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
@@ -184,6 +207,11 @@ class DataLayerNM(_WithoutWeights):
     attribute of that name, or of that name with an underscore. Without ``num_workers`` and ``pin_memory``, or with
     None, batches are loaded as it suits the factory's device.
     """
+
+    batch_size = _LoaderSetting(lambda: 1)
+    shuffle = _LoaderSetting(lambda: False)
+    num_workers = _LoaderSetting(lambda: os.cpu_count() or 1)
+    pin_memory = _LoaderSetting(lambda: False)
 
     amount_unit: ClassVar[str] = "items"
     # Machines differ in processors and memory; items and their order do not depend on it.
@@ -213,6 +241,8 @@ class DataLayerNM(_WithoutWeights):
 
     def setting(self, name: str, default: Any) -> Any:
         """The value of the attribute ``name`` or ``_name``."""
+        if isinstance(inspect.getattr_static(type(self), name, None), _LoaderSetting):
+            return getattr(self, f"_{name}", default)
         return getattr(self, name, getattr(self, f"_{name}", default))
 
     def place_of(self, item: int) -> str:
@@ -250,7 +280,7 @@ class DataLayerNM(_WithoutWeights):
             remedy = "give batches of it as data_iterator"
             raise UsageError("dataset is read by position", place=self.label, got="an IterableDataset", remedy=remedy)
         size, drop_last = self.setting("batch_size", 1), self.setting("drop_last", False)
-        batching = Batching(size if size > 0 else -1, self.setting("shuffle", True), drop_last=drop_last)
+        batching = Batching(size if size > 0 else -1, self.setting("shuffle", False), drop_last=drop_last)
         # The data set's own length: a layer's that differs would leave items out, or ask for some that are not there.
         num_items = len(dataset) if isinstance(dataset, Sized) else len(self)
         return DatasetLoader(

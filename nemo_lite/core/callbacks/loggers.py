@@ -122,7 +122,7 @@ class EpochLogger(StepLogger):
 
 
 class SimpleLogger(StepLogger):
-    """Logs tensors, and the mean time of a step since it last did so.
+    """Logs tensors: one line ``name: value`` for each, and nothing else.
 
     Args:
         step_freq: act at every step whose index this divides.
@@ -133,10 +133,8 @@ class SimpleLogger(StepLogger):
     """
 
     def log(self, state: ActionState, named: Named) -> None:
-        """Log step, values and time."""
-        logging.info("Step: %d", state.step)
+        """Log the values."""
         log_values(named)
-        logging.info("Step time: %s seconds", state.timing(self).step_seconds)
 
 
 class TensorboardLogger(EpochLogger):

@@ -204,4 +204,4 @@ def test_an_archive_is_checked_before_training(archive):
     ]
     prints = layer.fingerprint()
     assert [name for name, value in prints.items() if isinstance(value, Content)] == ["clips.zip"]
-    assert prints[f"{layer.name}.batch_size"] == 4
+    assert prints[f"{layer.label}.batch_size"] == 4

@@ -266,8 +266,8 @@ class SpeechDataLayer(SpeechPorts):
             refs_of=self.utterances.refs,
             training=training,
             account=self._account(training),
-            num_workers=self.num_workers,
-            pin_memory=self.pin_memory,
+            num_workers=self.setting("num_workers", None),
+            pin_memory=self.setting("pin_memory", None),
             device=self._device,
         )
 

@@ -58,7 +58,7 @@ def connect_classifier(model: Classifier, data_layer: DataLayerNM, training: boo
     data = {type(each.values.ntype.elements_type): each for each in signals_of(data_layer())}
     if AudioSignal not in data or LabelsType not in data:
         got = ", ".join(data_layer.output_ports)
-        raise UsageError("the data layer does not give audio and classes", place=data_layer.name, got=got)
+        raise UsageError("the data layer does not give audio and classes", place=data_layer.label, got=got)
     classes = data[LabelsType]
     features, *_ = connect_by_type(model.preprocessor, data[AudioSignal])
     if training and model.multiplier:

@@ -119,7 +119,7 @@ class RecordingsDataLayer(DataLayerNM):
             shard,
             refs_of=lambda rows: [self.recordings[row] for row in rows],
             account=_Faults(self),
-            num_workers=self.num_workers,
+            num_workers=self.setting("num_workers", None),
         )
 
     def plan(self, shard: Shard) -> Plan:

@@ -67,7 +67,7 @@ class SequenceLoss(LossNM):
     ) -> None:
         super().__init__(name=name)
         if aux_ctc and ctc_blank_id is None:
-            raise MissingOptionError("aux_ctc needs the blank", place=self.name, remedy="give ctc_blank_id")
+            raise MissingOptionError("aux_ctc needs the blank", place=self.label, remedy="give ctc_blank_id")
         self._pad, self._smoothing, self._sample_wise, self._eps = pad_id, smoothing_coef, sample_wise, eps
         self._blank, self._ctc_coef = ctc_blank_id if aux_ctc else None, ctc_initial_coef
 
@@ -233,7 +233,7 @@ class LossAggregatorNM(LossNM):
         super().__init__(name=name)
         if weights is not None and len(weights) != num_inputs:
             got, wanted = f"{len(weights)} weights", f"{num_inputs}, one for each loss"
-            raise UsageError("weights do not fit the losses", place=self.name, got=got, wanted=wanted)
+            raise UsageError("weights do not fit the losses", place=self.label, got=got, wanted=wanted)
         factors = [1.0] * num_inputs if weights is None else [float(weight) for weight in weights]
         self._weights = {f"loss_{number}": factor for number, factor in enumerate(factors, 1)}
 

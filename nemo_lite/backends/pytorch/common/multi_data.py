@@ -100,7 +100,7 @@ class MultiDataLayer(DataLayerNM):
         datasets = [layer.dataset for layer in self._layers]
         for layer, dataset in zip(self._layers, datasets, strict=True):
             if dataset is None:
-                raise UsageError("a data layer without a dataset cannot be joined", place=layer.name)
+                raise UsageError("a data layer without a dataset cannot be joined", place=layer.label)
         self._dataset = MultiDataset([each for each in datasets if each is not None], combination_mode)
         self._widths = [len(layer.output_ports) for layer in self._layers]
         self._ports = self._named(port_names)
@@ -111,7 +111,7 @@ class MultiDataLayer(DataLayerNM):
         names = None if port_names is None else list(port_names)
         if names is not None and len(names) != sum(self._widths):
             raise CountError(
-                "port_names names every port", place=self.name, got=str(len(names)), wanted=str(sum(self._widths))
+                "port_names names every port", place=self.label, got=str(len(names)), wanted=str(sum(self._widths))
             )
         for number, layer in enumerate(self._layers):
             for port, ntype in layer.output_ports.items():

@@ -73,7 +73,9 @@ class ZerosDataLayer(DataLayerNM):
         for what, values in (("dtype", dtypes), ("shapes", given)):
             if len(values) != len(self._ports):
                 wanted = f"{len(self._ports)}, one for each of {', '.join(self._ports)}"
-                raise UsageError(f"{what} does not fit the ports", place=self.name, got=str(len(values)), wanted=wanted)
+                raise UsageError(
+                    f"{what} does not fit the ports", place=self.label, got=str(len(values)), wanted=wanted
+                )
         self._zeros = _Zeros(size, given, dtypes)
 
     @property

@@ -195,9 +195,9 @@ class Objectives:
         things: Sequence[object] = things_to_optimize if is_list else [things_to_optimize]
         wires = [thing for thing in things if isinstance(thing, NmTensor)]
         modules = [thing for thing in things if isinstance(thing, nn.Module)]
-        if not is_list or len(wires) + len(modules) < len(things):
+        if len(wires) + len(modules) < len(things):
             raise UsageError(
-                "things_to_optimize must be a list of modules or wires",
+                "things_to_optimize must be modules or wires",
                 place="create_optimizer",
                 got=", ".join(type(thing).__name__ for thing in things),
             )

@@ -20,7 +20,8 @@ def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
     """Steps of a run, where that is known before it."""
     if options.num_epochs is None or (count := length_of(loader)) is None:
         return options.max_steps
-    return math.ceil(count / options.batches_per_step) * options.num_epochs
+    steps = math.ceil(count / options.batches_per_step) * options.num_epochs
+    return steps if options.max_steps is None else min(steps, options.max_steps)
 
 
 def is_over(state: RunState, options: RunOptions) -> bool:

@@ -176,14 +176,14 @@ def test_a_member_without_a_line_is_counted_and_not_part_of_the_set(source, fold
 
 
 def test_ranks_compare_what_is_in_the_shards_and_not_where_they_are(source, folder):
-    name = {"name": "data"}
+    name = {}
     shutil.copytree("tarred", "elsewhere")
     other = source[0].replace("/tarred/", "/elsewhere/"), source[1].replace("/tarred/", "/elsewhere/")
     assert tarred(source, **name).fingerprint() == tarred(other, num_workers=3, **name).fingerprint()
     shutil.copy("elsewhere/audio_2.tar", "elsewhere/audio_x.tar")
     changed = tarred(([*(f"elsewhere/audio_{n}.tar" for n in "01"), "elsewhere/audio_x.tar"], other[1]), **name)
     before, after = tarred(source, **name).fingerprint(), changed.fingerprint()
-    assert {key for key in before if before[key] != after[key]} == {"tar shards of data"}
+    assert {key for key in before if before[key] != after[key]} == {"tar shards of tarred_audio_to_text_data_layer"}
 
 
 def test_parts_of_one_recording_come_from_one_member(folder):

@@ -200,4 +200,4 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Also the durations: they follow from the audio files, which may differ between machines."""
-        return {**super().fingerprint(), f"durations of {self.name}": Content(digest_of(self.durations.tobytes()))}
+        return {**super().fingerprint(), f"durations of {self.label}": Content(digest_of(self.durations.tobytes()))}

@@ -125,7 +125,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
     def fingerprint(self) -> Mapping[str, Any]:
         """The manifests' content, the names and sizes of the shards, where the recordings are; no folders."""
         found = dict(super().fingerprint())
-        found.pop(f"{self.name}.manifest_filepath")  # its content counts
+        found.pop(f"{self.label}.manifest_filepath")  # its content counts
         utterances = self.utterances
         assert isinstance(utterances, TarredUtterances)
         assert isinstance(utterances.reader, TarredReader)
@@ -133,4 +133,4 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         names = [os.path.basename(path) for path in shards.paths]
         used = ~self._textless  # the same before and after training left the others out
         spans = [column[used].tobytes() for column in (utterances.rows, utterances.shards, utterances.firsts)]
-        return {**found, f"tar shards of {self.name}": Content(digest_of([names, shards.sizes, *spans]))}
+        return {**found, f"tar shards of {self.label}": Content(digest_of([names, shards.sizes, *spans]))}

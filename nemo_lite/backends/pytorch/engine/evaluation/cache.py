@@ -33,6 +33,17 @@ class InferenceCache:
         """Forget them."""
         self._values.clear()
 
+    def check(self, cache: bool, use_cache: bool) -> None:
+        """Refuse to keep values beside those of an earlier call, and to use some where none are kept.
+
+        Raises:
+            UsageError: one of them.
+        """
+        if cache and self._values:
+            raise UsageError("cache=True: values are kept already", place="infer", remedy="call clear_cache() first")
+        if use_cache and not self._values:
+            raise UsageError("use_cache=True: no values are kept", place="infer", remedy="call infer(cache=True) first")
+
     def keeping(self, tensors: Sequence[NmTensor], blocks: Iterable[list[BatchResult]]) -> Iterator[list[BatchResult]]:
         """The blocks; once all have been taken, their values are kept."""
         taken = []

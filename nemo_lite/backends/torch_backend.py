@@ -1,0 +1,58 @@
+"""``nemo.backends.save`` and ``load``: structures of tensors in torch's files, which run no code when read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import nn
+
+from nemo_lite.errors import CheckpointError
+from nemo_lite.utils.files import write_atomically
+
+# Any: dictionaries, lists, numbers, texts and tensors in each other.
+
+
+def save(obj: Any, f: str | Path) -> None:
+    """Write dictionaries, lists, numbers, texts and tensors into one file; ``~`` is the home folder.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    write_atomically(os.path.expanduser(f), lambda temporary: torch.save(obj, temporary))
+
+
+def load(f: str | Path) -> Any:
+    """Read what :func:`save` wrote, tensors into host memory; ``~`` is the home folder.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CheckpointError: it is damaged, or holds objects of classes, which are not read: that could run code.
+    """
+    try:
+        return torch.load(os.path.expanduser(f), map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError) as error:
+        remedy = "save dictionaries, lists, numbers, texts and tensors only"
+        raise CheckpointError("cannot be read as plain values", place=str(f), remedy=remedy) from error
+
+
+def get_state_dict(model: nn.Module) -> dict[str, Any]:
+    """The state dictionary of a module."""
+    return model.state_dict()
+
+
+def set_state_dict(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """Load a state dictionary into a module; every key must fit.
+
+    Raises:
+        CheckpointError: keys or shapes differ.
+    """
+    try:
+        model.load_state_dict(state_dict)
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise CheckpointError(problem, place=type(model).__name__) from error
