@@ -17,6 +17,7 @@ QUICKLY = {
     "ddp_scaling.py": ("--quick",),
     "transcription.py": ("--quick", "--rounds", "1"),
     "evaluation.py": ("--quick", "--rounds", "1"),
+    "tarred_data.py": ("--quick", "--rounds", "1"),
 }
 GOLDEN = {"golden.py", "golden_api.py", "golden_cases.py", "golden_runs.py"}  # takes minutes: run by hand
 

@@ -90,7 +90,7 @@ ORDERS = {
         < file_durations, speech_data_layer < labelled, tarred, kaldi, * < check
     """,
     "nemo_asr.data.labelled": "classes < speech_label",
-    "nemo_asr.data.tarred": "shards < matching < utterances < data_layer, making",
+    "nemo_asr.data.tarred": "shards, members < matching < utterances < data_layer, making",
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": "texts < *",

@@ -28,7 +28,10 @@ def test_line_duration_and_recording_belong_together_in_the_order_of_the_shards(
 def test_filters_keep_the_shards_apart(tmp_path):
     utterances = TarredUtterances.open(*make_tarred_set(tmp_path, num_shards=4)).between(0.225, 0.285)
     assert utterances.starts.tolist() == [0, 1, 4, 6, 6]
-    assert [utterances.utterance(row).duration for row in range(6)] == [0.23, 0.24, 0.25, 0.26, 0.27, 0.28]
+    kept = [utterances.utterance(row) for row in range(6)]
+    assert [utterance.duration for utterance in kept] == [0.23, 0.24, 0.25, 0.26, 0.27, 0.28]
+    contents = [utterances.reader.audio(utterance) for utterance in kept]
+    assert contents == [(tmp_path / f"{number}.wav").read_bytes() for number in range(3, 9)]
     assert [dropped.count for dropped in utterances.dropped] == [2, 4]
 
 

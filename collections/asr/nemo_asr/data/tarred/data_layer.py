@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from torch import Tensor
+from torch.utils.data import Dataset
+
 from nemo_asr.arguments import check_least
 from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.data.dataset import Reading
+from nemo_asr.data.dataset import Reading, collate
+from nemo_asr.data.iteration import ItemTensors
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.tarred.shards import ShardPaths
@@ -114,6 +118,19 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
             name=name,
         )
         self._shuffle_n = shuffle_n
+
+    @property
+    def dataset(self) -> Dataset[tuple[Tensor, ...]]:
+        """Single utterances in the order of the shards, for scripts that make batches with ``collate_fn``.
+
+        Each is audio (T,), its length, label ids (U,) and their number, unperturbed.
+        """
+        return ItemTensors(self.utterances, self._new_dataset())
+
+    def collate_fn(self, items: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """A batch of items of ``dataset``, in port order."""
+        audio, labels = [item[0].numpy() for item in items], [item[2].tolist() for item in items]
+        return collate(audio, labels, self._reading.pad_id or 0)
 
     def _plans(self, training: bool, shard: Shard) -> Callable[[int], Plan]:
         if not training:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.tarred.shards import Member, members_of
+from nemo_asr.data.tarred.members import Member, members_of
 from nemo_lite.backends.pytorch.data import MAX_LISTED
 from nemo_lite.errors import DataError
 from nemo_lite.utils import logging
