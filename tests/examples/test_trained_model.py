@@ -135,7 +135,7 @@ def test_a_transcript_does_not_change_with_its_neighbours_in_the_batch(trained, 
     ("args", "told"),
     [
         (("none.wav",), "jasper_infer.py: error: none.wav: there is no such audio file; give WAV, FLAC or OGG files"),
-        (("one.wav", "corrupt.wav"), "error: corrupt.wav is not a WAV, FLAC, OGG or MP3 file; convert it to"),
+        (("one.wav", "corrupt.wav"), "error: corrupt.wav is not a WAV, FLAC, OGG, MP3"),
         (("one.wav", "--batch_sze", "3"), "error: unrecognized arguments: --batch_sze 3 (did you mean --batch_size?)"),
         (("--batch_size", "0", "one.wav"), "'0' is not a whole number from 1"),
         ((), "error: the following arguments are required: files"),

@@ -121,7 +121,7 @@ def test_a_bad_file_is_named_and_does_not_end_the_others(model, talks, capsys):
     assert main([model, "talks/bad.wav", "talks/a.wav", "none.wav", *CPU]) == 1
     told = capsys.readouterr()
     assert told.out == "talks/a.wav: cab\n"
-    assert "\nnemo-lite transcribe: error: talks/bad.wav is not a WAV, FLAC, OGG or MP3 file; convert it" in told.err
+    assert "\nnemo-lite transcribe: error: talks/bad.wav is not a WAV, FLAC, OGG, MP3" in told.err
     assert "\nnemo-lite transcribe: error: the audio file none.wav cannot be opened (No such" in told.err
     assert "\n1 recording (2 more could not be read), 0.5 s of audio" in told.err
 
@@ -147,7 +147,7 @@ def test_nothing_but_bad_files_is_exit_code_2(model, talks, capsys):
     [
         (("talks",), CheckpointError, "empty: there is no model in this folder"),
         (("missing.d",), CheckpointError, "empty: there is no model"),
-        (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in .flac"),
+        (("inner",), UsageError, "inner: there is no audio in this folder: wanted files ending in .aif"),
         (("talks", "--format", "vtt"), UsageError, "vtt files of several recordings need a folder: got 4 recordings"),
         (("talks", "--out", "talks"), UsageError, "talks: this is a folder: wanted the name of a file"),
         (("talks", "--out", "pipe"), UsageError, "pipe: this is a pipe or a device: wanted the name of a file"),

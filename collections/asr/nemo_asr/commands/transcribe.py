@@ -105,7 +105,9 @@ def _parser() -> LaunchedParser:
         metavar="MODEL",
         help="a run's folder, a model folder, a folder of checkpoints, or a file of nemo-lite export",
     )
-    audio_help = "audio files (WAV, FLAC, OGG, Opus, MP3), folders of them, manifests, or - for stdin"
+    audio_help = (
+        "audio files (WAV, FLAC, OGG, Opus, MP3, AIFF, SPHERE and others), folders of them, manifests, or - for stdin"
+    )
     add("audio", metavar="AUDIO", nargs="+", help=audio_help)
     add("--format", choices=tuple(FORMATS), default="text", help="what to write")
     out_help = "file to write; a folder for the subtitles of several recordings (default: stdout)"
