@@ -74,7 +74,20 @@ class OneLineParser(argparse.ArgumentParser):
             raise
 
     def check(self, parsed: Any) -> None:
-        """Called with what was parsed: a subclass checks it, and changes it, here. Nothing by default."""
+        """Called with what was parsed: a subclass checks it, and changes it, here. Files of ``--import`` are run."""
+        for file in getattr(parsed, "imports", ()):
+            self._run_file(Path(file))
+
+    def _run_file(self, path: Path) -> None:
+        """Import a file by its path, under the name of the file. Processes that load data find it there as well."""
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            self.error(f"argument --import: {str(path)!r} is not a Python file")
+        if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", None) != spec.origin:
+            self.error(f"argument --import: a module called {path.stem} is there already; rename {str(path)!r}")
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.resolve().parent))
+        spec.loader.exec_module(module)
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
@@ -148,8 +161,7 @@ class LaunchedParser(OneLineParser):
         parsed.local_rank = None if process is None else process.local_rank
         if parsed.launcher == "none" and (ignored := forget_launcher()):
             logging.warning(ignored)
-        for file in getattr(parsed, "imports", ()):
-            self._run_file(Path(file))
+        super().check(parsed)
 
     def process_of(self, parsed: Any) -> ProcessInfo | None:
         """Rank and world size by the options and the environment; ``None`` for a single process."""
@@ -188,17 +200,6 @@ class LaunchedParser(OneLineParser):
             parsed.load_dir = str(inside)
         elif not _has_checkpoints(path):
             self.error(f"argument --load_dir: there is no checkpoint in {parsed.load_dir!r}")
-
-    def _run_file(self, path: Path) -> None:
-        """Import a file by its path, under the name of the file. Processes that load data find it there as well."""
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.is_file():
-            self.error(f"argument --import: {str(path)!r} is not a Python file")
-        if path.stem in sys.modules and getattr(sys.modules[path.stem], "__file__", None) != spec.origin:
-            self.error(f"argument --import: a module called {path.stem} is there already; rename {str(path)!r}")
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        sys.path.append(str(path.resolve().parent))
-        spec.loader.exec_module(module)
 
 
 class NemoArgParser(LaunchedParser):

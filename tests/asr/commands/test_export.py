@@ -16,7 +16,7 @@ from nemo_asr.features import signal_processing
 from nemo_asr.trained.card import describe
 from nemo_asr.trained.model import TrainedModel, load_model, trained_modules
 from nemo_asr.trained.onnx_export import weights_digest
-from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 
 pytestmark = pytest.mark.slow  # the exporter takes its time
 
@@ -105,6 +105,15 @@ def test_a_damaged_file_is_refused_in_one_line(exported, tmp_path):
     (tmp_path / "cut.onnx").write_bytes((tmp_path / "cut.onnx").read_bytes()[:2000])
     with pytest.raises(CheckpointError, match=r"cut\.onnx: this is no ONNX file that can be run"):
         transcribe([str(tmp_path / "cut.onnx"), str(exported[0].parent)])
+
+
+def test_files_of_import_run_first_and_weights_of_nemo_need_a_configuration(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit(7)")
+    with pytest.raises(SystemExit, match="7"):
+        export([str(tmp_path), str(tmp_path / "m.onnx"), "--import", str(tmp_path / "mine.py")])
+    (tmp_path / "JasperEncoder-STEP-1.pt").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        export([str(tmp_path), str(tmp_path / "m.onnx"), "--model_config", str(tmp_path / "none.yaml")])
 
 
 def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tmp_path):

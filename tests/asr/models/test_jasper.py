@@ -356,3 +356,18 @@ def test_without_masks_an_encoder_needs_no_lengths():
     assert lengths.tolist() == [6, 6]
     assert encoder.input_ports["length"].optional
     assert not JasperEncoder(**arguments).input_ports["length"].optional
+
+
+@pytest.mark.slow
+def test_an_exported_encoder_masks_between_sub_blocks_too():
+    """torch.export puts proxies in the place of modules, so blocks may not ask which object a layer is."""
+    block = {"filters": 8, "repeat": 2, "kernel": [3], "stride": [1], "dilation": [1], "dropout": 0.0}
+    encoder = JasperEncoder(jasper=[{**block, "residual": True}], activation="relu", feat_in=4).eval()
+    free = torch.export.Dim.DYNAMIC
+    example = torch.randn(2, 4, 30), torch.tensor([30, 11])
+    with torch.no_grad():
+        program = torch.export.export(encoder, example, dynamic_shapes=({0: free, 2: free}, {0: free}))
+        x, length = torch.randn(1, 4, 25), torch.tensor([19])
+        got, wanted = program.module()(x, length), encoder(x, length)
+    assert got[1].tolist() == wanted[1].tolist() == [19]
+    torch.testing.assert_close(got[0][..., :19], wanted[0][..., :19])

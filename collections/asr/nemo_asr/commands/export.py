@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_asr.recipe.recipe import load_recipe
 from nemo_asr.trained.model import load_model
 from nemo_asr.trained.onnx_export import export_onnx
 from nemo_asr.transcription.inputs import recordings_of
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str]) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a run's folder, a model folder, or a folder of checkpoints")
     add("file", metavar="FILE.onnx", type=Path, help="the file to write; there must be none yet")
+    config_help = "YAML file, or the name of one, where MODEL carries none: checkpoints of NeMo 0.x (*.pt)"
+    add("--model_config", help=config_help)
     audio_help = (
         "recordings (files, folders, manifests) on which the file is compared with torch, beside its own signals"
     )
@@ -35,7 +38,8 @@ def main(arguments: Sequence[str]) -> None:
     if options.file.suffix != SUFFIX:
         raise UsageError("the name of the file has another ending", got=str(options.file), wanted=f"FILE{SUFFIX}")
     recordings = recordings_of(options.audio)
-    model = load_model(options.model)
+    recipe = load_recipe(options.model_config) if options.model_config else None
+    model = load_model(options.model, recipe=recipe)
     comparison = export_onnx(model, options.file, [each.samples(model.card.sample_rate) for each in recordings])
     size = options.file.expanduser().stat().st_size / 2**20
     print(f"{options.file}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")

@@ -177,6 +177,8 @@ class JasperBlock(nn.Module):
         self.is_dense, self.takes_maximum = bool(residual_channels), mode == "max"
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
+        # By its type: torch.export puts proxies in the place of modules, of which no two are the same object.
+        self._activation_type = type(activation)
         self.mconv = nn.ModuleList()
         for index, stride in enumerate(strides):
             if index > 0:
@@ -234,7 +236,7 @@ class JasperBlock(nn.Module):
                 x = layer(x, frames)
             elif isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
                 x = layer(x, frames)
-            elif layer is self.mout[0]:
+            elif isinstance(layer, self._activation_type):
                 x = activated(layer, [x], frames)
             else:
                 x = layer(x)
