@@ -68,8 +68,10 @@ PUBLIC = {
     """,
     "nemo_lite.backends.pytorch": """
         CrossEntropyLoss L1Loss MSELoss RealFunctionDataLayer TaylorNet
-        DataLayerNM LossNM NonTrainableNM PtActions PyTorchAdapter TrainableNM TrainableNeuralModuleWrapper
-        WeightShareTransform tutorials
+        BCEWithLogitsLossNM CrossEntropyLossNM DataCombination DataLayerNM LossAggregatorNM LossNM MultiDataLayer
+        MultiDataset MultiLayerPerceptron NonTrainableNM PtActions PyTorchAdapter SequenceEmbedding SequenceLoss
+        TrainableNM TrainableNeuralModuleWrapper WeightShareTransform ZerosDataLayer ZerosLikeNM char_lm_metrics common
+        neuralType2TensorShape tutorials
     """,
     "nemo_asr": """
         AudioPreprocessing __version__ audio_preprocessing data_layer greedy_ctc_decoder helpers jasper

@@ -1,8 +1,22 @@
 """The PyTorch backend: re-exports, its registration with factory and graphs; failures are told to other ranks."""
 
+from nemo_lite.backends.pytorch import common as common
 from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter as PyTorchAdapter
+from nemo_lite.backends.pytorch.common import BCEWithLogitsLossNM as BCEWithLogitsLossNM
+from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
+from nemo_lite.backends.pytorch.common import DataCombination as DataCombination
+from nemo_lite.backends.pytorch.common import LossAggregatorNM as LossAggregatorNM
+from nemo_lite.backends.pytorch.common import MultiDataLayer as MultiDataLayer
+from nemo_lite.backends.pytorch.common import MultiDataset as MultiDataset
+from nemo_lite.backends.pytorch.common import MultiLayerPerceptron as MultiLayerPerceptron
+from nemo_lite.backends.pytorch.common import SequenceEmbedding as SequenceEmbedding
+from nemo_lite.backends.pytorch.common import SequenceLoss as SequenceLoss
+from nemo_lite.backends.pytorch.common import ZerosDataLayer as ZerosDataLayer
+from nemo_lite.backends.pytorch.common import ZerosLikeNM as ZerosLikeNM
+from nemo_lite.backends.pytorch.common import char_lm_metrics as char_lm_metrics
+from nemo_lite.backends.pytorch.common import neuralType2TensorShape as neuralType2TensorShape
 from nemo_lite.backends.pytorch.distributed import announce_failures
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.neural_graph import PtGraphRunner

@@ -139,10 +139,9 @@ def _publish(graph: RecordedGraph, outputs: Mapping[str, Any]) -> None:
 def _modules(configurations: Mapping[str, Any], reuse: bool, overwritten: Overwritten) -> dict[str, NeuralModule]:
     for name in (name for name in overwritten if name not in configurations):
         raise GraphKeyError(f'overwrite_params: "{name}" is no module of the graph', remedy=", ".join(configurations))
-    taken = _living(configurations)
-    if taken and not reuse:
+    if not reuse and any(map(AppState().modules.has, configurations)):
         gc.collect()  # wires and calls refer to each other, so that modules outlive the last use of them
-        taken = _living(configurations)
+    taken = _living(configurations)
     if taken and not reuse:
         remedy = "give reuse_existing_modules=True to take the living ones, or other names"
         raise GraphKeyError(f"there are modules named {', '.join(taken)} already", remedy=remedy)

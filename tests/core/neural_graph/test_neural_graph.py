@@ -421,6 +421,12 @@ def test_modules_that_live_are_taken_only_when_asked_for(made):
     assert NeuralGraph.deserialize(written, reuse_existing_modules=True)[made.layer.name] is made.layer
 
 
+def test_modules_that_nothing_uses_any_more_do_not_stand_in_the_way():
+    written = training_graph(Made("gone")).serialize()
+    again = NeuralGraph.deserialize(written)
+    assert [*again.modules] == ["gone_Source", "gone_Layer", "gone_Loss"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
