@@ -207,6 +207,13 @@ def test_a_missing_recording_names_the_manifest_line(recordings):
         perturbation.perturbed(tone(), RATE, generator())
 
 
+def test_a_manifest_of_recordings_may_lie_in_the_home_folder(recordings, tmp_path, monkeypatch):
+    recordings(tone())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    noisy = NoisePerturbation("~/noises.json", 0, 0).perturbed(tone(), RATE, generator())
+    assert not np.array_equal(noisy, tone())
+
+
 # NeMo's way: segments that are changed in place
 
 

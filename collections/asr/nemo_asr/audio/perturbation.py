@@ -295,6 +295,7 @@ class _Recording(NamedTuple):
 
 
 def _read_recordings(manifest_path: str) -> list[_Recording]:
+    manifest_path = os.path.expanduser(manifest_path)
     try:
         with open(manifest_path, encoding="utf-8") as file:
             lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
