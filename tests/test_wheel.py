@@ -13,7 +13,16 @@ from toys.tone_corpus import ROOT, make_corpus
 
 pytestmark = pytest.mark.slow
 
-IN_THE_SOURCE = ("nemo_lite", "collections", "examples", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+IN_THE_SOURCE = (
+    "nemo_lite",
+    "nemo_lite_start",
+    "collections",
+    "examples",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+    "LICENSE",
+)
 
 
 def run(command, cwd):
