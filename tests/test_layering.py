@@ -66,7 +66,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
     "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
-    "nemo_lite.backends.pytorch.checkpoint": "torch_files, fitting, sets, finite < storage < folder",
+    "nemo_lite.backends.pytorch.checkpoint": "torch_files, fitting, sets, finite, nemo_state < storage < folder",
     "nemo_lite.backends.pytorch.export": "onnx_files < wires, deployment",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.precision": """

@@ -6,6 +6,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder as Che
 from nemo_lite.backends.pytorch.checkpoint.folder import Contents as Contents
 from nemo_lite.backends.pytorch.checkpoint.folder import StoredCheckpoint as StoredCheckpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint as read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on as can_go_on
 from nemo_lite.backends.pytorch.checkpoint.sets import CheckpointSet as CheckpointSet
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights as Weights
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module as fill_module

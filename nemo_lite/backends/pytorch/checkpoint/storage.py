@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.checkpoint.fitting import fitted, identity
+from nemo_lite.backends.pytorch.checkpoint.nemo_state import as_ours
 from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     SUFFIXES,
     damaged,
@@ -175,7 +176,7 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
 
 
 def load_training_state(path: str | Path) -> TrainingState:
-    """Read what :func:`save_training_state` wrote, or a ``trainer-*.pt`` of NeMo 0.x; tensors are on the CPU.
+    """Read what :func:`save_training_state` or NeMo 0.x wrote, under our names; tensors are on the CPU.
 
     Raises:
         CheckpointError: no such file, a damaged one, or another kind of file.
@@ -197,7 +198,7 @@ def load_training_state(path: str | Path) -> TrainingState:
             raise damaged(str(path), error) from error
     if not isinstance(state, dict):
         raise CheckpointError("this is no training state", place=str(path), got=type(state).__name__, wanted="a dict")
-    return state
+    return as_ours(state)
 
 
 def _place_of(key_path: tensor_codec.Path) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
+from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
 from nemo_lite.backends.pytorch.checkpoint.sets import index_path
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
@@ -297,13 +298,13 @@ class RunState:
             return None
         contents.fill(modules)
         restored, state = contents.name, contents.state or {}
-        if "optimizers" in state:
+        if can_go_on(state, self.optimizers):
             self.load_state_dict(state, restored)
             self.restored = restored
             self.changes = [*changes(RunContract.of_json(contents.contract), self._contract())]
         else:
             logging.warning(
-                "Restored the weights of %s; it has no training state of ours: starting at step 0", restored
+                "Restored the weights of %s; it has no state of these optimizers: starting at step 0", restored
             )
         return restored
 
