@@ -56,6 +56,7 @@ TESTED_WITH = {
     "nemo_lite/backends/torch_backend.py": "tests/nemo_scripts/test_core_names_script.py",
     "nemo_lite/package_info.py": "tests/core/graph/test_module_config.py",
     "nemo_lite/utils/alive/connection.py": "tests/core/graph/test_nm_tensor.py",
+    "nemo_lite/utils/substitutes.py": "tests/asr/test_migrate.py",
     "nemo_lite/utils/argparse.py": "tests/utils/test_nemo_argparse.py",
     "nemo_lite/utils/misc.py": "tests/utils/test_utils_helpers.py",
 }

@@ -28,8 +28,8 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
-        alive, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options < nemo_logging
-        < argparse, decorators, exp_logging
+        alive, substitutes, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options
+        < nemo_logging < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.alive": "connection, registries < app_state",
     "nemo_lite.utils.launch": "addresses, launchers < identity",
@@ -79,9 +79,9 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
-        arguments, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models < argparse
-        < decoding < scoring < data < recipe, tracking, parts < known_modules, corpora, transcription < trained
-        < commands
+        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models
+        < argparse < decoding < scoring < data < recipe, tracking, parts < known_modules, corpora, transcription
+        < trained < commands
     """,
     "nemo_asr.commands": "*",
     "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation, augmentation < augmentor < featurizer",

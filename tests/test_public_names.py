@@ -67,13 +67,14 @@ PUBLIC = {
         neuralType2TensorShape
     """,
     "nemo_lite.backends.pytorch": """
-        CrossEntropyLoss L1Loss MSELoss RealFunctionDataLayer TaylorNet
-        BCEWithLogitsLossNM CrossEntropyLossNM DataCombination DataLayerNM LossAggregatorNM LossNM MultiDataLayer
-        MultiDataset MultiLayerPerceptron NonTrainableNM PtActions PyTorchAdapter SequenceEmbedding SequenceLoss
-        TrainableNM TrainableNeuralModuleWrapper WeightShareTransform ZerosDataLayer ZerosLikeNM char_lm_metrics common
+        BCEWithLogitsLossNM CrossEntropyLoss CrossEntropyLossNM DataCombination DataLayerNM L1Loss
+        LossAggregatorNM LossNM MSELoss MultiDataLayer MultiDataset MultiLayerPerceptron NonTrainableNM
+        PtActions PyTorchAdapter RealFunctionDataLayer SequenceEmbedding SequenceLoss TaylorNet TrainableNM
+        TrainableNeuralModuleWrapper WeightShareTransform ZerosDataLayer ZerosLikeNM char_lm_metrics common
         neuralType2TensorShape tutorials
     """,
     "nemo_asr": """
+        contextnet
         AudioPreprocessing __version__ audio_preprocessing data_layer greedy_ctc_decoder helpers jasper
         losses metrics
         Classifier ClassWires connect_classifier load_class_recipe load_classifier

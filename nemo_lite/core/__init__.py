@@ -89,3 +89,6 @@ from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
+from nemo_lite.utils.substitutes import tell_of_missing
+
+__getattr__ = tell_of_missing("nemo.core", __name__)

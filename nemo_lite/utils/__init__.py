@@ -16,3 +16,6 @@ from nemo_lite.utils.nemo_logging import LogMode as LogMode
 from nemo_lite.utils.nemo_logging import get_logger as get_logger
 from nemo_lite.utils.nemo_logging import logging as logging
 from nemo_lite.utils.nemo_logging import logging_mode as logging_mode
+from nemo_lite.utils.substitutes import tell_of_missing
+
+__getattr__ = tell_of_missing("nemo.utils", __name__)

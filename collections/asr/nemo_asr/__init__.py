@@ -2,6 +2,7 @@
 
 import nemo_asr.known_modules
 from nemo_asr import audio_preprocessing as audio_preprocessing
+from nemo_asr import contextnet as contextnet
 from nemo_asr import data_layer as data_layer
 from nemo_asr import greedy_ctc_decoder as greedy_ctc_decoder
 from nemo_asr import helpers as helpers
@@ -66,3 +67,6 @@ from nemo_lite import __version__ as __version__
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.core.show import show_plan as show_plan
+from nemo_lite.utils.substitutes import tell_of_missing
+
+__getattr__ = tell_of_missing("nemo.collections.asr", __name__)

@@ -32,7 +32,10 @@ from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFu
 from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
 from nemo_lite.core.factory import Backend, NeuralModuleFactory
 from nemo_lite.core.neural_graph import NeuralGraph
+from nemo_lite.utils.substitutes import tell_of_missing
 
 NeuralModuleFactory.register_backend(Backend.PyTorch, PyTorchAdapter())
 NeuralGraph.make_runner = PtGraphRunner
 announce_failures()
+
+__getattr__ = tell_of_missing("nemo.backends.pytorch", __name__)

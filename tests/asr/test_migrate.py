@@ -1,0 +1,110 @@
+"""nemo-lite migrate: which lines of a script need a change; names of NeMo that are missing say what to use."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from toys.nemo_alias import nemo_alias
+
+from nemo_asr.migrate import main, uses_in
+from nemo_lite.errors import UsageError
+from nemo_lite.utils.substitutes import SUBSTITUTES, substitute_of
+
+ROOT = Path(__file__).parents[2]
+MISSING = {f"{place}.{name}": text for place, names in SUBSTITUTES.items() for name, text in names.items()}
+SCRIPT = """
+import nemo
+import nemo.collections.asr as nemo_asr
+import nemo_asr as old
+from nemo.core import DeviceType, TrainingState
+from nemo.collections.asr.helpers import word_error_rate as wer
+
+factory = nemo.core.NeuralModuleFactory(placement=DeviceType.CPU)
+encoder = nemo_asr.JasperEncoder(feat_in=64)
+decoder = nemo_asr.BeamSearchDecoderWithLM()
+layer = nemo.collections.asr.AudioToTextDataLayer()
+loss = old.CTCLossNM(num_classes=28)
+print("nemo")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def test_each_line_that_uses_nemo_is_told_to_change_or_to_stay(script: Path) -> None:
+    found: dict[int, list[str]] = {}
+    for use in uses_in(script):
+        found.setdefault(use.line, []).append(use.change)
+    assert found[2] == ["import nemo_lite as nemo"]
+    assert found[3] == ["import nemo_asr"]
+    assert found[4] == [""]
+    assert found[5][0] == "from nemo_lite.core import DeviceType"
+    assert found[5][1].startswith("nemo.core.TrainingState is not here; instead: factory.train")
+    assert found[6] == ["from nemo_asr.helpers import word_error_rate as wer"]
+    assert not any(found[8])
+    assert found[9] == [""]
+    assert "GreedyCTCDecoder" in found[10][0]
+    assert "nemo_asr.AudioToTextDataLayer" in found[11]
+    assert found[12] == [""]
+    assert 13 not in found
+
+
+def test_the_lines_are_printed_with_their_count(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(script)])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{script}:2: change: import nemo_lite as nemo" in lines
+    assert f"{script}:12: no change: nemo.collections.asr.CTCLossNM" in lines
+    assert lines[-1] == f"{script}: 6 of 10 lines that use NeMo need a change"
+
+
+@pytest.mark.parametrize(("text", "problem"), [(None, "cannot be read"), ("print 'x'", "is no Python 3")])
+def test_what_is_no_script_is_one_line(tmp_path: Path, text: str | None, problem: str) -> None:
+    path = tmp_path / "script.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=problem):
+        main([str(path)])
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_lists_what_is_missing_and_nothing_else(language: str) -> None:
+    page = (ROOT / "docs" / language / "migration.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(nemo\.[\w.]+)` \| (.*) \|$", page, re.MULTILINE))
+    assert list(rows) == list(MISSING)
+    if language == "en":
+        assert rows == MISSING
+
+
+PLACES = [place for place in SUBSTITUTES if place != "nemo.collections"]
+
+
+@pytest.mark.parametrize(("place", "name"), [(place, name) for place in PLACES for name in SUBSTITUTES[place]])
+def test_a_missing_name_says_what_to_use_however_it_is_asked_for(place: str, name: str) -> None:
+    with nemo_alias():
+        package = importlib.import_module(place)
+        assert not hasattr(package, name)
+        with pytest.raises(AttributeError) as read:
+            getattr(package, name)
+        with pytest.raises(ImportError) as imported:
+            exec(f"from {place} import {name}")
+    for error in (read, imported):
+        assert str(error.value).endswith(f"instead: {MISSING[f'{place}.{name}']}")
+
+
+def test_another_name_is_missing_in_pythons_words() -> None:
+    with nemo_alias():
+        core = importlib.import_module("nemo.core")
+        with pytest.raises(AttributeError, match=r"module 'nemo_lite\.core' has no attribute 'nothing'"):
+            core.nothing  # noqa: B018
+
+
+def test_what_is_in_something_missing_is_missing_too() -> None:
+    assert "CTC" in substitute_of("nemo.collections.asr.las.helpers.process_evaluation_batch")
+    assert substitute_of("nemo.core.NeuralModule") == ""
