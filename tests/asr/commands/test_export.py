@@ -1,8 +1,8 @@
 """nemo-lite export and transcribe: one file, which gives torch's texts without torch."""
 
-import functools
 import json
 import shutil
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
@@ -123,12 +123,15 @@ def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tm
         export([str(model), str(exported[0])])
 
 
-def test_a_file_that_differs_from_torch_is_not_written(model, tmp_path, monkeypatch):
-    """The broken twin: the exported features have another pre-emphasis."""
-
-    right = signal_processing.exported_power_spectra
-    wrong = functools.partial(right, preemph=0.5)
-    monkeypatch.setattr(signal_processing, "exported_power_spectra", lambda *args: wrong(*args[:4]))
+def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path, monkeypatch):
+    """The broken twin: the modules in torch emphasise differently from those that were exported."""
+    right = signal_processing.extended_signal
+    monkeypatch.setattr(signal_processing, "extended_signal", lambda own, n_fft, _: right(own, n_fft, 0.5))
+    program = SimpleNamespace(
+        model=SimpleNamespace(producer_name="", metadata_props={}),
+        save=lambda path, external_data: shutil.copy(exported[0], path),
+    )
+    monkeypatch.setattr("nemo_lite.backends.pytorch.export.onnx_files._program", lambda *_: program)
     with pytest.raises(UsageError, match=r"exported log-probabilities are not torch's, so no file is written"):
         export([str(model), str(tmp_path / "m.onnx")])
     assert list(tmp_path.iterdir()) == []
