@@ -81,8 +81,9 @@ def test_a_chinese_page_that_lacks_a_row_or_has_an_older_one_is_stale():
 )
 def test_every_key_has_a_type_a_default_and_a_text(target):
     keys = keys_of(target)
-    names = [*inspect.signature(target.__init__).parameters][1:]
-    assert {key.name for key in keys} == {*names} - {"name", "rng", "batch_size"}
+    _, *parameters = inspect.signature(target.__init__).parameters.values()
+    names = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+    assert {key.name for key in keys} == names - {"name", "rng", "batch_size"}
     assert [key.name for key in keys if not key.text] == []
     assert [key.name for key in keys if re.search(r"typing|None|\[", key.type) or not key.type] == []
 

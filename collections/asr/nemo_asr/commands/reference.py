@@ -54,7 +54,7 @@ def keys_of(target: type) -> list[Key]:
     return [
         Key(each.name, _written(types[each.name]), _default_of(each), texts.get(each.name, ""))
         for each in parameters
-        if each.name not in _NOT_IN_FILES
+        if each.name not in _NOT_IN_FILES and each.kind is not each.VAR_KEYWORD
     ]
 
 
