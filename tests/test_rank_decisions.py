@@ -18,6 +18,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/data/order.py": (1, "the order of one rank is the order of the items"),
     "nemo_lite/backends/pytorch/nm.py": (1, "refuses a loader that cannot deal its data to several ranks"),
     "nemo_lite/backends/pytorch/engine/arguments.py": (1, "refuses sharded weights on one rank"),
+    "nemo_lite/backends/pytorch/engine/evaluation/rounds.py": (1, "a single process exchanges no results"),
     "nemo_lite/backends/pytorch/engine/run_state.py": (1, "a single process stops without an exchange"),
     "nemo_lite/backends/pytorch/engine/stopping.py": (1, "a launcher's command is not known to its processes"),
     "nemo_lite/backends/pytorch/engine/step_batches.py": (2, "a single process exchanges nothing at a step"),
