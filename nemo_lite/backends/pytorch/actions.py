@@ -286,9 +286,9 @@ class PtActions(Counters, DeploymentExport):
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
         """The batches of all ranks on rank 0, block by block; none on the others."""
         with self._comm.guarded():
-            self._cache.check(options.cache, options.use_cache)
             dag, lowering = Dag(tensors), self._lowerings(options.compile)
             self._agreement.reached_on("infer", inference_arguments(options), {"inference DAG": dag})
+            self._cache.check(options.cache, options.use_cache)
             self._objectives.shard(dag)
             if options.checkpoint_dir is not None:
                 modules = options.modules_to_restore or dag.modules.values()

@@ -238,7 +238,9 @@ def test_each_argument_of_the_factory_and_of_the_actions_is_in_the_contract_or_l
         **dict.fromkeys(("dist_backend", "dist_timeout", "dist_start_timeout"), "compared when the ranks meet"),
         **dict.fromkeys(("log_dir", "checkpoint_dir", "tensorboard_dir", "add_time_to_log_dir"), "folders"),
         **dict.fromkeys(("create_tb_writer", "verbose", "ckpt_pattern"), "rank 0's"),
-        **dict.fromkeys(("set_default", "backend", "reset", "dist_silence_timeout"), "change no computation"),
+        **dict.fromkeys(
+            ("set_default", "backend", "reset", "dist_silence_timeout", "master_process"), "change no computation"
+        ),
         "files_to_copy": "their contents are sections of their own",
         "placement": "the device's type is in it",
         "tensors": "the DAG is in it",

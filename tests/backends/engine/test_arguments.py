@@ -17,14 +17,11 @@ def test_tuples_do_not_go_with_accumulation(factory):
         train(factory, [(torch.optim.SGD(net.parameters(), lr=0.1), [loss])], batches_per_step=2)
 
 
-@pytest.mark.parametrize(
-    ("params", "got"), [({}, "neither"), ({"num_epochs": 2, "max_steps": 3}, "num_epochs=2 and max_steps=3")]
-)
-def test_both_or_neither_of_epochs_and_steps_is_refused_before_anything_runs(factory, params, got):
+def test_neither_epochs_nor_steps_is_refused_before_anything_runs(factory):
     _, loss = build()
     record = Record()
-    with pytest.raises(UsageError, match=f"must be said once: got {got}, wanted num_epochs or max_steps"):
-        train(factory, [loss], record, params={**params, "momentum": 0.0})
+    with pytest.raises(UsageError, match="must be said: got neither, wanted num_epochs or max_steps"):
+        train(factory, [loss], record, params={"momentum": 0.0})
     assert record.events == []
 
 

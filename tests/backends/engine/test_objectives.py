@@ -12,6 +12,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.objectives import Objective
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.errors import UsageError
+from nemo_lite.utils.alive import AppState
 
 
 def test_several_losses_are_summed(factory):
@@ -57,10 +58,12 @@ def test_an_optimizer_of_other_weights_is_refused(factory):
         train(factory, [loss], optimizer=other)
 
 
-def test_things_to_optimize_are_modules_or_wires_in_a_list(factory):
-    net, _ = build()
-    for things, got in ((net, "Net"), ([net, "head"], "Net, str"), (net.parameters(), "generator")):
-        with pytest.raises(UsageError, match=f"things_to_optimize must be a list of modules or wires: got {got}"):
+def test_things_to_optimize_are_modules_or_wires_alone_or_in_a_list(factory):
+    net, loss = build()
+    made = [factory.create_optimizer("adam", things, {"lr": 0.1}) for things in (net, loss, [net])]
+    assert factory.get_trainer().optimizers == made
+    for things, got in (([net, "head"], "Net, str"), (net.parameters(), "generator")):
+        with pytest.raises(UsageError, match=f"things_to_optimize must be modules or wires: got {got}"):
             factory.create_optimizer("adam", things, {"lr": 0.1})
 
 
@@ -209,6 +212,7 @@ def test_an_optimizer_that_is_there_already_takes_no_rates(factory):
 
 def test_rates_of_modules_are_restored_with_their_state(factory, tmp_path):
     def run(steps, module_lr):
+        AppState().modules.clear()  # as in a process of its own
         first, second, losses = two_nets()
         saver = nemo.CheckpointCallback(tmp_path, step_freq=3)  # an epoch
         params = {"max_steps": steps, "momentum": 0.9, "module_lr": module_lr}
