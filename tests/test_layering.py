@@ -50,7 +50,7 @@ ORDERS = {
     """,
     "nemo_lite.core.tracking": "records < *",
     "nemo_lite.core.show": "view, layout < text, mermaid, svg < plan, precision",
-    "nemo_lite.backends": "torch_backend, pytorch",
+    "nemo_lite.backends": "pytorch < torch_backend",
     "nemo_lite.backends.pytorch": """
         tensor_codec, data.items, data.order, data.seeds < distributed < checkpoint, data, weight_tying < torch_module
         < nm < lowering, precision, placement, snapshot, module_wrapper, tutorials, common < optim < compiling

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 
-from nemo_lite.errors import CheckpointError
+from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
+from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_file
+from nemo_lite.errors import CheckpointError, ModelNotFoundError
 from nemo_lite.utils.files import write_atomically
 
 # Any: dictionaries, lists, numbers, texts and tensors in each other.
@@ -29,13 +30,20 @@ def save(obj: Any, f: str | Path) -> None:
 def load(f: str | Path) -> Any:
     """Read what :func:`save` wrote, tensors into host memory; ``~`` is the home folder.
 
+    Where ``X.pt`` is missing and ``X.safetensors`` is there, as ``CheckpointCallback`` writes it, that one is read.
+
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: it is damaged, or holds objects of classes, which are not read: that could run code.
     """
+    path = Path(f).expanduser()
+    if not path.exists() and path.with_suffix(".safetensors").is_file():
+        return read_tensors(path)
+    if not path.is_file():
+        raise ModelNotFoundError("no such file", place=str(path))
     try:
-        return torch.load(os.path.expanduser(f), map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError) as error:
+        return read_torch_file(path, str(path))
+    except CheckpointError as error:
         remedy = "save dictionaries, lists, numbers, texts and tensors only"
         raise CheckpointError("cannot be read as plain values", place=str(f), remedy=remedy) from error
 

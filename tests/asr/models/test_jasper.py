@@ -178,12 +178,12 @@ def test_all_weights_of_an_encoder_have_gradients():
 
 def test_ports_carry_the_sizes_that_are_known():
     encoder = JasperEncoder([PROLOGUE, {**SMALL, "filters": 12}], "relu", 64, frame_splicing=3)
-    assert [str(port) for port in encoder.input_ports.values()] == ["B D=192 T Spectrogram", "B Lengths"]
+    assert [port.brief for port in encoder.input_ports.values()] == ["B D=192 T Spectrogram", "B Lengths"]
     outputs = ["B D=12 T AcousticEncodedRepresentation", "B Lengths"]
-    assert [str(port) for port in encoder.output_ports.values()] == outputs
+    assert [port.brief for port in encoder.output_ports.values()] == outputs
     decoder = JasperDecoderForCTC(12, 28)
-    assert str(decoder.input_ports["encoder_output"]) == "B D=12 T AcousticEncodedRepresentation"
-    assert str(decoder.output_ports["output"]) == "B T D=29 Logprobs"
+    assert decoder.input_ports["encoder_output"].brief == "B D=12 T AcousticEncodedRepresentation"
+    assert decoder.output_ports["output"].brief == "B T D=29 Logprobs"
     assert decoder.input_ports["encoder_output"].explain(encoder.output_ports["outputs"]).fits
 
 
