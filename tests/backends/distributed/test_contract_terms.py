@@ -246,6 +246,7 @@ def test_each_argument_of_the_factory_and_of_the_actions_is_in_the_contract_or_l
         "tensors": "the DAG is in it",
         "tensors_to_optimize": "the DAG is in it",
         "optimization_params": "each of them is an entry",
+        "training_graph": "the DAG is in it",
         "callbacks": "a section of their own",
         "self": "",
     }
