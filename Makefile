@@ -4,8 +4,8 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 SYNTH := data/synth
 RUNS := runs/demo
-# Two test processes: the tests of several ranks start their own.
-PYTEST := $(RUN) -m pytest -n 2 --dist loadgroup
+# Three test processes, also on two cores: many tests wait for processes that they start.
+PYTEST := $(RUN) -m pytest -n 3 --dist loadgroup
 
 .PHONY: demo test check unit lint format clean
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from toys.names import forget_names
 from toys.nets import Mse, Net, Points, Record
 from toys.rank_training import rank_factory, train_net
 from toys.ranks import results_of
@@ -84,6 +85,7 @@ def picky():
 def trained(factory, net, how=None, num_items=14):
     """Two epochs with an evaluation after each second step; the losses. Each epoch ends with a smaller batch."""
     tail, record = Tail(name="tail"), Record()
+    forget_names()  # each training stands for a program of its own
     x, y = Points(n=num_items)()
     seen, _ = Points(n=6)()
     evaluator = nemo.EvaluatorCallback([net(x=seen)], lambda values, _: None, lambda _: None, eval_step=2)
@@ -102,6 +104,7 @@ def lowered(net):
     """The net and a tail behind it, lowered with regions; its regions; the log."""
     x, y = Points()()
     compiler = Compiler(CompileOptions.of(EAGER))
+    forget_names()
     module = compiler.lower(Dag([Mse()(out=Tail(name="tail")(x=net(x=x)), target=y)]).slice(), "TrainingDag")
     return module, [part for part in module.children() if isinstance(part, Region)], compiler.log
 
@@ -113,6 +116,7 @@ def test_a_region_is_a_run_of_nodes_that_can_be_compiled_and_the_loss_stays_out(
     module, regions, _ = lowered(Net(name="net"))
     assert [[type(part).__name__ for part in region.body.children()] for region in regions] == [["Net", "Tail"]]
     assert "mse = self.mse(out = getitem, target = y)" in module.code
+    forget_names()
     module, regions, _ = lowered(StaysOut(name="net"))
     assert [[type(part).__name__ for part in region.body.children()] for region in regions] == [["Tail"]]
 
@@ -293,6 +297,7 @@ def on_a_rank():
     for synced in (False, True):
         for how in (None, EAGER):
             settings = {"compile": how, "synced_batchnorm": synced, "max_steps": 3}
+            forget_names()
             weights[synced, how is None] = train_net(made, Net(norm=True, name="net"), Points(), **settings)
     return weights, [re.sub(r"in \S+ s", "in N s", line) for line in said if "ompiled" in line]
 

@@ -151,7 +151,7 @@ def test_a_batch_is_multiplied_in_training_only():
         assert torch.equal(copies, torch.cat([given] * 3))
     for given, same in zip(values, module.eval()(*values), strict=True):
         assert torch.equal(given, same)
-    assert str(module.input_ports["in_y"]) == "B T Labels"
+    assert module.input_ports["in_y"].brief == "B T Labels"
 
 
 def test_less_than_one_copy_is_refused():
@@ -184,7 +184,7 @@ def test_output_shapes_are_known():
     shapes = {"input_signal": (symbol("B"), 64, symbol("T")), "length": (symbol("B"),)}
     module = CropOrPadSpectrogramAugmentation(128)
     assert written(module.output_shapes(shapes)["processed_signal"]) == "B 64 128"
-    assert str(module.output_ports["processed_signal"]) == "B D T=128 Spectrogram"
+    assert module.output_ports["processed_signal"].brief == "B D T=128 Spectrogram"
     masked_shapes = SpectrogramAugmentation().output_shapes({"input_spec": shapes["input_signal"]})
     assert written(masked_shapes["augmented_spec"]) == "B 64 T"
 

@@ -349,10 +349,10 @@ def test_cepstra_are_those_of_librosa_on_htk_mels(log, norm):
 )
 def test_ports_carry_the_sample_rate_and_the_number_of_features(cls, spectrogram, size):
     module = cls(sample_rate=RATE)
-    assert str(module.input_ports["input_signal"]) == "B T AudioSignal(16000)"
+    assert module.input_ports["input_signal"].brief == "B T AudioSignal(16000)"
     assert list(module.input_ports) == ["input_signal", "length"]
     assert list(module.output_ports) == ["processed_signal", "processed_length"]
-    assert str(module.output_ports["processed_signal"]) == f"B D={size} T {spectrogram()}"
+    assert module.output_ports["processed_signal"].brief == f"B D={size} T {spectrogram()}"
     assert cls.converts == (AudioSignal, spectrogram)
     assert cls.keep_float32
 

@@ -157,10 +157,13 @@ def test_an_older_checkpoint_has_weights_and_no_configuration(tmp_path):
     assert (stored.card.labels, stored.config, list(stored.weights)) == ([], "", ["Encoder"])
 
 
+WANTED = "wanted a run's folder, a model folder, a folder of checkpoints or a .nemo file"
+
+
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("empty", "there is no model in this folder: wanted a run's folder, a model folder or a folder of checkpoints"),
+        ("empty", f"there is no model in this folder: {WANTED}"),
         ("begun", "this run has not saved a model yet; let it train until its first checkpoint"),
         ("none", "this is no folder: got nothing"),
         ("file", "this is no folder: got a file"),

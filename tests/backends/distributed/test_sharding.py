@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 from toys.device_verdict import use_device_verdict
+from toys.names import forget_names
 from toys.nets import BD, Mse, Points
 from toys.ranks import results_of
 
@@ -495,6 +496,7 @@ def with_a_weighted_loss(sharded):
     for verdict in ("host", "device"):
         if verdict == "device":
             use_device_verdict(pytest.MonkeyPatch())
+        forget_names()
         net, mse = Deep(name="net"), WeightedMse()
         x, y = Points(n=16, batch_size=2)()
         loss, losses = mse(out=net(x=x), target=y), []

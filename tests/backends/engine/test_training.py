@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from toys.device_verdict import use_device_verdict
+from toys.names import forget_names
 from toys.nets import Mse, Net, Points, Record, build, train
 from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
@@ -221,6 +222,7 @@ def with_a_bad_gradient(folder):
     for verdict in ("host", "device"):
         if verdict == "device":
             use_device_verdict(pytest.MonkeyPatch())
+        forget_names()
         net = TaintedOnRank(norm=True, name="net")
         checkpoints = nemo.CheckpointCallback(f"{folder}/{verdict}", step_freq=2)
         left.append(train_net(made, net, Points(n=16, batch_size=2), [checkpoints], max_steps=4))
@@ -253,7 +255,7 @@ def test_all_ranks_start_from_the_first_ones_weights():
 
 def going_on_after_an_error():
     made = rank_factory()
-    with pytest.raises(UsageError, match="how long to train must be said once"):
+    with pytest.raises(UsageError, match="how long to train must be said"):
         train_net(made, Net(), Points(n=16, batch_size=2), max_steps=None)
     train_net(made, Net(), Points(n=16, batch_size=2))
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from toys.names import forget_names
 from toys.nets import BD, Mse, Net, Points, train
 
 import nemo_lite as nemo
@@ -38,6 +39,7 @@ class OfIntegers(nemo.NonTrainableNM):
 
 def wired(net, data=None):
     x, y = (data or Points())()
+    forget_names()
     doubled, counts = Twice(name="twice")(x=x)
     loss = Mse(name="mse")(out=net(x=doubled), target=y)
     return loss, OfIntegers(name="of_integers")(counts=counts)
@@ -128,7 +130,8 @@ def test_weights_can_come_from_a_checkpoint(tmp_path):
         optimization_params={"lr": 0.5, "max_steps": 1},
         callbacks=[nemo.CheckpointCallback(tmp_path, step_freq=1)],
     )
-    trained, other = first.precision_check([wired(net)[0]], 1), Net(name="net")
+    trained = first.precision_check([wired(net)[0]], 1)
+    other = Net(name="net")
     torch.nn.init.zeros_(other.fc.weight)
     loaded = factory("O2").precision_check([wired(other)[0]], 1, checkpoint_dir=tmp_path)
     assert [node.largest for node in loaded.nodes] == [node.largest for node in trained.nodes]

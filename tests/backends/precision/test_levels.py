@@ -8,6 +8,7 @@ import pytest
 import torch
 from toys.device_verdict import use_device_verdict
 from toys.fake_comm import FakeComm
+from toys.names import forget_names
 from toys.nets import BD, Mse, Net, Points, Record, build, train
 from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks
@@ -104,6 +105,7 @@ def test_a_checkpoint_of_any_level_loads_at_any_other(wrote, tmp_path):
         callbacks=[nemo.CheckpointCallback(tmp_path, epoch_freq=1)],
     )
     for level in LEVELS:
+        forget_names()
         other, loss = build(net=Net(norm=True, name="net"))
         x, _ = Points()()
         values, before = factory(level), net.state_dict()

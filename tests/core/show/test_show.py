@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys.dags import Add, Cutout, Decoder, Encoder, Layer, Loss, MelFeatures, SequenceLoss, SoundLayer, Source, Split
+from toys.names import forget_names
 
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.nm_tensor import NmTensor
@@ -319,6 +320,7 @@ def test_nothing_overlaps(make: object) -> None:
     st.lists(st.integers(0, 90), min_size=1, max_size=4),
 )
 def test_nothing_overlaps_in_any_dag(steps: list[tuple[str, int, int, int]], outputs: list[int]) -> None:
+    forget_names()  # to find out whether a name is free takes a collection of garbage
     wires: list[NmTensor] = [Source()()]
     for number, (kind, first, second, width) in enumerate(steps):
         one, two = wires[-1 - first % len(wires)], wires[-1 - second % len(wires)]
