@@ -11,6 +11,7 @@ from toys.fake_cuda import DEVICE, fake_cuda, on_cuda
 from toys.sources import ROOT
 
 import nemo_asr
+from nemo_asr.recipe.classifier import connect_classifier
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.graph.dag import Dag
@@ -28,19 +29,22 @@ def noise(tmp_path_factory):
 
 
 def rehearsed(config, noise, training, autocast=None):
-    """The loss of a batch of three utterances, and what else is scored."""
-    recipe = nemo_asr.load_recipe(config)
+    """The loss of a batch of three recordings, and what else is scored."""
+    classifies = "AudioToSpeechLabelDataLayer" in config.read_text()
+    recipe = nemo_asr.load_recipe(config, ["labels=[a, b]"] if classifies else [])
     with torch.device("meta"):
-        model = recipe.model()
-    text = next(label for label in recipe.labels if label.strip())
+        model = recipe.classifier() if classifies else recipe.model()
+    label = next(label for label in recipe.labels if label.strip())
     manifest = noise.with_suffix(".json")
-    manifest.write_text(json.dumps({"audio_filepath": noise.name, "duration": 1.0, "text": text}) + "\n")
+    line = {"audio_filepath": noise.name, "duration": 1.0, "label" if classifies else "text": label}
+    manifest.write_text(json.dumps(line) + "\n")
     data = recipe.data_layer(str(manifest), training=training, batch_size=3, num_workers=0)
-    wires = nemo_asr.connect(model, data, training=training)
-    module = lower(Dag(wires.scored).slice(), "Rehearsed")
+    connect = connect_classifier if classifies else nemo_asr.connect
+    module = lower(Dag(connect(model, data, training=training).scored).slice(), "Rehearsed")
     with fake_cuda(autocast):
         on_cuda(module).train(training)
-        batch = torch.rand(3, 24000), torch.full((3,), 24000), torch.zeros(3, 4, dtype=torch.int32), torch.full((3,), 4)
+        targets = torch.zeros(3, dtype=torch.int64) if classifies else torch.zeros(3, 4, dtype=torch.int32)
+        batch = torch.rand(3, 24000), torch.full((3,), 24000), targets, torch.full((3,), 1 if classifies else 4)
         return module(*to_device(batch, DEVICE))
 
 
