@@ -67,7 +67,7 @@ class NeuralModuleFactory(RunEnvironment):
             raise UsageError(
                 "there are no pretrained modules", place=name, remedy="restore weights with restore_from(path)"
             )
-        known = {cls.__name__: cls for cls in subclasses(NeuralModule)}
+        known = {cls.__name__: cls for cls in reversed([*subclasses(NeuralModule)])}  # the first of a name counts
         if name not in known:
             raise UnknownNameError("module", name, known, place=collection or "")
         return known[name](**(params or {}))

@@ -276,21 +276,21 @@ def test_two_wires_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize("shared", [False, True], ids=["2,000 modules", "one module 2,000 times"])
 def test_two_thousand_chained_modules_build_in_under_two_seconds(shared: bool) -> None:
     one = Add()
-    start = time.perf_counter()
+    start = time.process_time()
     wire = x = Source()()
     for _ in range(2000):
         wire = (one if shared else Add())(wire, x)
     dag = Dag([Loss()(wire)])
     part = dag.slice()
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert len(part.nodes) == 2001
     assert dag.nodes[-2].name == "add_2000"
 
 
 def test_a_wire_read_two_thousand_times_builds_in_under_two_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # other tests run beside this one
     left, right = Split()(Source()())
     for _ in range(2000):
         left, right = Add()(left, right), Add()(right, left)
     assert len(Dag([left]).nodes) == 4000
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -11,6 +11,7 @@ import pytest
 import torch
 from toys.nemo_archives import config_1, packed, write_0, write_1, write_tar
 
+from nemo_asr import JasperEncoder
 from nemo_asr.models.pretrained.layouts import read_nemo
 from nemo_lite.errors import CheckpointError, ConfigError
 
@@ -97,3 +98,15 @@ def test_other_mel_filters_than_ours_are_a_warning(
     write_1(tmp_path / "m.nemo", filter_scale=scale)
     read_nemo(tmp_path / "m.nemo")
     assert ("m.nemo: its mel filters are not those that its settings give here" in capsys.readouterr().err) == is_told
+
+
+def test_a_subclass_that_an_export_left_behind_changes_nothing(tmp_path: Path) -> None:
+    def constructor(self: JasperEncoder, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError("made")
+
+    left_behind = type(
+        "JasperEncoder", (JasperEncoder,), {"__init__": constructor, "__module__": JasperEncoder.__module__}
+    )
+    write_1(tmp_path / "m.nemo")
+    assert "JasperEncoder" in read_nemo(tmp_path / "m.nemo").weights
+    assert left_behind in JasperEncoder.__subclasses__()

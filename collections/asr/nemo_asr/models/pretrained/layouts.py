@@ -145,7 +145,8 @@ def _translated(config: Config) -> dict[str, Any]:
     """
     problems: list[str] = []
     sections: dict[str, Any] = {}
-    known = {cls.__name__: cls for cls in subclasses(NeuralModule)}
+    # The first of a name is the class itself: torch.export leaves subclasses behind that copy its name.
+    known = {cls.__name__: cls for cls in reversed([*subclasses(NeuralModule)])}
     for key, classes in _SECTIONS.items():
         section = _section(config, key)
         if section is None and key == "spec_augment":
