@@ -15,7 +15,7 @@ from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.compile_options import Compile, CompileOptions
 from nemo_lite.core.environment import RunEnvironment
-from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.core.graph.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
@@ -67,7 +67,7 @@ class NeuralModuleFactory(RunEnvironment):
             raise UsageError(
                 "there are no pretrained modules", place=name, remedy="restore weights with restore_from(path)"
             )
-        known = {cls.__name__: cls for cls in reversed([*subclasses(NeuralModule)])}  # the first of a name counts
+        known = classes_by_name(NeuralModule)
         if name not in known:
             raise UnknownNameError("module", name, known, place=collection or "")
         return known[name](**(params or {}))

@@ -307,6 +307,11 @@ def subclasses(cls: type[M]) -> Iterator[type[M]]:
         pending += found.__subclasses__()
 
 
+def classes_by_name(cls: type[M]) -> dict[str, type[M]]:
+    """:func:`subclasses` by name. The first of a name counts: torch.export leaves subclasses behind that copy it."""
+    return {found.__name__: found for found in reversed([*subclasses(cls)])}
+
+
 def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
     """Modules by the name they are saved under: their own, or their class's.
 

@@ -17,7 +17,7 @@ from nemo_lite import NeuralModule, logging
 from nemo_lite.backends.pytorch.checkpoint import read_torch_tensors
 from nemo_lite.config import Config, parse_config, raise_if, shown
 from nemo_lite.core.models import CONFIG_0, NemoArchive
-from nemo_lite.core.neural_module import subclasses
+from nemo_lite.core.neural_module import classes_by_name
 from nemo_lite.errors import CheckpointError
 
 # Any: values of YAML.
@@ -145,8 +145,7 @@ def _translated(config: Config) -> dict[str, Any]:
     """
     problems: list[str] = []
     sections: dict[str, Any] = {}
-    # The first of a name is the class itself: torch.export leaves subclasses behind that copy its name.
-    known = {cls.__name__: cls for cls in reversed([*subclasses(NeuralModule)])}
+    known = classes_by_name(NeuralModule)
     for key, classes in _SECTIONS.items():
         section = _section(config, key)
         if section is None and key == "spec_augment":
