@@ -27,8 +27,9 @@ test: lint unit
 check: lint
 	$(PYTEST) -q -m "not slow"
 
+# A test that waits for processes may fail on a busy machine. What failed runs once more, alone: what fails twice, fails.
 unit: $(VENV)/.installed-demo-dev
-	$(PYTEST)
+	$(PYTEST) || { test $$? -eq 1 && $(RUN) -m pytest --last-failed --last-failed-no-failures none --maxfail 3; }
 
 lint: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff check .

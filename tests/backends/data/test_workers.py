@@ -1,15 +1,17 @@
-"""How many processes load batches, and page-locked memory: by the device, unless somebody says so."""
+"""How many processes load batches, what they leave to the parent, and page-locked memory."""
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 
 import pytest
 import torch
 from torch.utils import data
 from toys.nets import Points
 
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -51,3 +53,29 @@ def test_the_loaders_of_a_data_layer_follow_its_device(monkeypatch, settings, gi
         setattr(layer, name, value)
     layer.loader(training=True, shard=Shard())
     assert (made["num_workers"], made["pin_memory"]) == given
+
+
+class CollectsGarbage(data.Dataset):
+    def __getitem__(self, index):
+        return gc.collect()
+
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+
+def test_garbage_of_the_parent_is_not_collected_in_its_workers(tmp_path):
+    # Where garbage of the parent holds threads, as a session of ONNX Runtime does, its end in a fork hangs or crashes.
+    gc.collect()
+    gc.disable()
+    try:
+        weakref.finalize(Cycle(), lambda: (tmp_path / f"collected_by_{os.getpid()}").touch())
+        plan_of = plans(1, Batching(1), Shard(), training=False)
+        loader = DatasetLoader(CollectsGarbage(), plan_of, ["index"], Shard(), num_workers=1)
+        assert len(list(loader.epoch(0))) == 1
+        assert list(tmp_path.iterdir()) == []
+        gc.collect()
+        assert [path.name for path in tmp_path.iterdir()] == [f"collected_by_{os.getpid()}"]
+    finally:
+        gc.enable()

@@ -14,10 +14,9 @@ from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
-from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
+from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
-from nemo_lite.interruption import leave_signals_to_parent
 
 _NUM_SPARES = 4
 
@@ -108,7 +107,7 @@ class PlannedLoader:
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=pins_memory_for(device, pin_memory),
-            worker_init_fn=leave_signals_to_parent,
+            worker_init_fn=start_work,
             generator=torch.Generator(),  # its own: the global one stays where the user left it
         )
 

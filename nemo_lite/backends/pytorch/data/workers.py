@@ -1,10 +1,13 @@
-"""How batches are loaded where nobody says so: the number of processes that load them, and page-locked memory."""
+"""The processes that load batches: their number where nobody says it, their start, and page-locked memory."""
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
+
+from nemo_lite.interruption import leave_signals_to_parent
 
 _MOST = 8  # more of them decode audio faster than a GPU trains on it
 
@@ -34,3 +37,14 @@ def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
         chosen: what the user wants; ``None``: what suits the device.
     """
     return device.type == "cuda" if chosen is None else chosen
+
+
+def start_work(_worker: int = 0) -> None:
+    """What a process that loads batches does first: leave signals and the parent's objects to the parent.
+
+    It is a fork: what was garbage in the parent is garbage here as well, and to collect it would end things whose
+    threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen, those objects are
+    never collected here, and the collector does not write to pages that both share.
+    """
+    gc.freeze()
+    leave_signals_to_parent()
