@@ -93,7 +93,7 @@ ORDERS = {
     "nemo_asr.data.tarred": "shards, members < matching < utterances < data_layer, making",
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
-    "nemo_asr.decoding": "texts < *",
+    "nemo_asr.decoding": "texts, language_model < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
     "nemo_asr.models": """
         frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker < pretrained
