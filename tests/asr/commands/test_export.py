@@ -32,22 +32,22 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(model, tmp_path_factory):
-    """The file, what was said about it, and a folder of recordings of which one was compared."""
+    """The file, what was said about it, and a folder of recordings of which two were compared."""
     folder = tmp_path_factory.mktemp("exported")
     for name, text in (("a", "cab"), ("b", "abba"), ("c", "acb")):
         record(folder / f"{name}.wav", text)
     with pytest.MonkeyPatch.context() as patch:
         said = []
         patch.setattr("builtins.print", lambda *texts, **_: said.append(" ".join(map(str, texts))))
-        assert export([str(model), str(folder / "tones.onnx"), "--audio", str(folder / "a.wav")]) is None
+        assert export([str(model), str(folder / "tones.onnx"), "--audio", *(str(folder / f"{name}.wav") for name in "ac")]) is None
     return folder / "tones.onnx", said
 
 
 def test_the_comparison_is_told(exported):
     path, said = exported
     assert said[0].startswith(f"{path}: Tones, step 0 (epoch 0), ")
-    assert said[1].startswith("compared with ONNX Runtime: 6 batches of 1 to 4 signals, 0.01 to 5.20 s: largest")
-    assert said[1].endswith("12 of 12 texts equal")
+    assert said[1].startswith("compared with ONNX Runtime: 8 batches of 1 to 4 signals, 0.01 to 5.20 s: largest")
+    assert said[1].endswith("15 of 15 texts equal")
     assert [each.name for each in path.parent.iterdir() if "onnx" in each.name] == ["tones.onnx"]
 
 
@@ -57,6 +57,7 @@ def test_the_file_takes_any_batch_and_gives_torchs_log_probabilities(model, expo
     assert shapes["audio_signal"] == ["batch", "time"]
     assert shapes["length"] == ["batch"]
     assert (shapes["log_probs"][0], shapes["log_probs"][2]) == ("batch", 5)
+    assert shapes["log_probs_length"] == ["batch"]
     model = load_model(model).modules
     for module in (model.preprocessor, model.encoder, model.decoder):
         module.eval()

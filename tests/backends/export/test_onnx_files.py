@@ -44,9 +44,15 @@ def test_one_file_holds_weights_names_and_metadata_and_takes_any_size(tmp_path):
         ("values", ["batch", "time"]),
         ("length", ["batch"]),
     ]
-    assert [each.name for each in session.get_outputs()] == ["sums", "more"]
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [("sums", ["batch"]), ("more", ["batch"])]
     meta = session.get_modelmeta()
     assert (meta.producer_name, meta.custom_metadata_map["unit"]) == ("nemo_lite", "none")
+
+
+def test_an_example_of_one_row_is_refused_because_its_size_would_become_a_constant(tmp_path):
+    arguments = [ARGUMENTS[0]._replace(example=torch.randn(1, 7)), ARGUMENTS[1]]
+    with pytest.raises(ValueError, match=r"free axes of values must have at least 2 entries, got \(1, 7\)"):
+        write_onnx(Sums(), arguments, ["sums", "more"], tmp_path / "m.onnx", lambda run: None)
 
 
 @pytest.mark.slow

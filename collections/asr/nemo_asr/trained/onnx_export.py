@@ -96,11 +96,12 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
     assert wires.log_probs_lengths is not None
     assert wires.features is not None
     outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
-    batches = [*_signals(model.card.sample_rate), *_in_batches(recordings)]
+    signals = _signals(model.card.sample_rate)
+    batches = [*signals, *_in_batches(recordings)]
     found: list[Comparison] = []
     export_wires(
         outputs,
-        dict(zip(INPUTS, batches[-1 - bool(recordings)], strict=True)),
+        dict(zip(INPUTS, signals[-1], strict=True)),
         path,
         lambda run, exported: found.append(compare(run, exported, batches, model.card, str(path))),
         metadata_of(model, wires.features, wires.log_probs),

@@ -31,7 +31,7 @@ class Argument(NamedTuple):
 
     Attributes:
         name: in the file.
-        example: a value. Where it has more than one row and frame, none of its sizes is taken for a constant.
+        example: a value, with at least two entries in each free axis: torch takes a size of 1 for a constant.
         axes: names of the axes whose sizes are free, by position.
     """
 
@@ -108,8 +108,12 @@ def write_onnx(
 
     Raises:
         UsageError: a package is missing, torch's exporter cannot express the module, or the file cannot be written.
+        ValueError: an example has a free axis of size 1.
     """
     path = Path(path)
+    for name, example, axes in arguments:
+        if any(example.shape[axis] < 2 for axis in axes):
+            raise ValueError(f"the free axes of {name} must have at least 2 entries, got {tuple(example.shape)}")
     require("onnx", "onnxscript", "onnxruntime")
     check_replaceable(path)
     program = _program(module, arguments, outputs, path.name)
