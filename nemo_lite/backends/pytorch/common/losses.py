@@ -87,7 +87,48 @@ class SequenceLoss(LossNM):
         return loss + self._ctc_coef * ctc
 
 
-class CrossEntropyLossNM(LossNM):
+class _MaskedLogitsLoss(LossNM):
+    """A loss between logits and labels, over all positions or over those of a mask.
+
+    Args:
+        logits_ndim: axes of the logits.
+        weight: one weight for each class.
+        reduction: mean, sum or none.
+        name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UnknownNameError: an unknown reduction.
+    """
+
+    _weight: Tensor | None
+
+    def __init__(
+        self,
+        logits_ndim: int = 2,
+        weight: Sequence[float] | None = None,
+        reduction: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self._num_axes, self._reduction = logits_ndim, _check_reduction(reduction, type(self).__name__)
+        weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
+        self.register_buffer("_weight", weights, persistent=False)
+
+    @property
+    def output_ports(self) -> Ports:
+        return {"loss": LOSS}
+
+    def _ports(self, num_label_axes: int) -> Ports:
+        axes = ["B"] + ["ANY"] * (self._num_axes - 1)
+        of_labels = axes[:num_label_axes]
+        return {
+            "logits": NeuralType(axes, LogitsType()),
+            "labels": NeuralType(of_labels, LabelsType()),
+            "loss_mask": NeuralType(of_labels, MaskType(), optional=True),
+        }
+
+
+class CrossEntropyLossNM(_MaskedLogitsLoss):
     """Cross-entropy between logits and labels, over all positions or over those of a mask.
 
     Args:
@@ -101,8 +142,6 @@ class CrossEntropyLossNM(LossNM):
         UnknownNameError: an unknown reduction.
     """
 
-    _weight: Tensor | None
-
     def __init__(
         self,
         logits_ndim: int = 2,
@@ -110,26 +149,14 @@ class CrossEntropyLossNM(LossNM):
         reduction: str = "mean",
         name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
+        super().__init__(logits_ndim, weight, reduction, name)
         if logits_ndim < 2:
             problem = "logits have a batch and a class axis"
             raise UsageError(problem, got=f"logits_ndim={logits_ndim}", wanted="2 or more")
-        self._num_axes, self._reduction = logits_ndim, _check_reduction(reduction, "CrossEntropyLossNM")
-        weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
-        self.register_buffer("_weight", weights, persistent=False)
 
     @property
     def input_ports(self) -> Ports:
-        positions = ["B"] + ["ANY"] * (self._num_axes - 2)
-        return {
-            "logits": NeuralType([*positions, "ANY"], LogitsType()),
-            "labels": NeuralType(positions, LabelsType()),
-            "loss_mask": NeuralType(positions, MaskType(), optional=True),
-        }
-
-    @property
-    def output_ports(self) -> Ports:
-        return {"loss": LOSS}
+        return self._ports(self._num_axes - 1)
 
     def _loss_function(self, logits: Tensor, labels: Tensor, loss_mask: Tensor | None = None) -> Tensor:
         """(B, ..., classes), (B, ...), a mask (B, ...) whose values above 0.5 count -> scalar; 0 if nothing counts."""
@@ -142,45 +169,22 @@ class CrossEntropyLossNM(LossNM):
         return F.cross_entropy(logits, labels, weight=self._weight, reduction=self._reduction)
 
 
-class BCEWithLogitsLossNM(LossNM):
+class BCEWithLogitsLossNM(_MaskedLogitsLoss):
     """Binary cross-entropy between logits and labels of the same shape, over all values or over those of a mask.
 
     Args:
         logits_ndim: axes of logits, labels and mask.
         weight: a factor for each class: for the values along the last axis.
         reduction: mean, sum or none.
-        name: its name.
+        name: its name in DAGs, messages and checkpoints.
 
     Raises:
         UnknownNameError: an unknown reduction.
     """
 
-    _weight: Tensor | None
-
-    def __init__(
-        self,
-        logits_ndim: int = 2,
-        weight: Sequence[float] | None = None,
-        reduction: str = "mean",
-        name: str | None = None,
-    ) -> None:
-        super().__init__(name=name)
-        self._num_axes, self._reduction = logits_ndim, _check_reduction(reduction, "BCEWithLogitsLossNM")
-        weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
-        self.register_buffer("_weight", weights, persistent=False)
-
     @property
     def input_ports(self) -> Ports:
-        axes = ["B"] + ["ANY"] * (self._num_axes - 1)
-        return {
-            "logits": NeuralType(axes, LogitsType()),
-            "labels": NeuralType(axes, LabelsType()),
-            "loss_mask": NeuralType(axes, MaskType(), optional=True),
-        }
-
-    @property
-    def output_ports(self) -> Ports:
-        return {"loss": LOSS}
+        return self._ports(self._num_axes)
 
     def _loss_function(self, logits: Tensor, labels: Tensor, loss_mask: Tensor | None = None) -> Tensor:
         """(B, ...), (B, ...), a mask (B, ...) whose values above 0.5 count -> scalar; 0 if nothing counts."""
