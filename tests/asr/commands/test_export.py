@@ -39,7 +39,10 @@ def exported(model, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         said = []
         patch.setattr("builtins.print", lambda *texts, **_: said.append(" ".join(map(str, texts))))
-        assert export([str(model), str(folder / "tones.onnx"), "--audio", *(str(folder / f"{name}.wav") for name in "ac")]) is None
+        assert (
+            export([str(model), str(folder / "tones.onnx"), "--audio", *(str(folder / f"{name}.wav") for name in "ac")])
+            is None
+        )
     return folder / "tones.onnx", said
 
 
