@@ -111,7 +111,8 @@ ORDERS = {
     "nemo_asr.transcription": """
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
     """,
-    "nemo_asr.text": "english, labels < parser",
+    "nemo_asr.text": "english, labels < subwords < parser",
+    "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """
         card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model < tasks
     """,
@@ -133,6 +134,7 @@ LATE_IMPORTS = {
     "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.transcription.transcribe": "the same",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
+    "sentencepiece": "optional: vocabularies of subwords",
     "inflect": "slow to import; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }

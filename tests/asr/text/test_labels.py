@@ -2,12 +2,13 @@
 
 import pytest
 
-from nemo_asr.text.labels import case_of, is_piece, main_metric, parser_of, spelled
+from nemo_asr.text.labels import case_of, characters_of, has_words, is_piece, main_metric, parser_of, spelled
 
 ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]
 GERMAN = [*" abcdefghijklmnopqrstuvwxyzäöüß"]
 RUSSIAN = [*" абвгдеёжзийклмнопрстуфхцчшщъыьэюя"]
 CHINESE = [*"今天点气温很好"]
+PIECES = ["<unk>", "\u2581the", "ing", "\u2581", "t", "\u2581[SPN]", "<Noise>"]
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,15 @@ def test_characters_count_where_texts_have_no_words(labels, metric):
 def test_pieces_are_known_by_their_mark_and_write_the_space_before_a_word():
     assert [is_piece(label) for label in ("\u2581the", "ing", "\u2581")] == [True, False, True]
     assert spelled("\u2581the") == " the"
+
+
+def test_pieces_say_case_parser_and_rate_as_their_characters_do():
+    assert [*characters_of(PIECES)] == [*" theing t"]
+    assert (parser_of(PIECES), case_of(PIECES), main_metric(PIECES)) == ("en", "lower", "wer")
+    assert parser_of([*PIECES, "\u2581\u00e9t"]) == parser_of([*PIECES, "1"]) == "base"
+    assert case_of([*PIECES, "A"]) == "kept"
+    assert main_metric(["<unk>", "\u2581今天", "气"]) == "cer"
+
+
+def test_words_are_told_by_a_label_that_writes_a_space():
+    assert [has_words(labels) for labels in (ENGLISH, PIECES, CHINESE)] == [True, True, False]

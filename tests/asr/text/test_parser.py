@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys.subwords import small_subwords
 
 from nemo_asr.text.english import normalize_english
 from nemo_asr.text.parser import CharParser, ENCharParser, make_parser, vocabulary
-from nemo_lite.errors import ConfigError, DataError, UnknownNameError
+from nemo_lite.errors import ConfigError, DataError, UnknownNameError, UsageError
 
 ENGLISH = list(" abcdefghijklmnopqrstuvwxyz'")
 
@@ -354,3 +355,24 @@ def test_what_the_labels_can_write_comes_back_as_it_was(language):
         assert not parser.unknown
 
     holds()
+
+
+def test_subwords_cut_the_normalised_text_and_count_what_they_cannot_write():
+    subwords = small_subwords()
+    parser = make_parser(subwords, "auto", do_lowercase=None)
+    assert type(parser) is ENCharParser
+    for text, pieces in [("The CAT,  sat", "the cat sat"), ("43", "fort three"), ("the <noise> on", "the <noise> on")]:
+        written = "".join(subwords[i] for i in parser.encode(text)).replace("\u2581", " ")
+        assert " ".join(written.split()) == pieces
+    assert "y" in parser.unknown  # of forty
+    base = make_parser(subwords, "base", do_lowercase=None)
+    assert base.encode("the \u20ac cat \u2013 on") == base.encode("the cat on")
+    assert base.unknown == {"\u20ac": 1, "\u2013": 1}
+    with pytest.raises(DataError, match="no character of the text is in the vocabulary"):
+        base.encode("\u20ac")
+    assert base("\u20ac") is None
+
+
+def test_labels_that_are_pieces_without_their_model_are_refused_with_the_remedy():
+    with pytest.raises(UsageError, match=r"texts cannot be cut into pieces here: .*\(tokenizer: FILE in the config"):
+        make_parser(list(small_subwords()))

@@ -1,7 +1,12 @@
-"""What the labels of a model say about its texts: which parser, which case, which error rate. No text is read here."""
+"""What the labels of a model say about its texts: which parser, which case, which error rate. No text is read here.
+
+Labels are characters, or pieces of words (subwords). What asks for a vocabulary takes them as a sequence in the order
+of their ids, and learns from the functions here what each writes; the CTC blank is the class behind the last one.
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -14,6 +19,8 @@ _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "THAI", "LAO", "KH
 
 # What SentencePiece puts before a piece with which a word begins.
 WORD_MARK = "\u2581"
+# A piece that writes no part of a word: <unk>, </s>, <noise>, [SPN].
+_BRACKETED = re.compile(rf"{WORD_MARK}?(?:<.+>|\[.+\])")
 
 
 def is_piece(label: str) -> bool:
@@ -24,6 +31,24 @@ def is_piece(label: str) -> bool:
 def spelled(label: str) -> str:
     """What a label writes: a piece with which a word begins writes the space before it."""
     return label.replace(WORD_MARK, " ")
+
+
+def has_words(labels: Iterable[str]) -> bool:
+    """Whether the labels can write a space: alone, or as the beginning of a piece."""
+    return any(spelled(label).startswith(" ") for label in labels)
+
+
+def characters_of(labels: Iterable[str]) -> Iterator[str]:
+    """The characters that the labels write, repeated where several labels have them; without those of whole words.
+
+    A whole word is a label such as ``<noise>``; among pieces, one in brackets.
+    """
+    labels = list(labels)
+    if any(map(is_piece, labels)):
+        parts = [spelled(label) for label in labels if not _BRACKETED.fullmatch(label)]
+    else:
+        parts = [label for label in labels if is_one_letter(label)]
+    return (character for part in parts for character in part)
 
 
 def is_mark(character: str) -> bool:
@@ -41,7 +66,7 @@ def parser_of(labels: Iterable[str]) -> str:
 
     Where a digit is a label, the model can write numbers as they are, so English rewriting would take them away: base.
     """
-    characters = list(_characters(labels))
+    characters = list(characters_of(labels))
     letters = [c for c in characters if c.isalpha() or is_mark(c)]
     is_english = bool(letters) and all(c.isascii() for c in letters)
     return "en" if is_english and not any(c.isdigit() for c in characters) else "base"
@@ -49,7 +74,7 @@ def parser_of(labels: Iterable[str]) -> str:
 
 def case_of(labels: Iterable[str]) -> Literal["lower", "upper", "kept"]:
     """The case of the labels' letters; ``kept`` where they have both cases, or letters without case."""
-    letters = list(_characters(labels))
+    letters = list(characters_of(labels))
     has_lower, has_upper = any(c != c.upper() for c in letters), any(c != c.lower() for c in letters)
     if has_lower == has_upper:
         return "kept"
@@ -59,16 +84,9 @@ def case_of(labels: Iterable[str]) -> Literal["lower", "upper", "kept"]:
 def main_metric(labels: Iterable[str]) -> Literal["wer", "cer"]:
     """The error rate that counts for these labels: by characters (``cer``) where texts have no words to count.
 
-    That is where the space is no label, and where some letters are of a script that is written without spaces: Han,
+    That is where no label writes a space, and where some letters are of a script that is written without spaces: Han,
     Kana, Thai, Lao, Khmer, Burmese. Word error rates of such texts count whole sentences.
     """
     labels = list(labels)
-    has_words = " " in labels and not any(
-        unicodedata.name(c, "").startswith(_WITHOUT_SPACES) for c in _characters(labels)
-    )
-    return "wer" if has_words else "cer"
-
-
-def _characters(labels: Iterable[str]) -> Iterator[str]:
-    """The characters of all labels but those of whole words, such as ``<noise>``."""
-    return (character for label in labels if is_one_letter(label) for character in label)
+    without_spaces = (unicodedata.name(c, "").startswith(_WITHOUT_SPACES) for c in characters_of(labels))
+    return "wer" if has_words(labels) and not any(without_spaces) else "cer"

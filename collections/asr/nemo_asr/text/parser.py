@@ -13,6 +13,7 @@ from typing import Any
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
 from nemo_asr.text.labels import case_of, is_mark, is_one_letter, is_piece, parser_of
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_lite.errors import ConfigError, DataError, UsageError
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
@@ -62,16 +63,15 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
 
 
 def _refuse_pieces(labels: Sequence[str]) -> None:
-    """Raise UsageError for labels that are pieces of words: which of several ways to cut a text is right, they do not
-    say."""
+    """Raise UsageError for labels that are pieces of words, without their scores: those say how a text is cut."""
     piece = next((label for label in labels if is_piece(label)), None)
     if piece is not None:
         raise UsageError(
             "these labels are pieces of words, and texts cannot be cut into pieces here",
             place="labels",
             got=repr(piece),
-            wanted="characters",
-            remedy="such a model transcribes; to train or to score one, begin one of characters with it (--init_from)",
+            wanted="characters, or a tokenizer",
+            remedy="give the SentencePiece model that they are from (tokenizer: FILE in the configuration)",
         )
 
 
@@ -84,14 +84,15 @@ class CharParser:
     code point for it.
 
     Args:
-        labels: see :func:`vocabulary`.
-        unk_id: the id given to a character outside the vocabulary.
+        labels: see :func:`vocabulary`; or `Subwords`, into whose pieces normalised texts are cut.
+        unk_id: the id given to a character outside the vocabulary. `Subwords` have none: they leave it out.
         blank_id: ids equal to this one are left out. As ``unk_id`` is the same number by default, characters outside
             the vocabulary are left out of the ids, and counted in ``unknown``.
         do_normalize: False takes texts as they are.
         do_lowercase: True lowers the case, False keeps it. None: the case of the labels, where they have one.
 
     Attributes:
+        labels: the vocabulary; of `Subwords`, the characters and words that texts may hold.
         unknown: how often each character (or word-like label) outside the vocabulary was met.
         refused: how many texts were refused, by reason.
     """
@@ -107,7 +108,8 @@ class CharParser:
         do_normalize: bool = True,
         do_lowercase: bool | None = True,
     ) -> None:
-        self.labels = vocabulary(labels)
+        self._subwords = labels if isinstance(labels, Subwords) else None
+        self.labels = vocabulary(labels if self._subwords is None else self._subwords.written)
         _refuse_pieces(self.labels)
         self.unknown: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -184,7 +186,7 @@ class CharParser:
 
     def _byte_table(self) -> bytes | None:
         """From an ASCII byte to its id, if every id that can occur fits in a byte and none is to be left out."""
-        if len(self.labels) >= _OUTSIDE or 0 <= self._blank_id < len(self.labels):
+        if self._subwords is not None or len(self.labels) >= _OUTSIDE or 0 <= self._blank_id < len(self.labels):
             return None
         return bytes(self._ids.get(chr(byte), _OUTSIDE) if byte < 128 else _OUTSIDE for byte in range(256))
 
@@ -196,9 +198,17 @@ class CharParser:
         symbols = self._symbols.findall(text) if self._symbols else text
         lost = [symbol for symbol in symbols if symbol not in self._ids]
         self.unknown.update(lost)
+        if self._subwords is not None:
+            return self._to_pieces("".join(symbol for symbol in symbols if symbol in self._ids) if lost else text)
         found = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
         kept = [i for i in found if i != self._blank_id]
         return self._without_gaps(kept) if self._do_normalize and any(map(_is_sign, lost)) else kept
+
+    def _to_pieces(self, text: str) -> list[int]:
+        assert self._subwords is not None, "characters have no pieces"
+        ids, lost = self._subwords.ids_of(text)
+        self.unknown.update(lost)
+        return ids
 
     def _without_gaps(self, ids: list[int]) -> list[int]:
         """Single spaces between words: a dash or a number that was left out stood between two."""
@@ -256,7 +266,7 @@ def make_parser(
         ConfigError: the labels cannot be a vocabulary.
     """
     look_up("parser", name, _NAMES)
-    labels = string.printable if labels is None else vocabulary(labels)
+    labels = string.printable if labels is None else labels if isinstance(labels, Subwords) else vocabulary(labels)
     parser = _PARSERS.get(parser_of(labels) if name == "auto" else name, CharParser)
     do_normalize = do_normalize and name != "none"
     return parser(labels, unk_id=unk_id, blank_id=blank_id, do_normalize=do_normalize, do_lowercase=do_lowercase)
