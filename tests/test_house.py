@@ -23,6 +23,8 @@ TESTED_WITH = {
     "collections/asr/nemo_asr/features/first_generation.py": "tests/asr/features/test_preprocessors.py",
     "collections/asr/nemo_asr/fine_tuning_options.py": "tests/examples/test_jasper_fine_tuning.py",
     "collections/asr/nemo_asr/known_modules.py": "tests/asr/recipe/test_registry.py",
+    "collections/asr/nemo_asr/models/intermediate.py": "tests/asr/recipe/test_wiring.py",
+    "collections/asr/nemo_asr/regularization_options.py": "tests/examples/test_jasper_regularization.py",
     "collections/asr/nemo_asr/scoring/report/content.py": "tests/asr/scoring/report/test_page.py",
     "collections/asr/nemo_asr/recipe/sections.py": "tests/asr/recipe/test_recipe.py",
     "collections/asr/nemo_asr/recipe/connection_check.py": "tests/asr/recipe/test_recipe.py",

@@ -79,9 +79,9 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
-        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options < text, audio, features, models
-        < argparse < decoding < scoring < data < recipe, tracking, parts < known_modules, corpora, transcription
-        < trained < commands
+        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, regularization_options
+        < text, audio, features, models < argparse < decoding < scoring < data < recipe, tracking, parts
+        < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "*",
     "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation, augmentation < augmentor < featurizer",
@@ -96,7 +96,8 @@ ORDERS = {
     "nemo_asr.decoding": "texts, language_model < *",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
     "nemo_asr.models": """
-        frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker < pretrained
+        frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker, intermediate
+        < pretrained
     """,
     "nemo_asr.models.pretrained": "download, layouts < conv_ctc",
     "nemo_asr.parts": "manifest < collections, parsers < *",

@@ -17,6 +17,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_classification_training_progress, process_classification_evaluation_batch
+from nemo_asr.regularization_options import OF_TRANSCRIPTION
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.tracking import TrackingCallback
@@ -117,7 +118,7 @@ def main() -> None:
     """Train, or with --plan say what would be trained."""
     parser = AsrArgParser(description="Train a classifier of recordings")
     args = parser.parse_args()
-    for option in ("init_from", "freeze_encoder_until", "eval_metric", "precision_check"):
+    for option in ("init_from", "freeze_encoder_until", "eval_metric", "precision_check", *OF_TRANSCRIPTION):
         if getattr(args, option):
             parser.error(f"--{option} is for models that transcribe; leave it out")
     args.eval_metric, args.report = CLASS_METRIC, False  # no page about classes
@@ -156,6 +157,7 @@ def main() -> None:
             "lr": args.lr,
             "module_lr": args.module_lr,
             "weight_decay": args.weight_decay,
+            "decay_weights_only": args.decay_weights_only,
             "betas": args.betas,
         },
         batches_per_step=args.iter_per_step,

@@ -131,6 +131,19 @@ def fine_tune(
     return [UnfreezeCallback([encoder], start_step=args.freeze_encoder_until)]
 
 
+def optimization_params(args: Namespace) -> dict[str, Any]:
+    """How long to train, and the options of the optimizer."""
+    return {
+        "num_epochs": args.num_epochs,
+        "max_steps": args.max_steps,
+        "lr": args.lr,
+        "module_lr": args.module_lr,
+        "weight_decay": args.weight_decay,
+        "decay_weights_only": args.decay_weights_only,
+        "betas": args.betas,
+    }
+
+
 def saving_arguments(args: Namespace, evals: dict[str, nemo_asr.Wires]) -> dict[str, Any]:
     """When to save, and how much of it stays."""
     return {
@@ -161,7 +174,7 @@ def main() -> None:
     }
 
     factory = early or make_factory(args)
-    model = recipe.model(with_weights=not args.plan)
+    model = recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
     train = nemo_asr.connect(model, train_data, training=True)
     loss, *_ = train.scored
     nemo_asr.leave_out_infeasible(train_data, train.log_probs)
@@ -190,14 +203,7 @@ def main() -> None:
         callbacks=[*callbacks, *fine_tune(args, factory, recipe, model)],
         lr_policy=lr_policy,
         optimizer=args.optimizer,
-        optimization_params={
-            "num_epochs": args.num_epochs,
-            "max_steps": args.max_steps,
-            "lr": args.lr,
-            "module_lr": args.module_lr,
-            "weight_decay": args.weight_decay,
-            "betas": args.betas,
-        },
+        optimization_params=optimization_params(args),
         batches_per_step=args.iter_per_step,
         synced_batchnorm=args.synced_bn,
         synced_batchnorm_groupsize=args.synced_bn_groupsize,

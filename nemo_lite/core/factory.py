@@ -131,8 +131,8 @@ class NeuralModuleFactory(RunEnvironment):
                 position in the order of NeMo 0.9, which has the optimizer here, are accepted.
             optimizer: a name, or an instance (not with tuples).
             optimization_params: ``num_epochs``, ``max_steps`` (with both, what comes first), ``lr``, ``module_lr`` (by
-                module name), other options
-                of the optimizer, ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
+                module name), ``decay_weights_only`` (biases and norms do not decay), other options of the optimizer,
+                ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
             callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
             lr_policy: called with (initial rate, step, epoch); returns the learning rate.
             batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.

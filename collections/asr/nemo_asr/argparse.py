@@ -9,6 +9,7 @@ from typing import Any
 
 from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning, check_what_is_left
 from nemo_asr.option_pages import TRAINING, USE
+from nemo_asr.regularization_options import add_regularization_options, check_regularization
 from nemo_asr.set_tags import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
@@ -87,6 +88,7 @@ class AsrArgParser(NemoArgParser):
         self._add_tracking_options()
         self._add_training_options()
         add_fine_tuning_options(self)
+        add_regularization_options(self)
         add_saving_options(self)
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
@@ -157,6 +159,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_folders(parsed)
         self._check_trackers(parsed)
         check_fine_tuning(self, parsed)
+        check_regularization(self, parsed)
         self.check_checkpoints(parsed)
         check_what_is_left(self, parsed)
 

@@ -36,6 +36,10 @@ TRAINING = HelpPages(
             cudnn_benchmark synced_bn synced_bn_groupsize
             """,
         ),
+        "regularization": Group(
+            "against overfitting: decay, smoothing, further losses, averages of weights",
+            "decay_weights_only label_smoothing intermediate_ctc",
+        ),
         "saving": Group(
             "folders and checkpoints",
             """

@@ -236,6 +236,29 @@ def test_symbolic_time_is_divided_by_the_strides():
     assert written(decoded["output"]) == "B T/8 29"
 
 
+def test_the_intermediate_output_is_that_of_an_encoder_that_ends_there():
+    blocks = [{**block, "dropout": 0.0} for block in (PROLOGUE, SMALL, {**PROLOGUE, "filters": 12}, SMALL)]
+    encoder, shorter = JasperEncoder(blocks, "relu", 4, intermediate_block=-1), JasperEncoder(blocks[:2], "relu", 4)
+    shorter.load_state_dict({name: encoder.state_dict()[name] for name in shorter.state_dict()})
+    values = {"audio_signal": torch.randn(2, 4, 41), "length": torch.tensor([41, 20])}
+    *_, middle, lengths = encoder(**values)
+    wanted, wanted_lengths = shorter(**values)
+    torch.testing.assert_close((middle, lengths), (wanted, wanted_lengths))
+    for each in (middle, wanted):
+        (each * torch.arange(each.shape[2])).sum().backward()
+    for name, weight in shorter.named_parameters():
+        torch.testing.assert_close(encoder.get_parameter(name).grad, weight.grad)
+    shapes = encoder.output_shapes({"audio_signal": (symbol("B"), 4, symbol("T")), "length": (symbol("B"),)})
+    assert (written(shapes["intermediate"]), written(shapes["outputs"])) == ("B 8 T/2", "B 8 T/4")
+
+
+@pytest.mark.parametrize("block", [1, -2])
+def test_an_intermediate_block_that_is_none_is_refused(block):
+    told = f"no such intermediate block: got {block}, wanted a block before the last one, 0 to 0, or -1"
+    with pytest.raises(UsageError, match=told):
+        JasperEncoder([PROLOGUE, SMALL], "relu", 4, intermediate_block=block)
+
+
 def test_the_decoder_gives_log_probabilities_over_labels_and_blank():
     decoder = JasperDecoderForCTC(8, 3, vocabulary=["a", "b", "c"])
     output = decoder(encoder_output=torch.randn(2, 8, 5))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from nemo_asr.models.losses import CTCLossNM
+from nemo_lite.errors import UsageError
 
 
 def batch(num_frames=8, num_classes=4):
@@ -87,3 +88,28 @@ def test_ctc_needs_a_frame_for_each_label_and_a_blank_between_repeats(target, fr
 
 def test_ctc_ports_name_the_classes_with_the_blank():
     assert CTCLossNM(num_classes=28).input_ports["log_probs"].brief == "B T D=29 Logprobs"
+
+
+def test_label_smoothing_adds_the_distance_of_each_valid_frame_from_equal_probabilities():
+    values, smooth = batch(), CTCLossNM(num_classes=4, label_smoothing=0.2).train()
+    uniform = torch.full((5,), 1 / 5)
+    distances = [
+        sum(F.kl_div(values["log_probs"][i, t], uniform, reduction="sum") for t in range(values["input_length"][i]))
+        for i in range(2)
+    ]
+    wanted = 0.8 * CTCLossNM(num_classes=4)(**values) + 0.2 * sum(distances) / 2
+    torch.testing.assert_close(smooth(**values), wanted)
+    padded = {**values, "log_probs": F.pad(values["log_probs"], (0, 0, 0, 3), value=-9.0)}
+    torch.testing.assert_close(smooth(**padded), wanted)
+
+
+def test_label_smoothing_acts_in_training_only_and_0_is_bitwise_no_smoothing():
+    values, plain = batch(), CTCLossNM(num_classes=4)
+    assert torch.equal(CTCLossNM(num_classes=4, label_smoothing=0.2).eval()(**values), plain(**values))
+    assert torch.equal(CTCLossNM(num_classes=4, label_smoothing=0.0).train()(**values), plain(**values))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_label_smoothing_out_of_range_is_refused(share):
+    with pytest.raises(UsageError, match=f"label_smoothing is out of range: got {share}, wanted a number from 0"):
+        CTCLossNM(num_classes=4, label_smoothing=share)

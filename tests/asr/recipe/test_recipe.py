@@ -14,7 +14,7 @@ import torch
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, AudioToSpectrogramPreprocessor
 from nemo_asr.recipe.recipe import Recipe, load_recipe
 from nemo_lite.core.neural_types import LengthsType, NeuralType, SpectrogramType
-from nemo_lite.errors import ConfigError
+from nemo_lite.errors import ConfigError, UsageError
 
 Write = Callable[[str], Path]
 
@@ -481,3 +481,17 @@ def test_a_recipe_makes_all_modules_of_a_model(write: Write) -> None:
     shown = load_recipe(write(FLAT)).model(with_weights=False)
     modules = [module for module in (shown.encoder, shown.decoder) if isinstance(module, torch.nn.Module)]
     assert {p.device.type for module in modules for p in module.parameters()} == {"meta"}
+
+
+def test_intermediate_ctc_takes_the_middle_block_or_the_file_s_and_a_weight(write: Write) -> None:
+    first = "    - {filters: 8, repeat: 1, kernel: [3], stride: [2], dilation: [1], dropout: *drop, residual: false}\n"
+    deeper = FLAT.replace(first, first.replace("8,", "6,") + first.replace("[2]", "[1]"))
+    with_block = deeper.replace("activation: relu", "activation: relu\n  intermediate_block: 1")
+    assert load_recipe(write(deeper)).model().intermediate is None
+    for text, channels in ((deeper, 6), (with_block, 8)):
+        made = load_recipe(write(text)).model(intermediate_ctc=0.3)
+        assert made.intermediate is not None
+        assert made.intermediate.decoder.input_ports["encoder_output"].axes[1].size == channels
+        assert vars(made.intermediate.total)["_weights"] == {"loss_1": 0.7, "loss_2": 0.3}
+    with pytest.raises(UsageError, match=r"intermediate_ctc is out of range: got 1.5, wanted a number from 0, below 1"):
+        load_recipe(write(deeper)).model(intermediate_ctc=1.5)

@@ -13,8 +13,10 @@ import torch
 from toys.nets import Points
 
 import nemo_asr
-from nemo_asr.recipe.wiring import Model, Signal, connect, connect_by_type, signals_of
+from nemo_asr.models.intermediate import IntermediateDecoderForCTC
+from nemo_asr.recipe.wiring import IntermediateCTC, Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, LossNM, NmTensor
+from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
 from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 
@@ -77,6 +79,28 @@ def test_training_goes_through_multiplier_and_augmentation(data_layer: DataLayer
     assert inputs_of(wires.loss)["target_length"] == "multiply_batch.out_y_len"
     plain = replace(model(), multiplier=None, augmentation=None)
     assert len(Dag([connect(plain, data_layer, training=True).loss]).nodes) == 4
+
+
+def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data_layer: DataLayerNM) -> None:
+    block = {"filters": 8, "repeat": 1, "kernel": 3, "stride": 2, "dilation": 1, "dropout": 0.0, "residual": False}
+    encoder = nemo_asr.JasperEncoder(
+        jasper=[{**block, "filters": 6}, block], activation="relu", feat_in=16, intermediate_block=0
+    )
+    middle = IntermediateCTC(
+        IntermediateDecoderForCTC(feat_in=6, num_classes=2),
+        nemo_asr.CTCLossNM(num_classes=2),
+        LossAggregatorNM(weights=[0.75, 0.25]),
+    )
+    whole = replace(model(), encoder=encoder, intermediate=middle, augmentation=None)
+    loss, plain = (connect(each, data_layer, training=True).loss for each in (whole, replace(whole, intermediate=None)))
+    assert loss is not None
+    assert plain is not None
+    assert inputs_of(loss.call.inputs["loss_2"])["input_length"] == "jasper_encoder.intermediate_lengths"
+    of_training, of_plain, of_evaluation = (
+        {node.module for node in Dag([each]).nodes} for each in (loss, plain, connect(whole, data_layer).loss)
+    )
+    assert of_training - of_plain == {middle.decoder, middle.loss, middle.total}
+    assert of_evaluation == of_plain - {whole.multiplier}
 
 
 def test_recordings_without_texts_have_predictions_only(tmp_path: Path) -> None:

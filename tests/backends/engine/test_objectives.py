@@ -226,6 +226,33 @@ def test_rates_of_modules_are_restored_with_their_state(factory, tmp_path):
     torch.testing.assert_close(resumed, run(6, {"second": 0.01, "first": 0.02}), rtol=0, atol=0)
 
 
+# Weight decay of weights alone
+
+
+@pytest.mark.parametrize("module_lr", [{}, {"second": 0.01}])
+def test_biases_and_norms_do_not_decay_where_only_weights_do(factory, module_lr):
+    net, second = Net(norm=True, name="first"), Net(name="second")
+    x, y = Points()()
+    losses = [Mse()(out=each(x=x), target=y) for each in (net, second)]
+    decays = {"max_steps": 1, "weight_decay": 0.5, "decay_weights_only": True, "module_lr": module_lr}
+    train(factory, losses, lr=0.1, params=decays)
+    groups = factory.get_trainer().optimizers[0].param_groups
+    decay_of = {parameter: group["weight_decay"] for group in groups for parameter in group["params"]}
+    rate_of = {parameter: group["lr"] for group in groups for parameter in group["params"]}
+    for name, parameter in (*net.named_parameters(), *second.named_parameters()):
+        assert decay_of[parameter] == (0.5 if name == "fc.weight" else 0.0), name
+    assert {rate_of[parameter] for parameter in second.parameters()} == {module_lr.get("second", 0.1)}
+
+
+def test_decay_of_weights_only_is_refused_where_it_would_have_no_effect(factory):
+    net, loss = build()
+    made = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="SGD: decay_weights_only has no effect on an optimizer that is there already"):
+        train(factory, [loss], optimizer=made, params={"max_steps": 1, "decay_weights_only": True})
+    with pytest.raises(UsageError, match="decay_weights_only is not a truth value: got 'yes', wanted True or False"):
+        train(factory, [loss], params={"max_steps": 1, "decay_weights_only": "yes"})
+
+
 def unfreezing_with_rates(shard_weights):
     made, net, record = rank_factory(shard_weights=shard_weights), Net(norm=True), Record()
     net.freeze()

@@ -52,6 +52,8 @@ class JasperEncoder(TrainableNM):
         conv_mask: keep padding out of convolutions and averages.
         frame_splicing: frames that were stacked into one; D is ``feat_in * frame_splicing``.
         init_mode: xavier_uniform, xavier_normal, kaiming_uniform or kaiming_normal.
+        intermediate_block: a block whose output is given as well, counted from 0, for intermediate CTC; -1 is that of
+            half the depth, None none.
         name: its name in DAGs, messages and checkpoints.
 
     Attributes:
@@ -60,7 +62,7 @@ class JasperEncoder(TrainableNM):
 
     Raises:
         ConfigError: unknown keys, wrong types and values of the blocks, all at once.
-        UsageError: a residual that cannot have as many frames as what it is added to.
+        UsageError: a residual that cannot have as many frames as what it is added to; no such intermediate block.
         UnknownNameError: an unknown activation, mode or initialisation.
     """
 
@@ -75,6 +77,7 @@ class JasperEncoder(TrainableNM):
         conv_mask: bool = True,
         frame_splicing: int = 1,
         init_mode: str = "xavier_uniform",
+        intermediate_block: int | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -91,7 +94,10 @@ class JasperEncoder(TrainableNM):
         specs = read_blocks(jasper)
         blocks = list(_blocks(specs, self._feat_in, settings))
         self._feat_out = specs[-1].filters
+        self._intermediate = None if intermediate_block is None else _intermediate_of(intermediate_block, len(specs))
+        self._intermediate_filters = 0 if self._intermediate is None else specs[self._intermediate].filters
         self._stride = prod(block.stride for block in blocks)
+        self._intermediate_stride = prod(block.stride for block in blocks[: (self._intermediate or 0) + 1])
         self.encoder = nn.Sequential(*blocks)
         self.context_frames = _context_of(blocks)
         init_weights(self.encoder, init_mode, "JasperEncoder")
@@ -104,11 +110,19 @@ class JasperEncoder(TrainableNM):
     @property
     def output_ports(self) -> Ports:
         outputs = frames_type(self._feat_out, AcousticEncodedRepresentation())
-        return {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
+        ports = {"outputs": outputs, "encoded_lengths": NeuralType("B", LengthsType())}
+        if self._intermediate is None:
+            return ports
+        intermediate = frames_type(self._intermediate_filters, AcousticEncodedRepresentation())
+        return {**ports, "intermediate": intermediate, "intermediate_lengths": NeuralType("B", LengthsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]
-        return {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
+        known = {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
+        if self._intermediate is None:
+            return known
+        intermediate = (batch, self._intermediate_filters, ceil_div(time, self._intermediate_stride))
+        return {**known, "intermediate": intermediate, "intermediate_lengths": (batch,)}
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Without lengths, as classifiers of NeMo connect it with ``conv_mask`` off, a DAG still gets both outputs."""
@@ -117,17 +131,21 @@ class JasperEncoder(TrainableNM):
             kwargs = {**kwargs, "length": torch.full(signal.shape[:1], signal.shape[2], device=signal.device)}
         return super()._run(args, kwargs)
 
-    def forward(self, audio_signal: Tensor, length: Tensor | None = None) -> tuple[Tensor, Tensor] | Tensor:
+    def forward(self, audio_signal: Tensor, length: Tensor | None = None) -> tuple[Tensor, ...] | Tensor:
         """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64; without lengths (B, C, U) alone.
 
-        Frames of the output beyond the valid ones are undefined. Without lengths every frame is valid.
+        Frames of the output beyond the valid ones are undefined. Without lengths every frame is valid. With an
+        intermediate block its output and its valid frames follow.
         """
         valid = torch.full_like(audio_signal[:, 0, 0], audio_signal.shape[2]) if length is None else length
         frames = Frames(valid.long(), self._conv_mask)
         block_inputs = [frames.masked(audio_signal)]
-        for block in self.encoder:
+        tapped: tuple[Tensor, ...] = ()
+        for index, block in enumerate(self.encoder):
             block_inputs, frames = block(block_inputs, frames)
-        return block_inputs[-1] if length is None else (block_inputs[-1], frames.lengths)
+            if index == self._intermediate:
+                tapped = (block_inputs[-1], frames.lengths)
+        return block_inputs[-1] if length is None else (block_inputs[-1], frames.lengths, *tapped)
 
     @property
     def _disabled_deployment_input_ports(self) -> Iterable[str]:
@@ -135,7 +153,7 @@ class JasperEncoder(TrainableNM):
 
     @property
     def _disabled_deployment_output_ports(self) -> Iterable[str]:
-        return ("encoded_lengths",)
+        return ("encoded_lengths", "intermediate", "intermediate_lengths")
 
     def _prepare_for_deployment(self) -> tuple[Tensor, None]:
         self._conv_mask = False  # without lengths every frame is valid
@@ -153,6 +171,14 @@ _PART = re.compile(r"^(encoder\.\d+\.)m?(conv|res|out)((?:\.\d+)+)(?:\.conv)?(?=
 
 def _oldest_name(name: str) -> str:
     return _PART.sub(r"\1\2\3", name)
+
+
+def _intermediate_of(block: int, num_blocks: int) -> int:
+    """The index of the intermediate block; -1 stands for the block of half the depth, as in Lee and Watanabe."""
+    if not -1 <= block < num_blocks - 1:
+        wanted = f"a block before the last one, 0 to {num_blocks - 2}, or -1 for that of half the depth"
+        raise UsageError("no such intermediate block", place="JasperEncoder", got=str(block), wanted=wanted)
+    return max(num_blocks // 2 - 1, 0) if block == -1 else block
 
 
 def _context_of(blocks: Iterable[JasperBlock]) -> int | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nemo_asr.models.frames import valid_frames
 from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.core.neural_types import (
     AxisKind,
@@ -16,6 +20,7 @@ from nemo_lite.core.neural_types import (
     NeuralType,
 )
 from nemo_lite.core.ports import Ports
+from nemo_lite.errors import UsageError
 
 
 class CTCLossNM(LossNM):
@@ -24,17 +29,34 @@ class CTCLossNM(LossNM):
     An utterance's loss is not divided by the length of its target. It is infinite if there are fewer frames than the
     target needs: one for each label, and one for the blank between equal neighbours.
 
-    Source: Graves et al., "Connectionist Temporal Classification", ICML 2006.
+    With label smoothing s an utterance's loss in training is ``(1 - s) * CTC + s * sum over its frames of
+    KL(U || P(frame))``, where U gives all classes, the blank too, the same probability. In evaluation it is CTC alone,
+    so that losses of evaluations can be compared.
+
+    Sources: Graves et al., "Connectionist Temporal Classification", ICML 2006; label smoothing after Kim et al.,
+    "Improved Training for Online End-to-end Speech Recognition Systems", Interspeech 2018.
 
     Args:
         num_classes: labels without the blank, which is class ``num_classes``.
         zero_infinity: count an infinite loss, and its gradient, as zero.
+        label_smoothing: s, the share of the training loss that pulls each frame towards equal probabilities of all
+            classes; from 0, below 1.
         name: its name in DAGs, messages and checkpoints.
+
+    Raises:
+        UsageError: label smoothing out of range.
     """
 
-    def __init__(self, num_classes: int, zero_infinity: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self, num_classes: int, zero_infinity: bool = False, label_smoothing: float = 0.0, name: str | None = None
+    ) -> None:
         super().__init__(name=name)
-        self._blank, self._zero_infinity = num_classes, zero_infinity
+        if not 0 <= label_smoothing < 1:
+            wanted = "a number from 0, below 1"
+            raise UsageError(
+                "label_smoothing is out of range", place=self.label, got=str(label_smoothing), wanted=wanted
+            )
+        self._blank, self._zero_infinity, self._smoothing = num_classes, zero_infinity, label_smoothing
 
     @property
     def input_ports(self) -> Ports:
@@ -63,4 +85,12 @@ class CTCLossNM(LossNM):
             reduction="none",
             zero_infinity=self._zero_infinity,
         )
+        if self._smoothing and self.training:
+            losses = (1 - self._smoothing) * losses + self._smoothing * _distance_from_uniform(log_probs, input_length)
         return losses.mean()
+
+
+def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
+    """(B, T, classes), valid frames (B,) -> (B,): sum over an utterance's frames of KL(U || P), U the same for all."""
+    of_frames = -math.log(log_probs.shape[2]) - log_probs.mean(2)
+    return torch.where(valid_frames(lengths, log_probs.shape[1]).squeeze(1), of_frames, 0.0).sum(1)

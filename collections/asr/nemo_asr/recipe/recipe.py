@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.models.intermediate import IntermediateDecoderForCTC
 from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
-from nemo_asr.recipe.wiring import Model
+from nemo_asr.recipe.wiring import IntermediateCTC, Model
 from nemo_asr.shipped import config_path
 from nemo_lite import DataLayerNM, logging
+from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
 from nemo_lite.errors import UsageError
@@ -63,17 +66,40 @@ class Recipe:
             module.require_texts()
         return module
 
-    def model(self, with_weights: bool = True) -> Model:
-        """All modules but the data layers; without weights, encoder and decoder can be shown but not run.
+    def model(self, with_weights: bool = True, intermediate_ctc: float = 0.0) -> Model:
+        """All modules but the data layers; without weights, encoder and decoders can be shown but not run.
+
+        Args:
+            with_weights: make weights.
+            intermediate_ctc: the weight of intermediate CTC in the training loss, from 0 (none), below 1; of the block
+                ``intermediate_block`` of the encoder where the file has it, else of that of half the depth.
 
         Raises:
-            UsageError: the recipe is a classifier's.
+            UsageError: the recipe is a classifier's; intermediate CTC of an encoder that gives no such output, or with
+                a weight out of range.
         """
         self._check_task("transcription", "nemo-lite train and eval find the right script, code calls classifier()")
         with without_weights(not with_weights):
-            encoder, decoder = self.encoder(), self.decoder()
+            encoder, intermediate = self._encoder_with_intermediate(intermediate_ctc)
+            decoder = self.decoder()
         others = self.preprocessor(), encoder, decoder, self.loss(), self.greedy()
-        return Model(*others, self.multiply_batch(), self.spec_augmentation())
+        return Model(*others, self.multiply_batch(), self.spec_augmentation(), intermediate)
+
+    def _encoder_with_intermediate(self, weight: float) -> tuple[Any, IntermediateCTC | None]:
+        if not weight:
+            return self.encoder(), None
+        if not 0 < weight < 1:
+            raise UsageError("intermediate_ctc is out of range", got=str(weight), wanted="a number from 0, below 1")
+        part = self._parts["encoder"]
+        if "intermediate_block" not in signature(part.target).parameters:
+            problem, place = "the encoder gives no intermediate output", self.config.place()
+            remedy = "train without intermediate CTC, or with a JasperEncoder"
+            raise UsageError(problem, place=place, got=part.target.__name__, remedy=remedy)
+        block = part.params.get("intermediate_block")
+        encoder = self._build("encoder", intermediate_block=-1 if block is None else block)
+        channels = encoder.output_ports["intermediate"].axes[1].size
+        decoder = IntermediateDecoderForCTC(channels, len(self.labels))
+        return encoder, IntermediateCTC(decoder, self.loss(), LossAggregatorNM(weights=[1 - weight, weight]))
 
     def classifier(self, with_weights: bool = True) -> Classifier:
         """As :meth:`model`, of a recipe of classes.

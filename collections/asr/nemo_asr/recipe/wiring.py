@@ -12,10 +12,29 @@ from nemo_lite.errors import UsageError
 
 
 @dataclass(frozen=True)
+class IntermediateCTC:
+    """A second CTC loss, of an output in the middle of the encoder: the layers before it learn to tell labels apart.
+
+    The training loss is ``(1 - w)`` times that of the encoder's end and ``w`` times this one.
+
+    Source: Lee and Watanabe, "Intermediate Loss Regularization for CTC-based Speech Recognition", ICASSP 2021.
+
+    Attributes:
+        decoder: from the intermediate output to log-probabilities.
+        loss: of them.
+        total: takes the losses of the end and of the middle, and weighs them.
+    """
+
+    decoder: NeuralModule
+    loss: NeuralModule
+    total: NeuralModule
+
+
+@dataclass(frozen=True)
 class Model:
     """The modules that all DAGs of a model share, by role. It has no ``forward``: :func:`connect` makes DAGs of it.
 
-    ``multiplier`` and ``augmentation`` are for training DAGs.
+    ``multiplier``, ``augmentation`` and ``intermediate`` are for training DAGs.
     """
 
     preprocessor: NeuralModule
@@ -25,6 +44,7 @@ class Model:
     greedy: NeuralModule
     multiplier: NeuralModule | None = None
     augmentation: NeuralModule | None = None
+    intermediate: IntermediateCTC | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,7 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
     Args:
         model: the modules, see ``Recipe.model``.
         data_layer: it gives audio, and texts as label ids.
-        training: go through the model's multiplier and augmentation, where it has them.
+        training: go through the model's multiplier and augmentation, and add its intermediate CTC, where it has them.
 
     Raises:
         NeuralPortNmTensorMismatchError: two modules do not fit each other.
@@ -84,9 +104,13 @@ def connect(model: Model, data_layer: DataLayerNM, training: bool = False) -> Wi
         features, text = connect_by_type(model.multiplier, features, text)
     if training and model.augmentation:
         features, *_ = connect_by_type(model.augmentation, features)
-    encoded, *_ = connect_by_type(model.encoder, features)
+    encoded, *others = connect_by_type(model.encoder, features)
     log_probs, *_ = connect_by_type(model.decoder, encoded)
     loss = connect_by_type(model.loss, log_probs, text)[0].values if text else None
+    if training and model.intermediate and loss and text:
+        middle, *_ = connect_by_type(model.intermediate.decoder, *others)
+        (of_middle, _), *_ = connect_by_type(model.intermediate.loss, middle, text)
+        loss = model.intermediate.total(loss_1=loss, loss_2=of_middle)
     predictions = connect_by_type(model.greedy, log_probs)[0].values
     transcripts, transcript_lengths = text or (None, None)
     return Wires(log_probs.values, predictions, loss, transcripts, transcript_lengths, *features, log_probs.lengths)

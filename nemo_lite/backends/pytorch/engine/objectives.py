@@ -15,7 +15,14 @@ from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.optim import create_optimizer
-from nemo_lite.backends.pytorch.optim.groups import MODULE_LR, checked_module_lr, parameter_groups
+from nemo_lite.backends.pytorch.optim.groups import (
+    DECAY_WEIGHTS_ONLY,
+    MODULE_LR,
+    checked_module_lr,
+    decaying_weights_only,
+    is_decay_of_weights_only,
+    parameter_groups,
+)
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.graph.dag import Dag
@@ -189,7 +196,7 @@ class Objectives:
     ) -> torch.optim.Optimizer:
         """See :meth:`~nemo_lite.backends.pytorch.actions.PtActions.create_optimizer`."""
         if isinstance(optimizer, torch.optim.Optimizer):
-            _refuse_module_lr(optimizer, optimizer_params)
+            _refuse_options_of_groups(optimizer, optimizer_params)
             return optimizer
         is_list = isinstance(things_to_optimize, (list, tuple))
         things: Sequence[object] = things_to_optimize if is_list else [things_to_optimize]
@@ -210,6 +217,8 @@ class Objectives:
         for module in modules:
             module.to(self._device)
         groups = _groups(modules, optimizer_params)
+        if is_decay_of_weights_only(optimizer_params.get(DECAY_WEIGHTS_ONLY)):
+            groups = decaying_weights_only(groups or [{"params": parameters}])
         return create_optimizer(optimizer, groups or parameters, dict(optimizer_params))
 
 
@@ -236,10 +245,12 @@ def _named(modules: Iterable[nn.Module]) -> dict[str, nn.Module]:
     return {**others, **{name: module for name, module in own.items() if isinstance(module, nn.Module)}}
 
 
-def _refuse_module_lr(optimizer: torch.optim.Optimizer, optimizer_params: Mapping[str, object]) -> None:
-    if optimizer_params.get(MODULE_LR):
+def _refuse_options_of_groups(optimizer: torch.optim.Optimizer, optimizer_params: Mapping[str, object]) -> None:
+    for option in (MODULE_LR, DECAY_WEIGHTS_ONLY):
+        if not optimizer_params.get(option):
+            continue
         raise UsageError(
-            "module_lr has no effect on an optimizer that is there already",
+            f"{option} has no effect on an optimizer that is there already",
             place=type(optimizer).__name__,
             remedy="give its constructor groups of parameters, or name the optimizer",
         )

@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from nemo_lite.backends.pytorch.optim.adam_w import AdamW
 from nemo_lite.backends.pytorch.optim.from_apex import apex_or
 from nemo_lite.backends.pytorch.optim.from_torch import adam, decoupled_adam, sgd
-from nemo_lite.backends.pytorch.optim.groups import MODULE_LR
+from nemo_lite.backends.pytorch.optim.groups import DECAY_WEIGHTS_ONLY, MODULE_LR
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.larc import add_larc, larc_options
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
@@ -29,7 +29,7 @@ from nemo_lite.utils.argparse import OPTIMIZERS
 _CONSTRUCTORS: dict[str, Callable[..., Optimizer]] = {}
 
 # What train() reads from the same dictionary.
-_OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", MODULE_LR)
+_OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", MODULE_LR, DECAY_WEIGHTS_ONLY)
 # What is done around any optimizer.
 _AROUND = ("larc", "larc_eta")
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
@@ -45,9 +45,9 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         params: parameters, or groups (dicts with ``params`` and options of their own).
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
-            ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``) is ignored. An option that only other optimizers
-            take, or none, is left out with a warning. ``larc`` (True) and ``larc_eta`` (0.02) go with all; see
-            `add_larc`.
+            ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``, ``decay_weights_only``) is ignored. An option
+            that only other optimizers take, or none, is left out with a warning. ``larc`` (True) and ``larc_eta``
+            (0.02) go with all; see `add_larc`.
 
     Raises:
         UnknownNameError: no such optimizer.

@@ -1,9 +1,9 @@
-"""Parameter groups: the parameters of modules, apart where a module has a learning rate of its own."""
+"""Parameter groups: apart where a module has a learning rate of its own, or where some parameters do not decay."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from nemo_lite.errors import UnknownNameError, UsageError
 
 MODULE_LR = "module_lr"
+DECAY_WEIGHTS_ONLY = "decay_weights_only"
 
 
 def checked_module_lr(given: object, known: Iterable[str]) -> dict[str, float]:
@@ -70,6 +71,36 @@ def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, f
         if own:
             groups.append({"params": own, "lr": module_lr[name]})
     return groups
+
+
+def is_decay_of_weights_only(given: object) -> bool:
+    """``decay_weights_only`` of the optimization parameters; None is False.
+
+    Raises:
+        UsageError: no truth value.
+    """
+    if given is not None and not isinstance(given, bool):
+        problem = "decay_weights_only is not a truth value"
+        raise UsageError(problem, got=repr(given), wanted="True or False")
+    return bool(given)
+
+
+def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The groups, each followed by one of its biases and of the gains of its norms, whose ``weight_decay`` is 0.
+
+    These are the parameters with at most one dimension: decay pulls them to 0, where a gain switches its channel off,
+    and they are too few to overfit. Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017.
+
+    Args:
+        groups: what an optimizer takes, each with ``params``.
+    """
+    split: list[dict[str, Any]] = []
+    for group in groups:
+        weights = [parameter for parameter in group["params"] if parameter.ndim > 1]
+        others = [parameter for parameter in group["params"] if parameter.ndim <= 1]
+        split += [{**group, "params": weights}] if weights else []
+        split += [{**group, "params": others, "weight_decay": 0.0}] if others else []
+    return split
 
 
 def _shown(rate: float | None) -> str:

@@ -1,0 +1,56 @@
+"""jasper.py against overfitting: decay of weights alone, label smoothing, intermediate CTC; and going on with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from toys.tone_corpus import Finished, run_script
+
+ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3")
+
+
+def train(corpus: Path, name: str, *more: object, script: str = "jasper.py") -> Finished:
+    data = ["--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"]
+    common = ["--batch_size", 4, "--log_freq", 1, "--optimizer", "adam_w", "--lr", 0.02, "--weight_decay", 0.01]
+    return run_script(script, *map(str, [*data, *common, "--work_dir", "runs", "--exp_name", name, *more]))
+
+
+def weights(name: str, step: int) -> dict[str, torch.Tensor]:
+    files = sorted(Path("runs", name, "checkpoints").glob(f"[JI]*-STEP-{step}.safetensors"))
+    return {f"{file.name}.{key}": value for file in files for key, value in load_file(file).items()}
+
+
+def test_a_run_with_all_options_goes_on_bit_by_bit_and_its_model_needs_none_of_them(corpus: Path) -> None:
+    # With 12 utterances and batches of 4 an epoch is 3 steps; this policy knows no end of the run.
+    rate = ("--lr_policy", "InverseSquareRootAnnealing", "--warmup_steps", 1)
+    for name, epochs in (("whole", 2), ("parts", 1), ("parts", 2)):
+        finished = train(corpus, name, *ALL, *rate, "--num_epochs", epochs)
+        assert finished.code == 0, finished.err
+    last = weights("whole", 6)
+    assert any(name.startswith("IntermediateDecoderForCTC") for name in last)
+    torch.testing.assert_close(weights("parts", 6), last, rtol=0, atol=0)
+    scored = run_script("jasper_eval.py", "--load_dir", "runs/whole", "--eval_datasets", str(corpus / "dev.json"))
+    assert scored.code == 0, scored.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--label_smoothing", "1"), "argument --label_smoothing: '1' is not below 1"),
+        (("--intermediate_ctc", "-0.1"), "argument --intermediate_ctc: '-0.1' is not a number from 0"),
+        (("--decay_weights_only", "--weight_decay", "0"), "--decay_weights_only has no effect with --weight_decay 0"),
+    ],
+)
+def test_options_that_cannot_be_or_do_nothing_are_one_line(corpus: Path, words: tuple[str, ...], told: str) -> None:
+    finished = train(corpus, "refused", "--num_epochs", 1, *words)
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert told in finished.err
+
+
+def test_a_classifier_has_no_options_of_transcription(corpus: Path) -> None:
+    finished = train(corpus, "refused", "--num_epochs", 1, "--intermediate_ctc", 0.3, script="classify.py")
+    assert finished.code == 2
+    assert "--intermediate_ctc is for models that transcribe; leave it out" in finished.err
