@@ -93,7 +93,8 @@ ORDERS = {
     "nemo_asr.data.tarred": "shards, members < matching < utterances < data_layer, making",
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
-    "nemo_asr.decoding": "texts, language_model < *",
+    "nemo_asr.decoding": "texts, language_model < ngram < *",
+    "nemo_asr.decoding.ngram": "tables < counts, arpa, ngram_model, kenlm_model < smoothing, loading",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
     "nemo_asr.models": """
         frames, jasper_spec < convolution, squeeze_excite < jasper_blocks < * < contextnet, speaker, intermediate
@@ -115,7 +116,7 @@ ORDERS = {
     "nemo_asr.text": "english, labels < subwords < parser",
     "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """
-        card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model < tasks
+        card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model, ngram_training < tasks
     """,
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }
@@ -136,6 +137,7 @@ LATE_IMPORTS = {
     "nemo_asr.transcription.transcribe": "the same",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
+    "kenlm": "optional: binaries of KenLM",
     "inflect": "slow to import; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }

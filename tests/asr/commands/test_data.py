@@ -6,6 +6,7 @@ import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr.commands.data import CORPORA, main
+from nemo_asr.decoding.ngram import load_language_model
 from nemo_lite.errors import DataError, UnknownNameError, UsageError
 
 
@@ -83,3 +84,22 @@ def test_make_runs_the_maker_of_the_name(folder, capsys):
         assert capsys.readouterr().out.startswith(f"usage: nemo-lite data make {corpus} "), "as it was typed"
     with pytest.raises(UnknownNameError, match=r'corpus "an5" is not known; known: aishell.*\(did you mean an4\?\)'):
         main(["make", "an5"])
+
+
+def test_a_language_model_is_trained_from_texts_without_audio(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [{"audio_filepath": "none.wav", "duration": 1.0, "text": text} for text in ("one two", "two 3")]
+    write_set(tmp_path, "train.json", *lines)
+    assert (
+        main(["lm", "train.json", "--order", "2", "--out", "a.arpa", "--model", "digits", "--dev", "train.json"]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "a.arpa: 2 texts, 4 words; read as English" in told
+    assert "  2-grams: 6, Witten-Bell" in told
+    assert "train.json: perplexity" in told
+    assert "0 of 4 words unknown" in told
+    assert list(load_language_model("a.arpa").words) == ["one", "two", "three"]
+    with pytest.raises(UsageError, match="order of a language model is out of range: got 9, wanted 1 to 6"):
+        main(["lm", "none.json", "--order", "9", "--out", "b.arpa"])
+    with pytest.raises(DataError, match="the manifest does not exist"):
+        main(["lm", "none.json", "--out", "b.arpa"])

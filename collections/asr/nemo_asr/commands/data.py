@@ -1,7 +1,7 @@
-"""Check data sets, count what is in them, put them into tar shards, or make a corpus.
+"""Check data sets, count what is in them, put them into tar shards, make a corpus or a language model.
 
 The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
-manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker.
+manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker, ``lm`` trains an n-gram model of the texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.check.findings import findings_among
 from nemo_asr.data.tarred import make_shards
+from nemo_asr.decoding.ngram import NgramModel, write_arpa
+from nemo_asr.trained.ngram_training import (
+    MOST_ORDER,
+    check_order,
+    open_texts,
+    perplexity,
+    speller_of,
+    train_language_model,
+)
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 from nemo_lite.utils.files import write_atomically
 
@@ -35,20 +45,23 @@ CORPORA = ("aishell", "an4", "librispeech", "synth")
 
 def main(arguments: Sequence[str]) -> int:
     """Run one of the subcommands; 0, or 1 where ``check`` found a problem."""
-    parser = OneLineParser(prog="nemo-lite data", description="Check, count, tar or make data sets.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | tar | make")
+    parser = OneLineParser(
+        prog="nemo-lite data", description="Check, count, tar or make data sets; train language models."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | tar | make | lm")
     _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
     stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
     stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
     _add_output(stats)
     _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
+    _add_lm(commands.add_parser("lm", help="train an n-gram language model of the texts, as an ARPA file"))
     make = commands.add_parser("make", help="make a corpus with its manifests")
     make.add_argument("corpus", metavar="CORPUS", help=f"one of: {', '.join(CORPORA)}")
     make.add_argument("arguments", nargs=REMAINDER, help="its arguments; --help shows them")
     options = parser.parse_args(arguments)
     if options.command == "make":
         return _make(options.corpus, options.arguments)
-    run = {"check": _check, "stats": _stats, "tar": _tar}[options.command]
+    run = {"check": _check, "stats": _stats, "tar": _tar, "lm": _lm}[options.command]
     return run(options)
 
 
@@ -79,6 +92,19 @@ def _add_tar(parser: OneLineParser) -> None:
     add("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
     add("--min_duration", type=float, metavar="SECONDS", help="leave out shorter utterances")
     add("--max_duration", type=float, metavar="SECONDS", help="leave out longer utterances")
+
+
+def _add_lm(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("manifests", nargs="+", metavar="MANIFEST", help="whose texts to count; audio is not needed")
+    add("--out", metavar="FILE.arpa", required=True, help="the file to write")
+    add("--order", type=positive_int, default=3, help=f"words of the longest n-grams, 1 to {MOST_ORDER}")
+    model_help = (
+        "a trained model's folder, or a configuration or its name: texts are spelled as this model spells them "
+        "(default: in lower case, in the letters that the texts have)"
+    )
+    add("--model", metavar="MODEL", help=model_help)
+    add("--dev", metavar="MANIFEST", help="print the perplexity of these texts too, which are not counted")
 
 
 def _check(options: Any) -> int:
@@ -143,6 +169,26 @@ def _tar(options: Any) -> int:
     recordings = f"{made.num_recordings} recordings, {made.num_bytes / 1e6:.1f} MB"
     print(f"audio_tar_filepaths: {shards}  ({recordings})")
     print(f"manifest_filepath: {made.manifest}  ({made.num_lines} utterances, {made.seconds / 3600:.2f} h)")
+    return 0
+
+
+def _lm(options: Any) -> int:
+    check_order(options.order)
+    texts = open_texts(options.manifests)
+    dev = open_texts([options.dev]) if options.dev else None
+    speller = speller_of(options.model, texts)
+    trained = train_language_model(texts, speller, options.order)
+    tables, discounts = trained.estimated
+    write_arpa(options.out, tables)
+    print(f"{options.out}: {trained.num_texts} texts, {trained.num_words} words; read as {trained.spelling}")
+    for order, (table, found) in enumerate(zip(tables.orders, discounts, strict=True), 1):
+        smoothing = "Witten-Bell" if found is None else "Kneser-Ney, discounts " + " ".join(f"{d:.2f}" for d in found)
+        print(f"  {order}-grams: {len(table.words)}, {smoothing}")
+    if trained.lost:
+        logging.warning("%s: %s; left out", texts.name, trained.lost)
+    if dev is not None:
+        told = perplexity(NgramModel(tables), speller.sentences(dev))
+        print(f"{dev.name}: perplexity {told.value:.1f}, {told.num_unknown} of {told.num_words} words unknown")
     return 0
 
 

@@ -116,7 +116,7 @@ class SpeechDataLayer(SpeechPorts):
         if max_corrupt is not None and max_corrupt < 0:
             raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
-        self._batching, self._reading, self._make_parser = batching, reading, make_parser
+        self._batching, self._reading, self.new_parser = batching, reading, make_parser
         self._augmentor = augmentor_of(augmentor)
         self._max_corrupt = max_corrupt
         self._accounts: dict[bool, UnusableItems] = {}
@@ -298,7 +298,7 @@ class SpeechDataLayer(SpeechPorts):
         return self._accounts[training]
 
     def _new_dataset(self, seed: int = 0) -> SpeechDataset[Any]:
-        return SpeechDataset(self.utterances.reader, self._make_parser(), self._reading, self._augmentor, seed)
+        return SpeechDataset(self.utterances.reader, self.new_parser(), self._reading, self._augmentor, seed)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """The content of each file under its name, the vocabulary, and the other arguments; no folders.

@@ -157,4 +157,4 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         return self.utterances.num_frames
 
     def _new_dataset(self, seed: int = 0) -> SpeechDataset[Any]:
-        return FeatureDataset(self.utterances.reader, self._make_parser(), self._reading, seed=seed)
+        return FeatureDataset(self.utterances.reader, self.new_parser(), self._reading, seed=seed)

@@ -1,0 +1,44 @@
+"""Binaries of KenLM: the scores of the ARPA file that they were built from; what is refused."""
+
+import sys
+
+import pytest
+from toys.ngrams import TINY_BINARY
+
+from nemo_asr.decoding.ngram.kenlm_model import KenlmModel, is_kenlm_binary
+from nemo_lite.errors import DataError, UsageError
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "a.binary").write_bytes(TINY_BINARY)
+    return tmp_path / "a.binary"
+
+
+def test_a_binary_scores_as_its_arpa_file(path):
+    pytest.importorskip("kenlm", reason="an optional package reads binaries")
+    assert is_kenlm_binary(path)
+    model = KenlmModel(path)
+    assert list(model.words) == ["a", "b"]
+    score, after_a = model.score(model.start(), "a")
+    assert score == pytest.approx(-0.1)
+    assert model.score(after_a, "b")[0] == pytest.approx(-0.4, abs=1e-6)
+    assert model.end(after_a) == pytest.approx(-0.7)
+    assert model.score(after_a, "z")[0] == pytest.approx(-1.2)
+    assert model.score(model.start(), "a")[1] == after_a
+
+
+def test_damaged_binaries_and_those_without_words_are_refused(path):
+    pytest.importorskip("kenlm", reason="an optional package reads binaries")
+    path.write_bytes(TINY_BINARY[:200])
+    with pytest.raises(DataError, match="KenLM cannot read the file"):
+        KenlmModel(path)
+    path.write_bytes(TINY_BINARY.replace(b"<unk>\0", b"<wnk>\0"))
+    with pytest.raises(DataError, match=r"the binary of KenLM holds no words|KenLM cannot read"):
+        KenlmModel(path)
+
+
+def test_without_the_package_the_remedy_is_told(path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "kenlm", None)
+    with pytest.raises(UsageError, match=r'needs a package; pip install "nemo-lite\[kenlm\]", or give the ARPA file'):
+        KenlmModel(path)
