@@ -105,10 +105,10 @@ ORDERS = {
     "nemo_asr.recipe": "registry, wiring, feasibility < sections, classifier < connection_check < recipe < class_list",
     "nemo_asr.scoring": """
         error_counts, classification, verification, evaluated
-        < bootstrap, differences, asr_callbacks, classification_callbacks < report
+        < student_t < bootstrap, differences < breakdown, asr_callbacks, classification_callbacks < report
     """,
     "nemo_asr.scoring.report": """
-        transcripts, records, charts, media < comparison, content < scored_sets < run_folder < page
+        transcripts, records, charts, media < comparison, content < set_scores < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": """
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe

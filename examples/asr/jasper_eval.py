@@ -3,7 +3,9 @@
     python examples/asr/jasper_eval.py --load_dir runs/Jasper --eval_datasets test-clean.json test-other.json \
         --out results
 
-``--compare MODEL`` evaluates a second model on the same sets, and tests whether the two differ.
+Beside the transcripts lies OUT/<set>.scores.json: the rates with 95 % intervals, by speaker, by length and by word;
+``--details`` prints them too. ``--compare MODEL`` evaluates a second model on the same sets, and tests whether the two
+differ.
 
 Started by torchrun, the processes share the work; the result is the same.
 """
@@ -19,7 +21,14 @@ import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, add_report_option, unique_tags
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
-from nemo_asr.scoring.report import compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report import (
+    compare_folders,
+    comparison_table,
+    score_transcripts,
+    scores_table,
+    try_report,
+    write_scores,
+)
 from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
@@ -33,6 +42,15 @@ def describe_rates(heard: list[str], said: list[str], metric: str) -> str:
     errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
     others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
     return f"{metric.upper()} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {others}"
+
+
+def tell_scores(name: str, transcripts: Path, path: Path, metric: str, with_tables: bool) -> None:
+    """Print the intervals of the rates, and with tables where the errors are; write all of it as JSON."""
+    scores = score_transcripts(transcripts)
+    write_scores(path, scores)
+    print(f"{name}: {scores.interval_line(metric)}; by speaker, length and word in {path}")
+    if with_tables:
+        print(f"\n{scores_table(scores)}\n")
 
 
 def evaluate(
@@ -64,6 +82,8 @@ def evaluate(
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {describe_rates(heard, said, metric)}")
         print(f"{name}{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
+        if said:
+            tell_scores(f"{name}{tag}", path, out / f"{tag}.scores.json", metric, args.details)
     if args.report:
         facts = {"model": f"{model.place}, step {model.card.step}"}
         factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
@@ -75,6 +95,8 @@ def main() -> None:
     parser = EvalArgParser(description="Word error rate of a trained model")
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
+    details_help = "print error rates by speaker and by length, and the words most often lost, inserted and confused"
+    parser.add_argument("--details", action="store_true", help=details_help)
     compare_help = "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ"
     parser.add_argument("--compare", metavar="MODEL", help=compare_help)
     add_report_option(parser, "OUT/report.html")

@@ -12,7 +12,7 @@ from toys.tone_corpus import make_corpus
 import nemo_asr
 from nemo_asr.helpers import process_evaluation_batch
 from nemo_asr.tracking import ScoredClasses
-from nemo_lite import logging
+from nemo_lite import DataLayerNM, logging
 from nemo_lite.core import Collected, Optimization
 from nemo_lite.core.tracking import Trackers
 
@@ -65,7 +65,7 @@ def test_a_set_of_classes_is_scored_and_told_in_nemo_s_lines_on_request(monkeypa
     collected.update({"batchsize": [4], "CorrectCount@1": [3]})
     said: list[str] = []
     monkeypatch.setattr(logging, "info", said.append)
-    assert ScoredClasses("dev")(collected) == {"error": 0.25}
+    assert ScoredClasses("dev")(collected) == {"error": 0.25, "error_low": 0.0, "error_high": 1.0}
     assert said == []
     logging.set_style("nemo")
     ScoredClasses("dev")(collected)
@@ -134,13 +134,37 @@ def test_the_start_says_arguments_versions_and_precision(args):
 
 def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, capsys):
     rates = nemo_asr.ScoredSet("dev", dev, tmp_path / "transcripts")(collected)
-    assert rates == {"loss": 2.0, "wer": 0.5, "cer": 0.25}
+    assert {name: rates[name] for name in ("loss", "wer", "cer")} == {"loss": 2.0, "wer": 0.5, "cer": 0.25}
+    assert (rates["wer_low"], rates["wer_high"], rates["cer_low"], rates["cer_high"]) == (0.0, 1.0, 0.0, 0.5)
     rows = [json.loads(line) for line in (tmp_path / "transcripts/dev.transcripts.jsonl").read_text().splitlines()]
     assert [(Path(row["audio_filepath"]).name, row["reference"], row["hypothesis"]) for row in rows] == [
         ("dev0.wav", "ab", "ab"),
         ("dev3.wav", "ca", "c"),
     ]
     assert capsys.readouterr().out == ""
+
+
+def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_path, monkeypatch):
+    lines = [json.loads(line) for line in Path(dev.utterances.paths[0]).read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line["speaker"] = number % 2
+        line["audio_filepath"] = str(Path(dev.utterances.paths[0]).parent / line["audio_filepath"])
+    manifest = tmp_path / "speakers.json"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data_layer = nemo_asr.AudioToTextDataLayer(str(manifest), labels=list(" abc"), batch_size=2)
+    gathered = Collected()
+    process_evaluation_batch(wires(["a", "ab", "b", "ab"], ["a", "a", "b", "b"], loss=2.0), gathered, LABELS)
+    gathered.positions = [0, 1, 2, 3]
+    scored, calls = nemo_asr.ScoredSet("dev", data_layer), []
+    read = data_layer.utterance_of
+    monkeypatch.setattr(data_layer, "utterance_of", lambda item: calls.append(item) or read(item))
+    rates = scored(gathered)
+    assert scored(gathered) == rates
+    assert calls == [0, 1, 2, 3]
+    by_utterance = nemo_asr.ScoredSet("dev", DataLayerNM())(gathered)
+    assert rates["wer"] == by_utterance["wer"]
+    assert rates["wer_low"] == 0.0
+    assert rates["wer_high"] == 1.0 > by_utterance["wer_high"] - 1e-9  # all errors are of one speaker
 
 
 def test_nemos_lines_are_logged_in_nemos_style(collected, dev, capsys):

@@ -144,7 +144,8 @@ def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base
     rates = r"WER \d+\.\d %( \(best( .*)?\))?  CER \d+\.\d %"
     step = r"epoch \d  step {}/4  loss [\d.]+  lr \d\.\de-\d  [\d.]+ audio-s/s  data \d+ %"
     wanted = [f"dev  {rates}  n=4", *(step.format(number) for number in (1, 2, 4)), f"dev  {rates}  n=4"]
-    wanted += [r"Done: 4 steps, 2 epochs in .* s", f"  dev  {rates}"]
+    with_intervals = rates.replace(" %", r" % \[[\d.]+ to [\d.]+\]")
+    wanted += [r"Done: 4 steps, 2 epochs in .* s", f"  dev  {with_intervals}"]
     assert [re.fullmatch(pattern, line) is not None for pattern, line in zip(wanted, lines, strict=True)] == [True] * 7
     assert not re.search(r"NeMo|\.py|=====|\d\.\d{6}|\w:\d+\]", finished.out)
     (log,) = (tmp_path / "runs/Jasper").glob("log*.txt")

@@ -36,10 +36,11 @@ def test_the_loss_falls_and_the_transcripts_become_right(trained):
 
 def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(trained, corpus, tmp_path):
     options, _ = trained
-    write_manifest(tmp_path / "dev.json", [{**line, "text": "cc"} for line in read_manifest(corpus / "dev.json")])
+    lines = read_manifest(corpus / "dev.json")
+    write_manifest(tmp_path / "dev.json", [{**line, "text": "cc", "speaker": n % 2} for n, line in enumerate(lines)])
     sets = (corpus / "dev.json", corpus / "other.json", "dev.json")
     finished = run_script(
-        "jasper_eval.py", *options, "--eval_datasets", *sets, "--out", "out/folder", "--batch_size", 3
+        *("jasper_eval.py", *options, "--eval_datasets", *sets, "--out", "out/folder", "--batch_size", 3, "--details")
     )
     assert finished.code == 0, finished.err
     tag = f"{corpus.name}_dev"
@@ -58,6 +59,13 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     ]
     wrong = [json.loads(line) for line in (tmp_path / "out/folder/dev.transcripts.jsonl").read_text().splitlines()]
     assert [(row["reference"], row["hypothesis"]) for row in wrong] == [("cc", text) for text in TEXTS[:4]]
+    assert [row["speaker"] for row in wrong] == ["0", "1", "0", "1"]
+    assert "dev: 95 % intervals: WER 100.00 to 100.00 %, CER " in finished.out
+    assert ", by resampling 2 speakers; by speaker, length and word in out/folder/dev.scores.json\n" in finished.out
+    assert re.search(r"\n  0 +2 +2 +2 +100\.00% +100\.00 to 100\.00 %\n  1 ", finished.out)
+    assert f"confused (said > heard): cc > {min(TEXTS[:4])} 1, " in finished.out
+    scores = json.loads((tmp_path / "out/folder/dev.scores.json").read_text())
+    assert (scores["wer"]["rate"], [each["name"] for each in scores["by_speaker"]]) == (1.0, ["0", "1"])
 
 
 def test_two_models_are_compared_on_the_same_utterances_each_with_its_report(trained, corpus, tmp_path):
@@ -91,7 +99,7 @@ def test_no_report_is_written_where_none_is_wanted(trained, corpus, tmp_path):
     options, _ = trained
     finished = run_script("jasper_eval.py", *options, "--eval_datasets", corpus / "dev.json", "--no-report")
     assert finished.code == 0, finished.err
-    assert [path.name for path in tmp_path.iterdir()] == ["dev.transcripts.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.scores.json", "dev.transcripts.jsonl"]
 
 
 def test_evaluation_leaves_out_damaged_files_where_the_configuration_allows_them(trained, corpus, tmp_path):

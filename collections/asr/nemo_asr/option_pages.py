@@ -63,10 +63,11 @@ TRAINING = HelpPages(
 )
 
 USE = HelpPages(
-    most_used="load_dir eval_datasets out compare batch_size model_config placement",
+    most_used="load_dir eval_datasets out compare details batch_size model_config placement",
     groups={
         "data": Group(
-            "manifests, batches, results", "eval_datasets out compare report batch_size strict_data eval_metric"
+            "manifests, batches, results",
+            "eval_datasets out compare details report batch_size strict_data eval_metric",
         ),
         "model": Group("what is loaded, modules of your own", "load_dir model_config overrides imports"),
         "launching": _LAUNCHING,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import nemo_lite
-from nemo_asr.data.transcripts_file import write_transcripts
-from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, score_evaluation
+from nemo_asr.data.transcripts_file import clusters_in_data, write_transcripts
+from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, rate_intervals, score_evaluation
+from nemo_asr.scoring.bootstrap import Clusters
 from nemo_asr.scoring.classification_callbacks import process_classification_evaluation_epoch, score_classes
 from nemo_asr.scoring.report.records import FILE_NAME as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
@@ -87,8 +89,9 @@ def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any
 class ScoredSet:
     """Scores what an evaluation of a set collected: the ``user_epochs_done_callback`` of an evaluator.
 
-    It gives ``loss``, ``wer`` and ``cer``, and writes the transcripts to a file, which each evaluation replaces. In the
-    log's style "nemo" it also logs the lines of ``process_evaluation_epoch``.
+    It gives ``loss``, ``wer`` and ``cer``, for both rates the ends of their 95 % intervals (``wer_low``, ``wer_high``,
+    ...; by speaker or recording where the data layer knows them). It writes the transcripts to a file, which each
+    evaluation replaces. In the log's style "nemo" it also logs the lines of ``process_evaluation_epoch``.
 
     Args:
         name: of the set.
@@ -100,9 +103,10 @@ class ScoredSet:
     def __init__(self, name: str, data_layer: DataLayerNM, folder: Path | None = None, metric: str = "wer") -> None:
         self._name, self._data_layer, self._metric = name, data_layer, metric
         self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
+        self._clusters: tuple[list[int], Clusters | None] = [], None  # of the utterances that were scored last
 
     def __call__(self, collected: Collected) -> dict[str, float]:
-        """The set's loss and error rates."""
+        """The set's loss and error rates, with intervals."""
         if logging.style == "nemo":
             process_evaluation_epoch(collected, self._metric, self._name)
         if self._path is not None and collected.positions is not None:
@@ -111,14 +115,26 @@ class ScoredSet:
                 write_transcripts(self._path, self._data_layer, collected.positions, *texts)
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
-        return score_evaluation(collected)
+        return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
+
+    def _clusters_of(self, positions: Sequence[int] | None) -> Clusters | None:
+        """The clusters of the utterances at these positions; nearly always those of the evaluation before."""
+        known, clusters = self._clusters
+        if positions is not None and known != list(positions):
+            try:
+                clusters = clusters_in_data(self._data_layer, positions)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                clusters = None
+            self._clusters = list(positions), clusters
+        return clusters if positions is not None else None
 
 
 class ScoredClasses:
     """Scores what an evaluation of a classifier collected: the ``user_epochs_done_callback`` of an evaluator.
 
-    It gives ``loss`` and ``error``. In the log's style "nemo" it also logs the lines of
-    ``process_classification_evaluation_epoch``.
+    It gives ``loss``, ``error``, and the ends of its 95 % interval, ``error_low`` and ``error_high``. In the log's
+    style "nemo" it also logs the lines of ``process_classification_evaluation_epoch``.
 
     Args:
         name: of the set.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nemo_lite.core.tracking.records import FAILED, FINISHED, Record, Tracker
 from nemo_lite.utils import logging
@@ -20,12 +20,16 @@ class _Set:
     last_step: int = 0
     best: tuple[float, ...] | None = None
     best_step: int = 0
+    best_values: dict[str, float] = field(default_factory=dict)
     count: int = 0
     num_items: int | None = None
 
 
 class TerminalLines(Tracker):
     """Logs a line for each training step and each evaluation that is recorded, and a summary at the end.
+
+    Where an evaluation has beside a rate ``wer`` also ``wer_low`` and ``wer_high``, the ends of its 95 % interval, the
+    summary shows them behind the rate in brackets.
 
     Args:
         rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
@@ -97,7 +101,7 @@ class TerminalLines(Tracker):
         numbers = [values[name] for name in (*self._rates, "loss") if name in values]
         rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
         if found.last_step and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
-            found.best, found.best_step = rank, found.last_step
+            found.best, found.best_step, found.best_values = rank, found.last_step, values
 
     def _recall(self, name: str, step: int) -> None:
         """Begin with what the run knew of a set before this step."""
@@ -109,15 +113,16 @@ class TerminalLines(Tracker):
                 self._note(each)
 
     def _evaluated(self, name: str, with_count: bool = False) -> str:
+        """The last rates of a set; ``with_count`` in the course of training, without it in the summary."""
         found = self._sets[name]
         shown = [rate for rate in self._rates if rate in found.last]
-        parts = [self._rate(found, rate, with_best=rate == shown[0]) for rate in shown]
+        parts = [self._rate(found, rate, with_best=rate == shown[0], in_summary=not with_count) for rate in shown]
         parts = parts or [f"{tag} {number(value)}" for tag, value in found.last.items()]
         count = [f"n={found.num_items}"] if with_count and found.num_items is not None else []
         return _GAP.join([name, *parts, *count])
 
-    def _rate(self, found: _Set, rate: str, with_best: bool) -> str:
-        text = f"{rate.upper()} {percent(found.last[rate])}"
+    def _rate(self, found: _Set, rate: str, with_best: bool, in_summary: bool) -> str:
+        text = f"{rate.upper()} {percent(found.last[rate])}" + (interval(found.last, rate) if in_summary else "")
         if not with_best or found.best is None or found.count == 1:
             return text
         if found.best_step == found.last_step:
@@ -134,6 +139,8 @@ class TerminalLines(Tracker):
             done += f" ({duration_text(seconds)} of it since the last start)"
         lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
         lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
+        if any(interval(found.last, rate) for found in self._sets.values() for rate in self._rates):
+            lines.append("  [...]: the 95 % interval of a rate, how far other utterances of this kind would move it")
         if self._checkpoint is not None:
             lines.append(f"Last checkpoint: {self._checkpoint['path']}")
         if self._model is not None:
@@ -149,6 +156,9 @@ class TerminalLines(Tracker):
         if not isinstance(value, (int, float)):  # no set decides
             return f"Model of step {record['step']}"
         shown = percent(value) if metric in self._rates else number(value)
+        found = self._sets.get(str(record["set"]))
+        if found is not None and found.best_step == record["step"]:
+            shown += interval(found.best_values, metric)
         return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']})"
 
 
@@ -166,6 +176,15 @@ def scientific(value: float) -> str:
 def percent(rate: float) -> str:
     """A fraction of 1 as ``12.4 %``; below 1 % with two decimals."""
     return f"{100 * rate:.{1 if not rate or rate >= 0.01 else 2}f} %"
+
+
+def interval(values: Mapping[str, float], rate: str) -> str:
+    """`` [11.2 to 13.4]``, in percent: the interval of a rate among the values of an evaluation; "" without one."""
+    ends = [values.get(f"{rate}_{end}", math.nan) for end in ("low", "high")]
+    if not all(map(math.isfinite, ends)):
+        return ""
+    low, high = (percent(end).removesuffix(" %") for end in ends)
+    return f" [{low} to {high}]"
 
 
 def duration_text(seconds: float) -> str:

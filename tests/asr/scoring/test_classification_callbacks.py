@@ -66,8 +66,9 @@ def test_classes_are_scored_over_all_items(lines):
 
 def test_the_error_rate_is_the_share_of_other_classes_and_is_not_logged(lines):
     collected = {"batchsize": [3, 1], "CorrectCount@1": [2, 1], "EvalLoss": [1.0, 2.0], "EvalSize": [3, 1]}
-    assert score_classes(collected) == {"loss": 1.25, "error": 0.25}
-    assert score_classes({"batchsize": [2], "CorrectCount@1": [2]}) == {"error": 0.0}
+    assert score_classes(collected) == {"loss": 1.25, "error": 0.25, "error_low": 0.0, "error_high": 1.0}
+    perfect = score_classes({"batchsize": [200], "CorrectCount@1": [200]})
+    assert perfect == {"error": 0.0, "error_low": 0.0, "error_high": pytest.approx(0.0183, abs=1e-4)}
     assert score_classes({}) == {}
     assert lines == []
 

@@ -132,6 +132,26 @@ def test_the_end_is_a_summary_with_the_way_to_use_the_model(told):
     ]
 
 
+def test_the_summary_shows_the_intervals_of_the_rates(told):
+    model = {"kind": "model", "step": 900, "set": "dev-clean", "metric": "wer", "value": 0.121, "path": "runs/a/model"}
+    ends = {"wer_low": 0.104, "wer_high": 0.1392, "cer_low": 0.0, "cer_high": 0.009}
+    lines = told(
+        evaluation(900, 0.121, **ends),
+        model,
+        evaluation(145, 0.124, **{**ends, "wer_low": 0.11, "cer_high": None}),
+        end(),
+    )
+    assert lines[:2] == [
+        "dev-clean  WER 12.1 %  CER 4.2 %  n=2703",
+        "dev-clean  WER 12.4 % (best 12.1 % at 900)  CER 4.2 %  n=2703",
+    ]
+    assert lines[3:] == [
+        "  dev-clean  WER 12.4 % [11.0 to 13.9] (best 12.1 % at 900)  CER 4.2 %",
+        "  [...]: the 95 % interval of a rate, how far other utterances of this kind would move it",
+        "Best model (WER 12.1 % [10.4 to 13.9] of dev-clean, step 900): runs/a/model",
+    ]
+
+
 def test_a_model_that_no_set_chose_is_the_last(told):
     model = {"kind": "model", "step": 145, "set": "", "metric": "wer", "value": None, "path": "runs/a/model"}
     assert told(model, end())[1:] == ["Model of step 145: runs/a/model"]

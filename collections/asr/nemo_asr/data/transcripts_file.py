@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.scoring.bootstrap import Clusters, clusters_of
 from nemo_lite import DataLayerNM
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
@@ -17,7 +18,8 @@ def write_transcripts(
 ) -> None:
     """Write one JSON object a line, all or nothing: place, audio_filepath, offset, duration, reference, hypothesis.
 
-    Where the data layer knows no audio files, an object has only the place and the texts.
+    ``speaker`` is there where the manifest has it, as a text. Where the data layer knows no audio files, an object has
+    only the place and the texts.
 
     Args:
         path: the file, made with its folder or replaced.
@@ -41,5 +43,25 @@ def _about(data_layer: DataLayerNM, item: int) -> dict[str, Any]:
     if not isinstance(data_layer, SpeechDataLayer):
         return {"place": data_layer.place_of(item)}
     utterance = data_layer.utterance_of(item)
-    where = {"offset": utterance.offset, "duration": utterance.duration}
+    where: dict[str, Any] = {"offset": utterance.offset, "duration": utterance.duration}
+    if utterance.speaker is not None:
+        where["speaker"] = speaker_name(utterance.speaker)
     return {"place": utterance.place, "audio_filepath": utterance.audio_path, **where}
+
+
+def speaker_name(speaker: object) -> str:
+    """A manifest's ``speaker``, which may be any JSON value, as a text."""
+    return speaker if isinstance(speaker, str) else json.dumps(speaker, ensure_ascii=False, sort_keys=True)
+
+
+def clusters_in_data(data_layer: DataLayerNM, items: Sequence[int]) -> Clusters | None:
+    """Which of the utterances at these positions belong together, by speaker or recording; None: that is not known.
+
+    Raises:
+        DataError: the manifest has changed since it was opened.
+    """
+    if not isinstance(data_layer, SpeechDataLayer):
+        return None
+    utterances = [data_layer.utterance_of(item) for item in items]
+    speakers = [None if each.speaker is None else speaker_name(each.speaker) for each in utterances]
+    return clusters_of(speakers, [each.audio_path for each in utterances])

@@ -9,6 +9,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from nemo_asr.decoding.texts import post_process_predictions, post_process_transcripts
+from nemo_asr.scoring.bootstrap import Clusters, bootstrap_interval, utterance_errors
 from nemo_asr.scoring.error_counts import ErrorCounts, count_errors
 from nemo_asr.scoring.evaluated import EPOCH_LINE, LineWriter, ScalarWriter, by_port, collect_losses, mean_loss, take
 from nemo_lite import NmTensor
@@ -133,6 +134,27 @@ def score_evaluation(global_vars: Mapping[str, Any]) -> dict[str, float]:
     heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
     rates = {name.lower(): count_errors(heard, spoken, use_cer=name == "CER").rate for name in _METRICS}
     return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
+
+
+def rate_intervals(global_vars: Mapping[str, Any], clusters: Clusters | None = None) -> dict[str, float]:
+    """The 95 % intervals of what :func:`score_evaluation` gives: ``wer_low``, ``wer_high``, ``cer_low``, ``cer_high``.
+
+    Args:
+        global_vars: the collected batches.
+        clusters: which utterances belong together; None: each is independent. Those of other utterances are not used.
+
+    Returns:
+        The ends, fractions; nothing where no utterance was evaluated.
+    """
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    if not spoken:
+        return {}
+    fitting = clusters if clusters is not None and len(clusters.ids) == len(spoken) else None
+    ends: dict[str, float] = {}
+    for name in _METRICS:
+        found = bootstrap_interval(utterance_errors(heard, spoken, name == "CER", fitting))
+        ends |= {f"{name.lower()}_low": found.low, f"{name.lower()}_high": found.high}
+    return ends
 
 
 def _describe(counts: ErrorCounts, unit: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from nemo_asr.scoring.bootstrap import bootstrap_interval, class_errors
 from nemo_asr.scoring.classification import classification_accuracy
 from nemo_asr.scoring.evaluated import EPOCH_LINE, ScalarWriter, by_port, collect_losses, mean_loss, take
 from nemo_lite.utils import logging
@@ -84,12 +86,15 @@ def score_classes(global_vars: Mapping[str, Any]) -> dict[str, float]:
 
     Returns:
         ``loss``, the mean over recordings (left out when no loss was evaluated), and ``error``: the share of recordings
-        whose highest score is that of another class. Nothing at all when no recording was evaluated.
+        whose highest score is that of another class, with the ends of its 95 % interval, ``error_low`` and
+        ``error_high``. Nothing at all when no recording was evaluated.
     """
     total = sum(global_vars.get("batchsize", []))
     if not total:
         return {}
-    rates = {"error": 1.0 - sum(global_vars["CorrectCount@1"]) / total}
+    num_correct = sum(global_vars["CorrectCount@1"])
+    interval = bootstrap_interval(class_errors(np.arange(total) >= num_correct))
+    rates = {"error": 1.0 - num_correct / total, "error_low": interval.low, "error_high": interval.high}
     return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
 
 

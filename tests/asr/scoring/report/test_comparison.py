@@ -1,5 +1,7 @@
 """Two models on the same utterances."""
 
+import re
+
 import pytest
 from toys.run_folder import row, rows_of, write_lines
 
@@ -13,7 +15,8 @@ def utterances(rows):
     return [ScoredUtterance(**each) for each in rows]
 
 
-A, B = utterances(rows_of(200, 0.3, seed=1)), utterances(rows_of(200, 0.1, seed=2))
+RAW_A, RAW_B = rows_of(200, 0.3, seed=1), rows_of(200, 0.1, seed=2)
+A, B = utterances(RAW_A), utterances(RAW_B)
 
 
 def test_rates_and_tests_are_those_of_the_utterances():
@@ -21,6 +24,7 @@ def test_rates_and_tests_are_those_of_the_utterances():
     for test, use_cer in ((found.wer, False), (found.cer, True)):
         counts = [utterance_errors([r.hypothesis for r in x], [r.reference for r in x], use_cer) for x in (A, B)]
         assert test == paired_test(*counts)
+        assert (test.num_clusters, test.unit) == (200, "utterances")
     assert found.wer.difference < 0
     assert found.wer.probability > 0.99
     assert found.wer.interval.high < 0
@@ -108,9 +112,28 @@ def test_the_table_says_the_numbers_and_what_they_mean():
     for cell in (f"{test.rate_a:.2%}", f"{test.rate_b:.2%}", f"{test.difference * 100:+.2f}", interval, "< 0.0001"):
         assert cell in line
     better, worse = found.num_better, found.num_worse
-    assert f"dev: B is better on {better} and worse on {worse} of 200 utterances; B has the lower WER" in text
+    assert f"dev: B is better on {better} and worse on {worse} of 200 utterances; B has the lower WER: by" in text
+    assert "two equally good models differ as much in less than 0.01 % of such comparisons." in text
+    assert "by resampling 200 utterances." in text
 
 
 def test_the_table_says_when_a_difference_may_be_chance():
-    assert "the difference in WER may be chance (its interval holds 0)" in comparison_table({"dev": compare(A, A)})
-    assert "A has the lower WER" in comparison_table({"dev": compare(B, A)})
+    assert "; both have the same WER." in comparison_table({"dev": compare(A, A)})
+    assert "A has the lower WER: by" in comparison_table({"dev": compare(B, A)})
+    near = [*A[:199], utterances([{**RAW_A[199], "hypothesis": "x"}])[0]]
+    text = comparison_table({"dev": compare(A, near)})
+    assert re.search(
+        r"has the lower WER here, but the difference may be chance: by 0\.\d+ points, and .* 32 % of", text
+    )
+
+
+def test_models_are_compared_by_speaker_and_few_speakers_are_told():
+    a, b = ([{**each, "speaker": f"s{n % 4}"} for n, each in enumerate(rows)] for rows in (RAW_A, RAW_B))
+    found = compare(utterances(a), utterances(b))
+    assert (found.wer.num_clusters, found.wer.unit) == (4, "speakers")
+    # A file that an older version wrote has no speakers: the other one's are taken.
+    assert compare(utterances(RAW_A), utterances(b)) == compare(utterances(a), utterances(RAW_B)) == found
+    text = comparison_table({"dev": found})
+    assert "; 4 speakers are few, so others may decide otherwise." in text
+    assert "by resampling 4 speakers." in text
+    assert "are few" not in comparison_table({"dev": compare(A, B)})

@@ -5,7 +5,8 @@ from toys.run_folder import row, rows_of, tone
 
 from nemo_asr.scoring.bootstrap import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.error_counts import count_errors
-from nemo_asr.scoring.report.scored_sets import MOST_UTTERANCES, ClipMaker, has_no_words, scored_sets
+from nemo_asr.scoring.report.scored_sets import MOST_UTTERANCES, ClipMaker, scored_sets
+from nemo_asr.scoring.report.set_scores import has_no_words
 from nemo_asr.scoring.report.transcripts import ScoredUtterance
 
 
@@ -39,6 +40,20 @@ def test_the_worst_come_first_and_those_without_errors_not_at_all():
     assert [each.place for each in found.worst] == ["dev.json:4", "dev.json:3", "dev.json:2"]
     assert [(each.num_errors, each.num_units) for each in found.worst] == [(4, 4), (2, 2), (2, 3)]
     assert scored(rows[:1]).worst == []
+
+
+def test_speakers_lengths_and_words_come_with_the_set():
+    rows = [row(n, "a b c", "a b" if n < 3 else "a b c", speaker=f"s{n % 4}", duration=1.5) for n in range(8)]
+    found = scored(rows)
+    assert (found.clusters, found.num_speakers) == ("4 speakers", 4)
+    assert [(group.name, group.num_errors) for group in found.by_speaker] == [
+        ("s0", 1),
+        ("s1", 1),
+        ("s2", 1),
+        ("s3", 0),
+    ]
+    assert [(group.name, group.num_utterances) for group in found.by_length] == [("1 to 2 s", 8)]
+    assert (found.lost, found.inserted, found.confused) == ([("c", 3, 8)], [], [])
 
 
 def test_sets_share_the_room_for_utterances():

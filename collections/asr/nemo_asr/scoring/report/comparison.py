@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_asr.scoring.bootstrap import PairedTest, paired_test, utterance_errors
-from nemo_asr.scoring.report.transcripts import ScoredUtterance, find_transcripts, read_transcripts
+from nemo_asr.scoring.bootstrap import CONFIDENCE, PairedTest, paired_test, utterance_errors
+from nemo_asr.scoring.report.transcripts import ScoredUtterance, clusters_in, find_transcripts, read_transcripts
 from nemo_lite.errors import UsageError, did_you_mean
 
+FEW_CLUSTERS = 10  # with fewer, a comparison says that it rests on few
 _REMEDY = "evaluate both models on the same manifests"
 
 
@@ -46,8 +47,9 @@ def compare(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]
     said = [row.reference for row in rows_a]
     heard_a = [row.hypothesis for row in rows_a]
     heard_b = [by_place[row.place].hypothesis for row in rows_a]
-    words_a, words_b = utterance_errors(heard_a, said), utterance_errors(heard_b, said)
-    characters = (utterance_errors(heard, said, use_cer=True) for heard in (heard_a, heard_b))
+    clusters = clusters_in([_known_of(row, by_place[row.place]) for row in rows_a])
+    words_a, words_b = (utterance_errors(heard, said, clusters=clusters) for heard in (heard_a, heard_b))
+    characters = (utterance_errors(heard, said, use_cer=True, clusters=clusters) for heard in (heard_a, heard_b))
     return Comparison(
         wer=paired_test(words_a, words_b),
         cer=paired_test(*characters),
@@ -102,10 +104,11 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows)]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    meanings = [f"{name}: {_meaning(each)}" for name, each in compared.items()]
+    meanings = [f"{name}: {_meaning(each)}." for name, each in compared.items()]
+    drawn = ", ".join(dict.fromkeys(f"{each.wer.num_clusters} {each.wer.unit}" for each in compared.values()))
     legend = (
-        "B - A and its interval: percentage points. B better: share of the resampled sets in which B has fewer errors. "
-        "p-value: matched pairs, two-sided."
+        f"B - A and its interval: percentage points, by resampling {drawn}. B better: share of the resampled sets in "
+        "which B has fewer errors. p-value: matched pairs, two-sided."
     )
     return "\n".join([f"A: {name_a}", f"B: {name_b}", "", *(line.rstrip() for line in lines), "", *meanings, legend])
 
@@ -132,6 +135,11 @@ def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance
     return b
 
 
+def _known_of(one: ScoredUtterance, other: ScoredUtterance) -> ScoredUtterance:
+    """An utterance with the speaker that either file names: one may have been written by an older version."""
+    return one if one.speaker is not None else other
+
+
 def _cells(test: PairedTest) -> tuple[str, ...]:
     low, high = test.interval.low * 100, test.interval.high * 100
     interval = f"{low:+.2f} to {high:+.2f}"
@@ -146,10 +154,28 @@ def _cells(test: PairedTest) -> tuple[str, ...]:
 
 
 def _meaning(compared: Comparison) -> str:
+    """Sentences: how often each is better, which has the lower rate, and how far that can be chance."""
     test = compared.wer
     changed = (
         f"B is better on {compared.num_better} and worse on {compared.num_worse} of {test.num_utterances} utterances"
     )
-    if test.interval.low <= 0 <= test.interval.high:
-        return f"{changed}; the difference in WER may be chance (its interval holds 0)"
-    return f"{changed}; {'B' if test.difference < 0 else 'A'} has the lower WER"
+    if not test.difference:
+        return f"{changed}; both have the same WER"
+    lower, points = ("B" if test.difference < 0 else "A"), abs(test.difference) * 100
+    # Both must agree: the p-value counts errors, the interval weighs them by words.
+    is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
+    found = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
+    chance = f"two equally good models differ as much in {_share(test.p_value)} of such comparisons"
+    few = f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise" if _is_few(test) else ""
+    return f"{changed}; {lower} {found}: by {points:.2f} points, and {chance}{few}"
+
+
+def _share(p_value: float) -> str:
+    """``34 %``, ``2.1 %`` or ``less than 0.01 %``."""
+    if p_value < 0.0001:
+        return "less than 0.01 %"
+    return f"{p_value:.{0 if p_value >= 0.1 else 1 if p_value >= 0.01 else 2}%}".replace("%", " %")
+
+
+def _is_few(test: PairedTest) -> bool:
+    return test.num_clusters < FEW_CLUSTERS

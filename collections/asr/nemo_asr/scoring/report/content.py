@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_asr.scoring.bootstrap import Interval
+from nemo_asr.scoring.breakdown import GroupRate
 from nemo_asr.scoring.differences import Piece
 from nemo_asr.scoring.report.charts import Chart
 from nemo_asr.scoring.report.media import Clip
@@ -56,6 +57,13 @@ class ScoredSet:
         unit: "word" or "character": what the worst utterances are aligned and sorted by.
         num_wrong: utterances with an error.
         worst: those with the most errors, the worst first.
+        clusters: in what the utterances were resampled: ``12 speakers``.
+        by_speaker: the rates of the speakers with the most errors.
+        num_speakers: how many there are; 0 where none is known.
+        by_length: the rates of utterances of similar length.
+        lost: words, how often each was lost, and how often it was said.
+        inserted: words, and how often each was inserted.
+        confused: words that were said with those that were recognised for them, and how often.
     """
 
     name: str
@@ -69,6 +77,13 @@ class ScoredSet:
     unit: str
     num_wrong: int
     worst: Sequence[Utterance]
+    clusters: str
+    by_speaker: Sequence[GroupRate] = ()
+    num_speakers: int = 0
+    by_length: Sequence[GroupRate] = ()
+    lost: Sequence[tuple[str, int, int]] = ()
+    inserted: Sequence[tuple[str, int]] = ()
+    confused: Sequence[tuple[tuple[str, str], int]] = ()
 
 
 @dataclass(frozen=True)

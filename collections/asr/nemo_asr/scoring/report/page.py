@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jinja2
 
-from nemo_asr.scoring.report import charts
+from nemo_asr.scoring.report import charts, set_scores
 from nemo_asr.scoring.report.content import Report
 from nemo_asr.scoring.report.run_folder import read_run
 from nemo_lite import Dag
@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters["percent"] = _percent
     source = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(report=report, size=charts)
+    return environment.from_string(source).render(report=report, size=charts, limits=set_scores)
 
 
 def write_report(

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nemo_asr.scoring.bootstrap import UtteranceErrors, bootstrap_interval, utterance_errors
+from nemo_asr.scoring.bootstrap import UtteranceErrors
 from nemo_asr.scoring.differences import differences
-from nemo_asr.scoring.error_counts import count_errors
-from nemo_asr.scoring.report.content import Rate, ScoredSet, Utterance
+from nemo_asr.scoring.report.content import ScoredSet, Utterance
 from nemo_asr.scoring.report.media import Clip, make_clip
+from nemo_asr.scoring.report.set_scores import MOST_SPEAKERS, MOST_WORDS, score_rows
 from nemo_asr.scoring.report.transcripts import ScoredUtterance
-from nemo_asr.text import main_metric
 from nemo_lite.errors import DataError
 from nemo_lite.utils.files import path_in_list
 
@@ -50,29 +49,28 @@ def scored_sets(transcripts: Mapping[str, Sequence[ScoredUtterance]], clips: Cli
     return [_scored_set(name, rows, most, clips) for name, rows in some.items()]
 
 
-def has_no_words(texts: Sequence[str]) -> bool:
-    """Whether most of the texts are in a script that puts no spaces between words, as Chinese."""
-    return sum(main_metric([" ", *text]) == "cer" for text in texts) * 2 > len(texts)
-
-
 def _scored_set(name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker) -> ScoredSet:
-    heard, said = [row.hypothesis for row in rows], [row.reference for row in rows]
-    counts = count_errors(heard, said)
-    words, characters = (utterance_errors(heard, said, use_cer) for use_cer in (False, True))
-    use_cer = has_no_words(said)
-    sorted_by = characters if use_cer else words
+    scores = score_rows(rows)
+    words, use_cer = scores.by_word, scores.unit == "character"
     return ScoredSet(
         name=name,
         num_utterances=len(rows),
-        num_words=counts.reference_length,
-        wer=Rate(words.rate, bootstrap_interval(words)),
-        cer=Rate(characters.rate, bootstrap_interval(characters)),
-        insertions=counts.insertions,
-        deletions=counts.deletions,
-        substitutions=counts.substitutions,
-        unit="character" if use_cer else "word",
-        num_wrong=int(np.count_nonzero(sorted_by.errors)),
-        worst=[_utterance(rows[item], sorted_by, item, use_cer, clips) for item in _worst(sorted_by, most)],
+        num_words=scores.words.reference_length,
+        wer=scores.wer,
+        cer=scores.cer,
+        insertions=scores.words.insertions,
+        deletions=scores.words.deletions,
+        substitutions=scores.words.substitutions,
+        unit=scores.unit,
+        num_wrong=int(np.count_nonzero(scores.errors.errors)),
+        worst=[_utterance(rows[item], scores.errors, item, use_cer, clips) for item in _worst(scores.errors, most)],
+        clusters=str(scores.clusters),
+        by_speaker=scores.by_speaker[:MOST_SPEAKERS],
+        num_speakers=len(scores.by_speaker),
+        by_length=scores.by_length,
+        lost=[(word, count, words.said[word]) for word, count in words.most_lost(MOST_WORDS)],
+        inserted=words.most_inserted(MOST_WORDS),
+        confused=words.most_confused(MOST_WORDS),
     )
 
 

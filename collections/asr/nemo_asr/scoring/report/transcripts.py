@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from nemo_asr.scoring.bootstrap import Clusters, clusters_of
 from nemo_lite.errors import DataError
 
 SUFFIX = ".transcripts.jsonl"
@@ -22,6 +23,7 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
         audio_filepath: the recording; None where the file does not say it.
         offset: seconds in the recording where the utterance begins; None: it is the whole recording.
         duration: seconds.
+        speaker: who says it; None where the file does not say it.
     """
 
     place: str
@@ -30,6 +32,7 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
     audio_filepath: str | None = None
     offset: float | None = None
     duration: float | None = None
+    speaker: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(ScoredUtterance)
@@ -42,6 +45,11 @@ def find_transcripts(folder: Path) -> dict[str, Path]:
         if found:
             return found
     return {}
+
+
+def clusters_in(rows: Sequence[ScoredUtterance]) -> Clusters:
+    """Which utterances belong together, by speaker or recording."""
+    return clusters_of([row.speaker for row in rows], [row.audio_filepath for row in rows])
 
 
 def read_transcripts(path: Path) -> list[ScoredUtterance]:
