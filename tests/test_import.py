@@ -14,7 +14,7 @@ SLOW_AND_RARE = (
     "matplotlib",
     "librosa",
     "wandb",
-    "inflect",
+    "num2words",
     "onnx",
     "torchaudio",
 )

@@ -113,7 +113,8 @@ ORDERS = {
     "nemo_asr.transcription": """
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
     """,
-    "nemo_asr.text": "english, labels < subwords < parser",
+    "nemo_asr.text": "number_words, labels < english, subwords < parser",
+    "nemo_asr.text.english": "rules, numbers, units < dates, quantities, names < normalize",
     "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """
         card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model, ngram_training < tasks
@@ -138,7 +139,7 @@ LATE_IMPORTS = {
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",
-    "inflect": "slow to import; only texts with numbers pay for it",
+    "num2words": "imports 57 languages; only texts with numbers pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }
 # What a collection may import of nemo_lite: what it derives from and what it hands over, never the engine's files.
