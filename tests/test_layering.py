@@ -74,9 +74,10 @@ ORDERS = {
         < check
     """,
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, step_batches, step_values, skipped_steps, step_guard < objectives, evaluation
+        arguments, module_state, step_batches, step_values < objectives, evaluation
         < run_state, verdict < counters, stopping < training
     """,
+    "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
         arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, regularization_options

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.distributed import Replica, SingleProcess
@@ -39,6 +40,10 @@ class FakeComm(SingleProcess):
         self.calls.append(("sum", list(values)))
         answers = self._answers.get("sum")
         return answers.pop(0) if answers else [value * self.world_size for value in values]
+
+    def sum_on_device(self, number: torch.Tensor) -> None:
+        """The number times the number of ranks."""
+        number *= self.world_size
 
     def all_agree(self, ok: bool) -> bool:
         """Whether this rank and the scripted others agree."""

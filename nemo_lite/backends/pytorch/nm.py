@@ -162,10 +162,17 @@ def _no_loss_function(self: nn.Module, **kwargs: Any) -> torch.Tensor:
 
 
 class LossNM(_WithoutWeights):
-    """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar."""
+    """A loss. Subclasses implement ``_loss_function`` with the input ports as parameters; it gives a scalar.
+
+    Attributes:
+        when_infinite: what it means that the loss of an item is infinite, for messages.
+        item_losses: where a trainer wants the losses of a batch's items, see :meth:`mean_over_items`.
+    """
 
     port_function = "_loss_function"
     keep_float32 = True
+    when_infinite: ClassVar[str] = ""
+    item_losses: list[torch.Tensor] | None = None
 
     # Declared so, and not as a method, because each subclass has parameters of its own.
     _loss_function: Callable[..., torch.Tensor] = _no_loss_function
@@ -179,6 +186,24 @@ class LossNM(_WithoutWeights):
     def forward(self, **kwargs: Any) -> torch.Tensor:
         """The loss of these values, by input port."""
         return self._loss_function(**kwargs)
+
+    def mean_over_items(self, losses: torch.Tensor) -> torch.Tensor:
+        """The mean of the losses (B,) of a batch's items.
+
+        In training, items with an infinite loss are left out: value and gradient are those of a batch without them, and
+        the trainer names them. Of a batch that has no other, the mean is infinite and the gradient 0. In evaluation it
+        is the plain mean.
+
+        The backward pass of an infinite loss must itself give 0 for the gradient 0.
+        """
+        if not self.training:
+            return losses.mean()
+        if self.item_losses is not None:
+            self.item_losses.append(losses.detach())
+        is_infinite = losses.isinf()
+        count = losses.numel() - is_infinite.sum()
+        mean = torch.where(is_infinite, 0.0, losses).sum() / count.clamp(min=1)
+        return mean + torch.where(count > 0, 0.0, torch.inf)
 
 
 class _LoaderSetting(Generic[T]):

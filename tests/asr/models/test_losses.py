@@ -1,6 +1,7 @@
 """The CTC loss, and the frames that it needs."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -65,16 +66,62 @@ def test_ctc_runs_in_float32_under_autocast():
         assert loss(**{**values, "log_probs": values["log_probs"].bfloat16()}).dtype == torch.float32
 
 
-def test_a_target_that_does_not_fit_is_infinite_or_counts_as_zero():
+def with_a_target_that_does_not_fit():
     values = batch(num_frames=3)
     values["targets"], values["target_length"] = torch.tensor([[1, 1, 0], [2, 0, 0]]), torch.tensor([3, 1])
     values["input_length"] = torch.tensor([3, 3])
-    assert CTCLossNM(num_classes=4)(**values).isinf()
     values["log_probs"].requires_grad_()
-    loss = CTCLossNM(num_classes=4, zero_infinity=True)(**values)
-    loss.backward()
-    assert loss.isfinite()
-    assert values["log_probs"].grad[0].eq(0).all()
+    return values
+
+
+def loss_and_gradient(loss, values):
+    values["log_probs"].grad = None
+    result = loss(**values)
+    result.backward()
+    return result.item(), values["log_probs"].grad
+
+
+def test_a_target_that_does_not_fit_leaves_the_rest_of_its_batch_to_train():
+    values, loss = with_a_target_that_does_not_fit(), CTCLossNM(num_classes=4)
+    rest = {key: value[1:].detach().requires_grad_(key == "log_probs") for key, value in values.items()}
+    mean, gradient = loss_and_gradient(loss, values)
+    assert mean == loss_and_gradient(loss, rest)[0]
+    assert torch.equal(gradient[1:], rest["log_probs"].grad)
+    assert gradient[0].eq(0).all()
+
+
+def test_a_batch_in_which_no_target_fits_is_infinite_and_so_is_any_such_batch_in_evaluation():
+    values, loss = with_a_target_that_does_not_fit(), CTCLossNM(num_classes=4)
+    alone = {key: value[:1].detach().requires_grad_(key == "log_probs") for key, value in values.items()}
+    mean, gradient = loss_and_gradient(loss, alone)
+    assert mean == math.inf
+    assert gradient.eq(0).all()
+    assert loss.eval()(**values).isinf()
+
+
+def test_zero_infinity_counts_it_as_zero_in_the_mean_of_all():
+    values = with_a_target_that_does_not_fit()
+    mean, gradient = loss_and_gradient(CTCLossNM(num_classes=4, zero_infinity=True), values)
+    assert mean == pytest.approx(loss_and_gradient(CTCLossNM(num_classes=4), values)[0] / 2)
+    assert gradient[0].eq(0).all()
+
+
+def test_a_loss_that_is_no_number_stays_one():
+    values = with_a_target_that_does_not_fit()
+    values["log_probs"] = values["log_probs"].detach().clone()
+    values["log_probs"][1] = math.nan
+    assert CTCLossNM(num_classes=4)(**values).isnan()
+
+
+def test_value_and_gradient_are_to_the_bit_those_of_the_plain_mean_where_every_target_fits():
+    values = batch()
+    values["log_probs"].requires_grad_()
+    mean, gradient = loss_and_gradient(CTCLossNM(num_classes=4), values)
+    given = [values[key] for key in ("targets", "input_length", "target_length")]
+    values["log_probs"].grad = None
+    plain = F.ctc_loss(values["log_probs"].transpose(0, 1), *given, blank=4, reduction="none").mean()
+    plain.backward()
+    assert (mean, gradient.tolist()) == (plain.item(), values["log_probs"].grad.tolist())
 
 
 @pytest.mark.parametrize(("target", "frames"), [([5], 1), ([1, 2], 2), ([1, 1], 3), ([1, 1, 1, 2, 2], 8)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_asr.models.frames import valid_frames
@@ -27,7 +26,8 @@ class CTCLossNM(LossNM):
     """Connectionist temporal classification: the mean over the batch of each utterance's negative log-likelihood.
 
     An utterance's loss is not divided by the length of its target. It is infinite if there are fewer frames than the
-    target needs: one for each label, and one for the blank between equal neighbours.
+    target needs: one for each label, and one for the blank between equal neighbours. In training such an utterance is
+    left out: the mean, and the gradient, are those of a batch without it.
 
     With label smoothing s an utterance's loss in training is ``(1 - s) * CTC + s * sum over its frames of
     KL(U || P(frame))``, where U gives all classes, the blank too, the same probability. In evaluation it is CTC alone,
@@ -38,7 +38,7 @@ class CTCLossNM(LossNM):
 
     Args:
         num_classes: labels without the blank, which is class ``num_classes``.
-        zero_infinity: count an infinite loss, and its gradient, as zero.
+        zero_infinity: count an infinite loss, and its gradient, as zero, and divide by all utterances.
         label_smoothing: s, the share of the training loss that pulls each frame towards equal probabilities of all
             classes; from 0, below 1.
         name: its name in DAGs, messages and checkpoints.
@@ -46,6 +46,8 @@ class CTCLossNM(LossNM):
     Raises:
         UsageError: label smoothing out of range.
     """
+
+    when_infinite = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
 
     def __init__(
         self, num_classes: int, zero_infinity: bool = False, label_smoothing: float = 0.0, name: str | None = None
@@ -76,18 +78,15 @@ class CTCLossNM(LossNM):
         """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
         # Nothing is read here: lengths stay where they are. The CUDA kernel of torch needs them on the host and waits
         # for them; that of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
-        losses = F.ctc_loss(
-            log_probs.transpose(0, 1),
-            targets.long(),
-            input_length.long(),
-            target_length.long(),
-            blank=self._blank,
-            reduction="none",
-            zero_infinity=self._zero_infinity,
-        )
+        # This is what F.ctc_loss calls, which would hide which losses are infinite; their gradients are 0 here.
+        losses: Tensor = torch.ops.aten._ctc_loss.Tensor(
+            log_probs.transpose(0, 1), targets.long(), input_length.long(), target_length.long(), self._blank, True
+        )[0]
+        if self._zero_infinity:
+            losses = torch.where(losses.isinf(), 0.0, losses)
         if self._smoothing and self.training:
             losses = (1 - self._smoothing) * losses + self._smoothing * _distance_from_uniform(log_probs, input_length)
-        return losses.mean()
+        return self.mean_over_items(losses)
 
 
 def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:

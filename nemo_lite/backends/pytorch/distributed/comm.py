@@ -76,6 +76,9 @@ class Comm(backend.Comm, Protocol):
     def any_on_device(self, flag: torch.Tensor) -> None:
         """Make a flag, 0 or 1, that of any rank, in place. It stays on its device: on a GPU the host does not wait."""
 
+    def sum_on_device(self, number: torch.Tensor) -> None:
+        """Make a number its sum over the ranks, in place, likewise."""
+
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each floating-point tensor its mean over the ranks, in place."""
 
@@ -159,6 +162,9 @@ class SingleProcess:
         return ok
 
     def any_on_device(self, flag: torch.Tensor) -> None:
+        """There is no other rank."""
+
+    def sum_on_device(self, number: torch.Tensor) -> None:
         """There is no other rank."""
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -212,6 +212,11 @@ class ProcessGroup:
         with self._together("verdict on the step"):
             dist.all_reduce(flag, op=dist.ReduceOp.MAX)
 
+    def sum_on_device(self, number: torch.Tensor) -> None:
+        """Make a number its sum over the ranks, by the group of the gradients."""
+        with self._together("items that the step leaves out"):
+            dist.all_reduce(number)
+
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Make each tensor its mean over the ranks, in place, all in one collective."""
         if not tensors:

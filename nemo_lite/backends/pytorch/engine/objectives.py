@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizers
 from nemo_lite.backends.pytorch.distributed import Comm, Replica
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
+from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.backends.pytorch.optim.groups import (
     DECAY_WEIGHTS_ONLY,
@@ -47,6 +48,7 @@ class Objective:
         optimizer: updates ``parameters``.
         parameters: what is clipped and updated.
         initial_lrs: learning rate of each parameter group before any policy.
+        loss_modules: those that give the losses, and any others on the way.
         halves: the half weights that are rounded from ``parameters``, where the precision has such.
     """
 
@@ -57,6 +59,7 @@ class Objective:
     optimizer: torch.optim.Optimizer
     parameters: Sequence[nn.Parameter]
     initial_lrs: Sequence[float]
+    loss_modules: Sequence[LossNM] = ()
     halves: Sequence[torch.Tensor] = ()
 
     def clear_gradients(self) -> None:
@@ -159,6 +162,7 @@ class Objectives:
             optimizer,
             _updated_by(optimizer),
             [group["lr"] for group in optimizer.param_groups],
+            [module for module in reached.modules.values() if isinstance(module, LossNM)],
             precision.halves_of(optimizer),
         )
 

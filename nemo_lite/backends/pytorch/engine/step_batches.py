@@ -69,12 +69,17 @@ class StepBatches:
         """The batches that count."""
         return self.batches[: self.num_counted]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the step is one batch of one rank."""
+        return self.world_size == 1 and len(self.batches) == 1
+
     def loss_factors(self) -> list[float]:
         """What each batch's mean loss is multiplied with, before the ranks' mean of the gradients is taken.
 
         Every item of a step has the same weight, whatever its batch and rank.
         """
-        if self.world_size == 1 and len(self.batches) == 1:
+        if self.is_alone:
             return [1.0]
         counted = [self.world_size * batch.num_items / self.num_items for batch in self.counted]
         return counted + [0.0] * (len(self.batches) - self.num_counted)

@@ -14,11 +14,10 @@ from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.backends.pytorch.engine.skipped_steps import SkippedSteps
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left, is_over
-from nemo_lite.backends.pytorch.engine.verdict import Computed, verdict_on
+from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions
@@ -117,14 +116,15 @@ class Training:
         self._set_learning_rate(objective)
         objective.clear_gradients()
         self._before_step.keep()
+        items = StepItems(objective.loss_modules, taken.num_items, taken.is_alone)
         losses = [
-            self._accumulate(objective, batch, factor, number == len(taken.batches))
+            self._accumulate(objective, batch, factor, number == len(taken.batches), items)
             for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1)
         ]
         gradients = state.precision.finish_backward(
-            objective.optimizer, objective.parameters, self._options.grad_norm_clip
+            objective.optimizer, objective.parameters, self._options.grad_norm_clip, items.agree(state.comm)
         )
-        computed = Computed(state.step, objective, taken.batches, losses, gradients)
+        computed = Computed(state.step, objective, taken.batches, losses, gradients, items)
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
         following = self._batches.following(are_finite=self._verdict.allows(computed), wishes=state.wishes)
         self._verdict.update(computed, following.was_finite)
@@ -139,7 +139,9 @@ class Training:
         callbacks.notify("on_step_end", state)
         return following
 
-    def _accumulate(self, objective: Objective, batch: Batch, factor: float, is_last: bool) -> torch.Tensor:
+    def _accumulate(
+        self, objective: Objective, batch: Batch, factor: float, is_last: bool, items: StepItems
+    ) -> torch.Tensor:
         """Forward and backward pass of one micro-batch, whose loss counts ``factor`` times; its loss."""
         state = self._state
         self._callbacks.notify("on_batch_start", state)
@@ -147,17 +149,18 @@ class Training:
         self._tensors.clear()
         self._ahead.arrive(batch.values)
         with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else _NOTHING:
+            items.watch()
             with state.precision.forward():
                 outputs = objective.module(*batch.values)
             loss = _total(outputs[: objective.num_losses])
             if objective.module.needs_reach_check:
                 self._check_reach(objective, loss)
+            weighted, judged = items.weigh(batch, loss, factor)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
-                state.precision.backward(loss if factor == 1.0 else loss * factor, is_last)
-        detached = loss.detach()
-        self._tensors.set(detached, objective.calls, objective.returned_wires, (*batch.values, *outputs))
+                state.precision.backward(weighted, is_last)
+        self._tensors.set(loss.detach(), objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
-        return detached
+        return judged
 
     @contextmanager
     def _without_trace(self) -> Iterator[None]:

@@ -34,6 +34,11 @@ def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     return not_finite(gradients) if own_part(gradients[0]) is not gradients[0] else norm * 0.0
 
 
+def multiply(gradients: list[Tensor], factor: Tensor) -> None:
+    """Multiply gradients with a number on their device, in place."""
+    torch._foreach_mul_([own_part(gradient) for gradient in gradients], factor)
+
+
 def not_finite(gradients: list[Tensor]) -> Tensor:
     """0 if all gradients (at least one) are finite, otherwise another number or NaN. Of shards, this rank's count."""
     own = [gradient if type(gradient) is Tensor else own_part(gradient) for gradient in gradients]

@@ -16,7 +16,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.precision.apex_amp import ApexAmp
 from nemo_lite.backends.pytorch.precision.dtypes import check_dtype_name, half_dtype, name_of
-from nemo_lite.backends.pytorch.precision.gradients import clip, dense_gradients, not_finite
+from nemo_lite.backends.pytorch.precision.gradients import clip, dense_gradients, multiply, not_finite
 from nemo_lite.backends.pytorch.precision.half_modules import HalfModules
 from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
 from nemo_lite.backends.pytorch.precision.master_weights import MasterWeights
@@ -147,7 +147,11 @@ class Precision:
         (loss if self._scale is None else self._scale.scaled(loss)).backward()  # type: ignore[no-untyped-call]  # torch's
 
     def finish_backward(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter], max_grad_norm: float | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.nn.Parameter],
+        max_grad_norm: float | None,
+        correction: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """After the last backward of a step: make the gradients those of the losses, and clip their norm.
 
@@ -157,6 +161,7 @@ class Precision:
             optimizer: about to make its step.
             parameters: all that it updates.
             max_grad_norm: the largest norm; ``None`` does not clip.
+            correction: a number on the device that all gradients are multiplied with first.
 
         Returns:
             a number on the device: 0 if all gradients are finite, otherwise another one or NaN.
@@ -170,6 +175,8 @@ class Precision:
         found = None if self._scale is None else self._scale.unscale(gradients)
         if self._apex is not None and self._apex.leaves_out_step:
             return torch.ones((), device=self.device)
+        if correction is not None:
+            multiply(gradients, correction)
         clipped = None if max_grad_norm is None else clip(gradients, max_grad_norm)
         if found is not None:
             return found

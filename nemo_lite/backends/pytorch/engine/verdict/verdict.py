@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,8 +19,9 @@ from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.backends.pytorch.distributed import BACKWARD, Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective
-from nemo_lite.backends.pytorch.engine.skipped_steps import Found, SkippedSteps
-from nemo_lite.backends.pytorch.engine.step_guard import GuardedStep
+from nemo_lite.backends.pytorch.engine.verdict.item_losses import StepItems
+from nemo_lite.backends.pytorch.engine.verdict.skipped_steps import Found, SkippedSteps
+from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
 from nemo_lite.backends.pytorch.placement import HostCopy
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.errors import NonFiniteLossError
@@ -34,6 +36,7 @@ class Computed(NamedTuple):
         batches: this rank's, by micro-batch.
         losses: of the micro-batches, one number each.
         gradients: one number on the device: 0 if all gradients are finite.
+        items: those of the batches.
     """
 
     step: int
@@ -41,6 +44,7 @@ class Computed(NamedTuple):
     batches: Sequence[Batch]
     losses: Sequence[Tensor]
     gradients: Tensor
+    items: StepItems
 
 
 class Verdict(Protocol):
@@ -85,21 +89,32 @@ class HostVerdict:
         losses = computed.losses
         total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
         with BACKWARD:  # a device may still be in it
-            return math.isfinite(total.item()) and computed.gradients.item() == 0.0
+            is_finite = math.isfinite(total.item()) and computed.gradients.item() == 0.0
+        nothing_left = computed.items.is_nothing_left()
+        return is_finite and (nothing_left is None or not nothing_left.item())
 
     def update(self, computed: Computed, is_allowed: bool) -> None:
         """Make the update, or put back the statistics."""
         if is_allowed:
             self._skipped.none()
+            num_left_out = computed.items.num_left_out
+            if num_left_out is not None and num_left_out.item():
+                self._skipped.left_out(_found(computed))
             objective = computed.objective
             self._precision.update(objective.optimizer, objective.update)
             return
         self._statistics.put_back()
-        finite = [math.isfinite(loss.item()) for loss in computed.losses]
-        self._skipped.add(Found(computed.step, computed.batches, finite))
+        self._skipped.add(_found(computed))
 
     def settle(self) -> None:
         """All is known."""
+
+
+def _found(computed: Computed) -> Found:
+    """Host syncs."""
+    finite = [math.isfinite(loss.item()) for loss in computed.losses]
+    statuses = [None if status is None else status.tolist() for status in computed.items.statuses]
+    return Found(computed.step, computed.batches, finite, statuses, computed.items.reason)
 
 
 class _Pending(NamedTuple):
@@ -132,15 +147,20 @@ class DeviceVerdict:
     def update(self, computed: Computed, is_allowed: bool) -> None:
         """Settle the step before; then queue the update, which changes nothing if this step does not count."""
         self.settle()
+        items = computed.items
         is_bad = torch.stack([loss.reshape(()) for loss in computed.losses]).isfinite().logical_not()
         is_bad = torch.cat([is_bad, (computed.gradients != 0).reshape(1)])  # NaN is not 0 either
-        skip = is_bad.any().float()
+        skip, nothing_left = is_bad.any(), items.is_nothing_left()
+        skip = (skip if nothing_left is None else skip | nothing_left).float()
         self._comm.any_on_device(skip)
         optimizer = computed.objective.optimizer
         guarded = GuardedStep(optimizer)
         self._precision.update(optimizer, lambda: guarded.step(skip), skip)
         self._statistics.put_back_where(skip)
-        self._pending = _Pending(computed, guarded, HostCopy(torch.cat([is_bad, skip.reshape(1)])))
+        numbers = [is_bad, skip.reshape(1), *(status for status in items.statuses if status is not None)]
+        if items.num_left_out is not None:
+            numbers.append(items.num_left_out.reshape(1))
+        self._pending = _Pending(computed, guarded, HostCopy(torch.cat([part.float() for part in numbers])))
 
     def settle(self) -> None:
         """Read the verdict that is not known yet, if there is one."""
@@ -148,14 +168,19 @@ class DeviceVerdict:
             return
         (computed, guarded, numbers), self._pending = self._pending, None
         with BACKWARD:  # the device may still be in it
-            *is_bad, skip = numbers.values()
+            read = iter(numbers.values())
+        finite, items = [next(read) == 0 for _ in computed.losses], computed.items
+        _, skip = next(read), next(read)
+        statuses = [None if status is None else list(islice(read, len(status))) for status in items.statuses]
+        found = Found(computed.step, computed.batches, finite, statuses, items.reason)
         if not skip:
             self._skipped.none()
+            if next(read, 0.0):
+                self._skipped.left_out(found)
             return
         guarded.take_back()
-        finite = [not bad for bad in is_bad[: len(computed.losses)]]
         try:
-            self._skipped.add(Found(computed.step, computed.batches, finite))
+            self._skipped.add(found)
         except NonFiniteLossError:
             self._statistics.put_back()  # the forward pass of a step that will not be made may have moved them
             raise

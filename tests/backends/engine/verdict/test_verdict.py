@@ -1,6 +1,6 @@
 """The verdict on a step: the form of accelerators gives what the form of a CPU gives, and reads nothing in between.
 
-Here are the tests of engine/step_guard.py and engine/skipped_steps.py too.
+Here are the tests of step_guard.py and skipped_steps.py beside it too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toys.nets import Net, Points, Record, build, train
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import actions
-from nemo_lite.backends.pytorch.engine.step_guard import GuardedStep
+from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
 from nemo_lite.errors import NonFiniteLossError
