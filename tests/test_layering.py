@@ -85,7 +85,9 @@ ORDERS = {
         < known_modules, corpora, transcription < trained < commands
     """,
     "nemo_asr.commands": "*",
-    "nemo_asr.audio": "headers < reading < time_stretch, segment < perturbation, augmentation < augmentor < featurizer",
+    "nemo_asr.audio": """
+        headers < reading < time_stretch, segment, recordings < perturbation, augmentation < augmentor < featurizer
+    """,
     "nemo_asr.data": """
         utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight, iteration
         < file_durations, speech_data_layer < labelled, tarred, kaldi, * < check

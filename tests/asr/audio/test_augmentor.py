@@ -40,6 +40,7 @@ def test_the_augmentor_reads_a_mapping_and_the_list_of_nemo():
 def test_the_augmentor_knows_the_longest_result():
     augmentor = AudioAugmentor.from_config({"speed": {"prob": 1, "sr": RATE}, "time_stretch": {"prob": 1}})
     assert augmentor.max_augmentation_length(10.0) == pytest.approx(10 / 0.81)
+    assert augmentor.min_augmentation_length(10.0) == pytest.approx(10 / 1.21)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_no_number_of_rates_means_any_rate(cls, num_rates):
     lengths = {len(perturbation.perturbed(tone(), RATE, generator(seed))) for seed in range(20)}
     assert len(lengths) > 10
     assert max(lengths) <= perturbation.max_augmentation_length(RATE) + 1
+    assert min(lengths) >= perturbation.min_augmentation_length(RATE) - 1
 
 
 def test_a_number_of_rates_means_that_many():

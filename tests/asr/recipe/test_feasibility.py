@@ -39,9 +39,9 @@ def write(name, texts):
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def connected(manifest="train.json", batch_size=2):
+def connected(manifest="train.json", batch_size=2, **arguments):
     """A data layer and the wires of log-probabilities and loss."""
-    data_layer = AudioToTextDataLayer(manifest_filepath=manifest, labels=LABELS, batch_size=batch_size)
+    data_layer = AudioToTextDataLayer(manifest_filepath=manifest, labels=LABELS, batch_size=batch_size, **arguments)
     blocks = [{"filters": 8, "kernel": 3, "stride": 2, **BLOCK}, {"filters": 8, "kernel": 3, "stride": 2, **BLOCK}]
     audio, audio_len, text, text_len = data_layer()
     features, features_len = AudioToMelSpectrogramPreprocessor(features=16)(input_signal=audio, length=audio_len)
@@ -69,6 +69,40 @@ def test_what_is_left_out_is_what_makes_the_loss_infinite(folder):
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
     (losses,) = factory.infer([loss])
     assert [bool(torch.isinf(value).all()) for value in losses] == [False, True, False, True]
+
+
+def test_silence_that_is_trimmed_away_counts_in_the_check(folder, capsys):
+    samples = np.zeros(16000)
+    samples[:8000] = 0.5
+    soundfile.write("one.wav", samples, 16000)
+    write("half.json", ["ab" * 8, "ab" * 6])
+    data_layer, log_probs, loss = connected("half.json", batch_size=1, trim_silence=True)
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    (losses,) = factory.infer([loss])
+    assert [bool(torch.isinf(value).all()) for value in losses] == [True, False]
+    assert warn_of_infeasible(data_layer, log_probs) == 1
+    assert leave_out_infeasible(data_layer, log_probs) == 1
+    told = capsys.readouterr().err
+    assert "half.json:1: 15 frames without the silence at both ends cannot hold" in told
+    assert [data_layer.place_of(item) for item in range(len(data_layer))] == ["half.json:2"]
+
+
+def test_texts_that_the_fastest_speed_makes_too_long_are_told_and_kept(folder, capsys):
+    speed = {"speed": {"prob": 0.5, "sr": 16000, "min_speed_rate": 0.9, "max_speed_rate": 1.25}}
+    data_layer, log_probs, _ = connected(augmentor=speed)
+    assert leave_out_infeasible(data_layer, log_probs) == 2
+    told = capsys.readouterr().err
+    assert f'train.json:1: 20 frames at the fastest speed cannot hold "{TEXTS[0]}", which needs 24' in told
+    assert "2 of 4 texts do not always fit their frames: steps that make them too short leave them out" in told
+    assert [data_layer.place_of(item) for item in range(len(data_layer))] == ["train.json:1", "train.json:3"]
+    never = {"speed": {**speed["speed"], "prob": 0.0}}
+    assert "fastest" not in told_of(capsys, *connected(augmentor=never)[:2])
+
+
+def told_of(capsys, data_layer, log_probs):
+    capsys.readouterr()
+    leave_out_infeasible(data_layer, log_probs)
+    return capsys.readouterr().err
 
 
 def test_nothing_is_left_when_no_text_fits(folder):

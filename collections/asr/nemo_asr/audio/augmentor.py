@@ -93,6 +93,23 @@ class AudioAugmentor:
             length = one.max_augmentation_length(length)
         return length
 
+    def min_augmentation_length(self, length: float) -> float:
+        """The shortest that audio of this length can become, in the same unit."""
+        for probability, one in self._pipeline:
+            if probability:
+                length = one.min_augmentation_length(length)
+        return length
+
+    def check_files(self) -> None:
+        """See that the files which the perturbations read are there, before training.
+
+        Raises:
+            DataError: files that cannot be used.
+        """
+        for probability, one in self._pipeline:
+            if probability:
+                one.check_files()
+
     @classmethod
     def from_config(cls, config: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> AudioAugmentor:
         """An augmentor from ``{name: {prob: ..., argument: ...}}`` or ``[{aug_type: name, prob: ..., cfg: {...}}]``.

@@ -6,20 +6,17 @@ do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` 
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from typing import NamedTuple
 
 import numpy as np
 import soxr
 
 from nemo_asr.arguments import NumbersRng, generator_from, look_up
-from nemo_asr.audio.reading import Samples, read_audio
+from nemo_asr.audio.reading import Samples
+from nemo_asr.audio.recordings import check_recordings, read_recordings
 from nemo_asr.audio.segment import AudioSegment
 from nemo_asr.audio.time_stretch import time_stretched
-from nemo_lite.errors import DataError, UsageError
-from nemo_lite.utils.files import path_in_list
+from nemo_lite.errors import UsageError
 
 # NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
@@ -28,7 +25,8 @@ _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy":
 class Perturbation:
     """Base: subclasses implement :meth:`perturbed`, or as in NeMo :meth:`perturb`.
 
-    Those that lengthen audio also implement :meth:`max_augmentation_length`.
+    Those that lengthen or shorten audio also implement :meth:`max_augmentation_length` and
+    :meth:`min_augmentation_length`; those that read files, :meth:`check_files`.
 
     Args:
         rng: generator of the draws of :meth:`perturb`, Python's or NumPy's; by default one of its own. A data layer
@@ -58,6 +56,17 @@ class Perturbation:
         """The longest that audio of this length can become, in the same unit."""
         return length
 
+    def min_augmentation_length(self, length: float) -> float:
+        """The shortest that audio of this length can become, in the same unit."""
+        return length
+
+    def check_files(self) -> None:
+        """See that what it reads later is there, before training.
+
+        Raises:
+            DataError: files that cannot be used.
+        """
+
 
 class _RatePerturbation(Perturbation):
     """Base of those that draw a rate: one of ``num_rates`` evenly spaced ones, or any if that is 0 or negative."""
@@ -76,6 +85,10 @@ class _RatePerturbation(Perturbation):
     def max_augmentation_length(self, length: float) -> float:
         """At the slowest rate."""
         return length / self._least
+
+    def min_augmentation_length(self, length: float) -> float:
+        """At the fastest rate."""
+        return length / self._most
 
 
 class SpeedPerturbation(_RatePerturbation):
@@ -234,7 +247,11 @@ class NoisePerturbation(Perturbation):
     ) -> None:
         super().__init__(rng)
         self._limits = _ordered("noise", min_snr_db=min_snr_db, max_snr_db=max_snr_db)
-        self._max_gain_db, self._recordings = max_gain_db, _read_recordings(manifest_path)
+        self._max_gain_db, self._recordings = max_gain_db, read_recordings(manifest_path)
+
+    def check_files(self) -> None:
+        """See that each recording is there, can be read, and holds the seconds that its line says."""
+        check_recordings(self._recordings)
 
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         snr_db, seconds = rng.uniform(*self._limits), len(samples) / sample_rate
@@ -265,7 +282,11 @@ class ImpulsePerturbation(Perturbation):
 
     def __init__(self, manifest_path: str, rng: NumbersRng | None = None) -> None:
         super().__init__(rng)
-        self._recordings = _read_recordings(manifest_path)
+        self._recordings = read_recordings(manifest_path)
+
+    def check_files(self) -> None:
+        """See that each recording is there, can be read, and holds the seconds that its line says."""
+        check_recordings(self._recordings)
 
     def perturbed(self, samples: Samples, sample_rate: int, rng: np.random.Generator) -> Samples:
         recording = self._recordings[rng.integers(len(self._recordings))]
@@ -276,48 +297,6 @@ class ImpulsePerturbation(Perturbation):
         heard = convolved[peak : peak + len(samples)].astype(np.float32)
         level = _rms(heard)
         return heard * np.float32(_rms(samples) / level) if level else samples
-
-
-class _Recording(NamedTuple):
-    """One line of a manifest of noises or impulse responses: the file, and which seconds of it."""
-
-    place: str
-    path: str
-    offset: float
-    duration: float
-
-    def read(self, sample_rate: int, first: float, seconds: float) -> Samples:
-        offset = self.offset + first
-        audio = read_audio(
-            self.path, sample_rate=sample_rate, offset=offset, duration=seconds, strict=False, place=self.place
-        )
-        return audio.samples
-
-
-def _read_recordings(manifest_path: str) -> list[_Recording]:
-    manifest_path = os.path.expanduser(manifest_path)
-    try:
-        with open(manifest_path, encoding="utf-8") as file:
-            lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the manifest cannot be read ({error})", place=manifest_path) from None
-    if not lines:
-        raise DataError("the manifest is empty", place=manifest_path, remedy="it needs one JSON object a line")
-    folder = os.path.dirname(manifest_path)
-    return [_recording(f"{manifest_path}:{number}", folder, line) for number, line in lines]
-
-
-def _recording(place: str, folder: str, line: str) -> _Recording:
-    try:
-        fields = json.loads(line)
-        path = fields.get("audio_filepath") or fields["audio_filename"]
-        duration, offset = float(fields["duration"]), float(fields.get("offset") or 0.0)
-    except (ValueError, TypeError, AttributeError, KeyError):
-        problem, wanted = "the line does not name a recording", '{"audio_filepath": "...", "duration": seconds}'
-        raise DataError(problem, place=place, got=line.strip()[:80], wanted=wanted) from None
-    if not (0.0 < duration < math.inf and 0.0 <= offset < math.inf):
-        raise DataError("duration or offset is not usable", place=place, got=f"{duration} s and {offset} s")
-    return _Recording(place, path_in_list(path, folder), offset, duration)
 
 
 def _amplitude(decibels: float) -> float:

@@ -77,7 +77,7 @@ class SpeechDataset(ItemDataset[R, Item]):
             counts[UNKNOWN].update(self.parser.unknown)
         if not self.reading.load_audio:
             return np.zeros(0, np.float32), ids
-        samples = self._samples(utterance, counts)
+        samples = self.samples(utterance, counts)
         if self.augmentor is not None and request.training:
             rng = np.random.default_rng([self.seed, request.epoch, position])
             samples = self.augmentor.perturbed(samples, self.reading.sample_rate, rng)
@@ -112,7 +112,8 @@ class SpeechDataset(ItemDataset[R, Item]):
         after = [] if self.reading.eos_id is None else [self.reading.eos_id]
         return [*before, *ids, *after]
 
-    def _samples(self, utterance: Utterance, counts: Counts) -> Samples:
+    def samples(self, utterance: Utterance, counts: Counts) -> Samples:
+        """The audio (T,) of an utterance, unperturbed."""
         audio = read_audio(
             self.reader.audio(utterance),
             sample_rate=self.reading.sample_rate,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections import Counter
+import os
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.audio.augmentor import AudioAugmentor
 from nemo_asr.data.dataset import SpeechDataset
-from nemo_asr.data.utterances import Mask, R, Utterances
+from nemo_asr.data.utterances import Mask, R, Utterance, Utterances
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data import DataChangedError, listed
 from nemo_lite.errors import DataError
@@ -20,6 +25,9 @@ from nemo_lite.utils import logging
 CHECKED_LINES = 20_000
 _BLOCK_LINES = 1 << 16
 _SHOWN_CHARACTERS = 80
+_TRIMMED_SHARE = 0.25
+_TRIMMED_LEAST = 0.99  # durations are rounded
+_TRIMMED, _FASTEST = " without the silence at both ends", " at the fastest speed"
 _MOST_SECONDS = 1e6  # a larger duration is a mistake, found when the audio is read; here its samples must fit an int64
 
 
@@ -32,6 +40,8 @@ class Infeasible(NamedTuple):
         frames: frames that the encoder gives for it.
         needed: frames that its text needs: one for each label, and one more between equal neighbours.
         text: its text as written.
+        when: what made the frames so few: nothing, silence that is left out, perturbations.
+        is_always: not only when perturbations happen to make it short.
     """
 
     row: int
@@ -39,10 +49,12 @@ class Infeasible(NamedTuple):
     frames: int
     needed: int
     text: str
+    when: str = ""
+    is_always: bool = True
 
     def __str__(self) -> str:
         text = self.text if len(self.text) <= _SHOWN_CHARACTERS else f"{self.text[:_SHOWN_CHARACTERS]}..."
-        return f'{self.place}: {self.frames} frames cannot hold "{text}", which needs {self.needed}'
+        return f'{self.place}: {self.frames} frames{self.when} cannot hold "{text}", which needs {self.needed}'
 
 
 def unwritable(
@@ -98,30 +110,85 @@ def infeasible(
     dataset: SpeechDataset[Any],
     frames_of: Callable[[int], int],
     lengths: npt.NDArray[np.int64] | None = None,
+    augmentor: AudioAugmentor | None = None,
 ) -> list[Infeasible]:
     """The utterances that have no CTC alignment: labels + equal neighbours > frames. Their loss would be infinite.
 
-    Frames follow from the known duration; trimming silence and changing the speed are not foreseen.
+    Frames follow from the known duration. Where silence at both ends is left out, the audio is read of those whose
+    text would need a quarter of their frames or more: of the 20,000 with the longest texts for their frames.
 
     Args:
         frames_of: frames out of the encoder for a number of samples at the data set's rate.
         lengths: (N,) how long each is; None: samples, by its known duration.
+        augmentor: perturbations that may shorten audio; those whose text then does not fit are told too.
     """
     num_samples = lengths_in_samples(utterances, dataset.reading.sample_rate) if lengths is None else lengths
-    frames = {int(count): frames_of(int(count)) for count in np.unique(num_samples)}
-    found = []
+    frames_of = functools.cache(frames_of)
+    trims = dataset.reading.trim_silence and dataset.reading.load_audio
+    found, tight = [], list[_Tight]()
     for (row, ref), count in zip(_all_refs(utterances), num_samples.tolist(), strict=True):
         utterance = utterances.reader.utterance(ref)
         try:
             ids = dataset.label_ids(utterance)
         except DataError:
             continue  # it will be left out for its text
-        if 2 * len(ids) <= frames[count]:
+        least = frames_of(count if augmentor is None else int(augmentor.min_augmentation_length(count)))
+        if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
             continue  # fits even if all neighbours were equal; counting them takes longer than all the rest
         needed = len(ids) + sum(left == right for left, right in itertools.pairwise(ids))
-        if needed > frames[count]:
-            found.append(Infeasible(row, utterance.place, frames[count], needed, utterance.text))
-    return found
+        if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
+            found.append(one)
+        if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
+            tight.append(_Tight(needed / max(least, 1), needed, row, utterance))
+    if not tight:
+        return found
+    tight = sorted(tight, key=lambda each: -each.share)[:CHECKED_LINES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        trimmed = list(pool.map(lambda each: _samples_left(dataset, each.utterance), tight))
+    by_row = {one.row: one for one in found}
+    for each, count in zip(tight, trimmed, strict=True):
+        text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[each.row] else ""
+        if one := _misfit(each.row, each.utterance, each.needed, count, frames_of, augmentor, text):
+            by_row[each.row] = one
+    return [by_row[row] for row in sorted(by_row)]
+
+
+class _Tight(NamedTuple):
+    """An utterance whose text might not fit when silence is left out: the part of the frames that the text needs."""
+
+    share: float
+    needed: int
+    row: int
+    utterance: Utterance
+
+
+def _misfit(
+    row: int,
+    utterance: Utterance,
+    needed: int,
+    count: int,
+    frames_of: Callable[[int], int],
+    augmentor: AudioAugmentor | None,
+    when: str = "",
+) -> Infeasible | None:
+    """The utterance, if its text does not fit: in ``count`` samples, or in as few as perturbations may leave."""
+    frames = frames_of(count)
+    if needed > frames:
+        return Infeasible(row, utterance.place, frames, needed, utterance.text, when)
+    if augmentor is None:
+        return None
+    frames = frames_of(int(augmentor.min_augmentation_length(count)))
+    if needed <= frames:
+        return None
+    return Infeasible(row, utterance.place, frames, needed, utterance.text, f"{when}{_FASTEST}", False)
+
+
+def _samples_left(dataset: SpeechDataset[Any], utterance: Utterance) -> int:
+    """Samples without the silence at both ends. What cannot be read is found when it is read for training."""
+    try:
+        return len(dataset.samples(utterance, defaultdict(Counter)))
+    except DataError:
+        return sys.maxsize
 
 
 def _all_refs(utterances: Utterances[R]) -> Iterator[tuple[int, R]]:

@@ -118,6 +118,8 @@ class SpeechDataLayer(SpeechPorts):
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
         self._batching, self._reading, self.new_parser = batching, reading, make_parser
         self._augmentor = augmentor_of(augmentor)
+        if self._augmentor is not None and reading.load_audio:
+            self._augmentor.check_files()
         self._max_corrupt = max_corrupt
         self._accounts: dict[bool, UnusableItems] = {}
         self._batch_lists: BatchLists | None = None
@@ -163,13 +165,17 @@ class SpeechDataLayer(SpeechPorts):
         """(N,) samples of each utterance, by its known duration."""
         return preflight.lengths_in_samples(self.utterances, self._reading.sample_rate)
 
-    def infeasible(self, frames_of: Callable[[int], int]) -> list[Infeasible]:
+    def infeasible(self, frames_of: Callable[[int], int], *, training: bool = False) -> list[Infeasible]:
         """The utterances whose text needs more frames than there are; see `preflight.infeasible`. Reads every text.
 
         Args:
             frames_of: frames out of the encoder for a number of samples.
+            training: also those whose text does not fit when perturbations make them as short as they can.
         """
-        return preflight.infeasible(self.utterances, self._new_dataset(), frames_of, self.lengths_in_samples())
+        augmentor = self._augmentor if training else None
+        return preflight.infeasible(
+            self.utterances, self._new_dataset(), frames_of, self.lengths_in_samples(), augmentor
+        )
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.

@@ -1,6 +1,8 @@
-"""Transcripts longer than the encoder's output: CTC cannot align them. Reads no audio."""
+"""Transcripts longer than the encoder's output: CTC cannot align them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
@@ -14,8 +16,9 @@ _MAX_SHOWN = 20
 def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
 
-    Their CTC loss is infinite, so that every step with one of them would be lost. A data layer of another kind than
-    `SpeechDataLayer` keeps all.
+    Their CTC loss is infinite. Those that fit, but not when perturbations make them as short as they can, are listed
+    too, and kept: the steps in which they do not fit leave them out. Audio is read only where silence at its ends is
+    left out. A data layer of another kind than `SpeechDataLayer` keeps all.
 
     Args:
         data_layer: the utterances.
@@ -29,18 +32,23 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """
     if isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out_textless()
-    found = _list_infeasible(data_layer, log_probs, "they are left out of training")
-    if found and isinstance(data_layer, SpeechDataLayer):
-        data_layer.leave_out([each.row for each in found], "with a text that does not fit its frames")
-    return len(found)
+    found = _infeasible(data_layer, log_probs, training=True)
+    _list(data_layer, [each for each in found if not each.is_always], "steps that make them too short leave them out")
+    left_out = [each for each in found if each.is_always]
+    _list(data_layer, left_out, "they are left out of training")
+    if left_out and isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out([each.row for each in left_out], "with a text that does not fit its frames")
+    return len(left_out)
 
 
 def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
-    return len(_list_infeasible(data_layer, log_probs, "they count as they are recognised, and their loss is infinite"))
+    found = _infeasible(data_layer, log_probs)
+    _list(data_layer, found, "they count as they are recognised, and their loss is infinite")
+    return len(found)
 
 
-def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: str) -> list[Infeasible]:
+def _infeasible(data_layer: DataLayerNM, log_probs: NmTensor, *, training: bool = False) -> list[Infeasible]:
     if not isinstance(data_layer, SpeechDataLayer):
         return []
     try:
@@ -48,11 +56,14 @@ def _list_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, consequence: 
     except UsageError as error:
         logging.warning("Transcripts are not compared with the encoder's output: %s", error)
         return []
-    found = data_layer.infeasible(num_frames)
+    return data_layer.infeasible(num_frames, training=training)
+
+
+def _list(data_layer: DataLayerNM, found: Sequence[Infeasible], consequence: str) -> None:
     for infeasible in found[:_MAX_SHOWN]:
         logging.warning("%s", infeasible)
-    if found:
+    if found and isinstance(data_layer, SpeechDataLayer):
         more = f" ({len(found) - _MAX_SHOWN} more are not listed)" if len(found) > _MAX_SHOWN else ""
-        count = f"{len(found)} of {len(data_layer)} texts do not fit their frames{more}"
+        sometimes = "" if found[0].is_always else " always"
+        count = f"{len(found)} of {len(data_layer)} texts do not{sometimes} fit their frames{more}"
         logging.warning(f"{data_layer.utterances.name}: {count}: {consequence} (a smaller stride gives more frames)")
-    return found
