@@ -107,11 +107,12 @@ ORDERS = {
     "nemo_asr.parts": "manifest < collections, parsers < *",
     "nemo_asr.recipe": "registry, wiring, feasibility < sections, classifier < connection_check < recipe < class_list",
     "nemo_asr.scoring": """
-        error_counts, classification, verification, evaluated
+        error_counts, classification, verification, evaluated, calibration
         < student_t < bootstrap, differences < breakdown, asr_callbacks, classification_callbacks < report
     """,
     "nemo_asr.scoring.report": """
-        transcripts, records, charts, media < comparison, content < set_scores < scored_sets < run_folder < page
+        transcripts, records, charts, media < comparison, content, reliability_charts
+        < set_scores < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": """
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
@@ -120,7 +121,8 @@ ORDERS = {
     "nemo_asr.text.english": "rules, numbers, units < dates, quantities, names < normalize",
     "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """
-        card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model, ngram_training < tasks
+        card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model, ngram_training
+        < calibrating, tasks
     """,
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }

@@ -53,6 +53,7 @@ def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):
         ({"sample_rate": "fast"}, "fast"),
         ({"labels": "["}, "got"),
         ({"labels": None}, "no 'labels'"),
+        ({"calibration": "{}"}, "missing required field `slope`"),
         ({"format": None}, "no 'format'"),
     ],
 )
@@ -82,3 +83,10 @@ def test_metadata_is_there_for_scripts(toy):
     model = OnnxModel(toy)
     assert json.loads(model.metadata["labels"]) == model.labels == [" ", "a", "b", "c"]
     assert (model.sample_rate, model.frame_seconds) == (10, 0.1)
+
+
+def test_confidences_are_calibrated_as_the_metadata_says(toy, tmp_path):
+    (plain,) = OnnxModel(toy).transcribe([said(1)]).transcripts
+    path = write_toy(tmp_path / "calibrated.onnx", METADATA | {"calibration": '{"slope": 0.0, "offset": 0.0}'})
+    (calibrated,) = OnnxModel(path).transcribe([said(1)]).transcripts
+    assert (plain.words[0].confidence > 0.6, calibrated.words[0].confidence) == (True, 0.5)

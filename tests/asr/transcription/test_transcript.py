@@ -32,6 +32,12 @@ def test_the_confidence_is_the_geometric_mean_over_the_frames_of_the_labels():
     assert found.words[1].confidence == pytest.approx(0.7)
 
 
+def test_a_calibration_changes_each_confidence():
+    scores, halved = np.log([0.5, 0.5, 0.9]), lambda confidence: confidence / 2
+    found = transcript_of(np.array([1, 0, 2]), scores, LABELS, 0.1, 10.0, "a.wav", calibration=halved)
+    assert [word.confidence for word in found.words] == [0.25, 0.45]
+
+
 def test_spaces_at_the_ends_and_several_of_them_make_no_words():
     found = made([0, BLANK, 0, 1, 0, BLANK, 0, 2, 0])
     assert found.text == "a b"

@@ -1,4 +1,4 @@
-"""Show what a trained model is, or make a model folder of older weights."""
+"""Show what a trained model is, calibrate its confidences, or make a model folder of older weights."""
 
 from __future__ import annotations
 
@@ -6,28 +6,38 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
+from nemo_asr.scoring.report import try_report
+from nemo_asr.scoring.report.page import FILE_NAME as REPORT
+from nemo_asr.trained.calibrating import calibrate, store_calibration
 from nemo_asr.trained.card import CARD, ModelCard, Rate, card_to_json
 from nemo_asr.trained.folder import StoredModel, read_model
 from nemo_asr.trained.model import load_model
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.argparse import OneLineParser
+from nemo_lite.utils.argparse import OneLineParser, positive_int
+from nemo_lite.utils.files import write_atomically
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``show MODEL`` or ``convert SOURCE FOLDER``.
+    """``show MODEL``, ``calibrate MODEL MANIFEST`` or ``convert SOURCE FOLDER``.
 
     Raises:
         CheckpointError: there is no model, it is damaged, or it does not fit its configuration.
         UsageError: the folder to write has a model already, or cannot be written to.
+        DataError: recordings to calibrate on cannot be read, or have too few words.
     """
     parser = OneLineParser(prog="nemo-lite models", description=__doc__)
-    commands = parser.add_subparsers(metavar="show | convert", required=True)
+    commands = parser.add_subparsers(metavar="show | calibrate | convert", required=True)
     where = "a run's folder, a model folder, a folder of checkpoints or a .nemo file of NeMo"
     show = commands.add_parser("show", help="labels, sample rate, error rates, sizes; hashes are verified")
     show.add_argument("model", help=where)
     show.add_argument("--json", action="store_true", help="print model.json as it is")
     show.set_defaults(run=_show)
+    calibrate_help = "learn how confident words are right, and store it in the model folder"
+    _add_calibrate(commands.add_parser("calibrate", help=calibrate_help))
     convert = commands.add_parser("convert", help="write a model folder")
     convert.add_argument("source", help=f"{where}, also one of NeMo 0.x (*.pt)")
     convert.add_argument("folder", type=Path, help="the model folder to write")
@@ -36,6 +46,15 @@ def main(arguments: Sequence[str]) -> None:
     convert.set_defaults(run=_convert)
     options = parser.parse_args(arguments)
     options.run(options)
+
+
+def _add_calibrate(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("model", help="a run's folder or a model folder")
+    add("manifest", help="utterances to learn from; not those of the training")
+    add("--test", metavar="MANIFEST", nargs="+", default=[], help="other sets on which the calibration is measured")
+    add("--batch_size", type=positive_int, default=16, help="most recordings in a batch")
+    parser.set_defaults(run=_calibrate)
 
 
 def _show(options: Namespace) -> None:
@@ -57,6 +76,8 @@ def _described(stored: StoredModel) -> Iterator[str]:
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}
     yield from (f"weights      {name}: {number:,} numbers" for name, number in numbers.items())
     yield from _files(card)
+    if card.calibration is not None:
+        yield f"calibration  confidences of words, learned on {card.calibration.words} words of {card.calibration.set}"
     yield f"licence      {card.licence or 'not said'}"
     yield f"written by   {', '.join(f'{name} {version}' for name, version in card.versions.items()) or 'not said'}"
 
@@ -74,6 +95,22 @@ def _rate(rate: Rate) -> str:
     size = f", {rate.utterances} utterances" if rate.utterances is not None else ""
     hashes = ", ".join(f"{name} {sha256[:16]}..." for name, sha256 in rate.manifests.items())
     return f"{rate}{size}{f'; SHA-256 of {hashes}' if hashes else ''}"
+
+
+def _calibrate(options: Namespace) -> None:
+    model = load_model(options.model)
+    done = calibrate(model, options.manifest, options.test, options.batch_size)
+    card = store_calibration(options.model, done.calibration)
+    folder = Path(options.model).expanduser()
+    record = msgspec.json.encode(CalibrationRecord(calibration=done.calibration, sets=done.sets))
+    write_atomically(folder / FILE_NAME, lambda file: file.write_bytes(msgspec.json.format(record, indent=1)))
+    for each in done.sets:
+        before, after = each.before, each.after
+        right = f"{before.words} words, {before.right:.1%} right"
+        print(f"{each.name}: {right}; confidences are off by {before.error:.1%}, calibrated by {after.error:.1%}")
+    print(f"{card}: slope {done.calibration.slope:g}, offset {done.calibration.offset:g}; in {folder / FILE_NAME} too")
+    if (folder / REPORT).is_file():
+        try_report(folder)
 
 
 def _convert(options: Namespace) -> None:

@@ -63,6 +63,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         num_workers=args.num_workers,
         factory=factory,
         verbose=True,
+        calibration=model.card.calibration,
     )
     took = time.perf_counter() - start
     factory.on_first(lambda: _tell(args, result, took))

@@ -14,6 +14,7 @@ from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.recipe import Recipe
 from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.wiring import connect
+from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.windows import stride_of
 from nemo_lite.errors import CheckpointError
 
@@ -84,6 +85,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         licence: of the weights, as the user says it.
         config: the file of the configuration.
         weights: the file of each module's weights, by the module's name.
+        calibration: of the confidences of words; None: they are as the model gives them.
     """
 
     format: str = FORMAT
@@ -101,6 +103,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     licence: str = ""
     config: StoredFile | None = None
     weights: dict[str, StoredFile] = {}
+    calibration: Calibration | None = None
 
     @property
     def files(self) -> list[StoredFile]:

@@ -45,6 +45,8 @@ class TrainedModel:
     ) -> list[Transcript]:
         """What is said in recordings, in the order given: text, words with times and confidences, duration.
 
+        Confidences are calibrated where the card has a calibration; ``calibration=None`` gives the model's own.
+
         Args:
             audio: paths, or arrays of samples, (T,) or (channels, T).
             sample_rate: of the arrays, in Hz; files say their own.
@@ -59,7 +61,8 @@ class TrainedModel:
             DataError: recordings that cannot be read; all are named.
             UsageError: an array without a sample rate or of a kind that is no audio.
         """
-        card, settings = self.card, {"audio_rate": sample_rate, "batch_size": batch_size, **settings}
+        card, given = self.card, {"audio_rate": sample_rate, "batch_size": batch_size}
+        settings = {"calibration": card.calibration, **given, **settings}
         return transcripts_or_error(transcribe(self.modules, card.labels, card.sample_rate, audio, **settings))
 
     def save(self, folder: str | Path, licence: str | None = None) -> ModelCard:

@@ -213,6 +213,8 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "versions": json.dumps(versions()),
         "licence": card.licence,
     }
+    if card.calibration is not None:
+        texts["calibration"] = msgspec.json.encode(card.calibration).decode()
     return texts | {name: str(number) for name, number in numbers.items() if number is not None}
 
 

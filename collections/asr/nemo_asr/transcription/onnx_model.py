@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Samples
+from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
 from nemo_asr.transcription.transcript import Transcribed, Transcript, transcript_of
 from nemo_lite.errors import CheckpointError, DataError, UsageError
@@ -41,6 +43,7 @@ class OnnxModel:
         labels: the vocabulary, without the blank, which is the class behind them.
         sample_rate: samples a second that it takes.
         frame_seconds: how much audio a frame of log-probabilities stands for; 0 where it is not known.
+        calibration: of the confidences of words; None: they are as the model gives them.
 
     Raises:
         CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
@@ -57,7 +60,9 @@ class OnnxModel:
             self.labels: list[str] = json.loads(self.metadata["labels"])
             self.sample_rate = int(self.metadata["sample_rate"])
             self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
-        except (KeyError, ValueError) as error:
+            found = self.metadata.get("calibration")
+            self.calibration = msgspec.json.decode(found, type=Calibration) if found else None
+        except (KeyError, ValueError, msgspec.MsgspecError) as error:
             problem, remedy = "this ONNX file does not say how to use it", "write it with nemo-lite export"
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
@@ -104,7 +109,7 @@ class OnnxModel:
         path = log_probs.argmax(axis=1)
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or recording.seconds / max(len(path), 1)
-        about = recording.source, recording.offset
+        about = recording.source, recording.offset, self.calibration
         return transcript_of(path, scores, self.labels, seconds, recording.seconds, *about)
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -39,6 +39,7 @@ def transcribe(
     num_workers: int = 0,
     factory: NeuralModuleFactory | None = None,
     verbose: bool = False,
+    calibration: Callable[[float], float] | None = None,
 ) -> Transcribed:
     """Transcribe recordings. Batches hold recordings of similar length; the result is in the order given.
 
@@ -56,6 +57,7 @@ def transcribe(
         num_workers: processes that read audio.
         factory: where to run; by default the factory made last, or a new one.
         verbose: show progress on a terminal.
+        calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
 
     Raises:
         UsageError: an array without a sample rate or of a kind that is no audio, or numbers out of range.
@@ -77,7 +79,7 @@ def transcribe(
     frame = stride_of(wires.log_probs)
     paths = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
     found = {
-        position: _transcript(path, layer.recordings[position], labels, frame and frame / sample_rate)
+        position: _transcript(path, layer.recordings[position], labels, frame and frame / sample_rate, calibration)
         for position, path in zip(inferred.items, paths, strict=True)
     }
     transcripts = [found[position] for position in sorted(found)]
@@ -85,14 +87,18 @@ def transcribe(
 
 
 def _transcript(
-    path: tuple[Tensor, Tensor, Tensor], recording: Recording, labels: Sequence[str], frame_seconds: float | None
+    path: tuple[Tensor, Tensor, Tensor],
+    recording: Recording,
+    labels: Sequence[str],
+    frame_seconds: float | None,
+    calibration: Callable[[float], float] | None,
 ) -> Transcript:
     """The transcript of one recording from its path, scores and number of frames."""
     ids, scores, length = path
     number = int(length)
     # A model that does not say how its frames lie in time: evenly.
     seconds = frame_seconds or recording.seconds / max(number, 1)
-    about = recording.source, recording.offset
+    about = recording.source, recording.offset, calibration
     return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,8 +26,9 @@ class Word:
         text: the word.
         start: seconds from the beginning of the recording to the first frame of its first label.
         end: seconds to the end of the last frame of its last label.
-        confidence: the geometric mean of the probabilities that the model gave the word's labels, over the frames of
-            these labels: exp(mean of log p). From 0 to 1; blanks inside and around the word do not count.
+        confidence: from 0 to 1. Without a calibration the geometric mean of the probabilities that the model gave the
+            word's labels, over the frames of these labels: exp(mean of log p); blanks inside and around the word do not
+            count. With one, how probable it is that the word is right.
     """
 
     text: str
@@ -96,6 +97,7 @@ def transcript_of(
     duration: float,
     source: str,
     offset: float | None = None,
+    calibration: Callable[[float], float] | None = None,
 ) -> Transcript:
     """The transcript that a CTC path stands for.
 
@@ -107,6 +109,7 @@ def transcript_of(
         duration: seconds of audio.
         source: where it came from.
         offset: seconds into the source where it begins.
+        calibration: turns a confidence into a calibrated one.
     """
     labels = [spelled(label) for label in labels]
     has_spaces = any(label.startswith(" ") for label in labels)
@@ -114,6 +117,7 @@ def transcript_of(
     for emissions in _words(_emissions(path, scores, labels), has_spaces):
         num_frames = sum(each.end - each.first for each in emissions)
         confidence = float(np.exp(sum(each.log_prob for each in emissions) / num_frames))
+        confidence = confidence if calibration is None else calibration(confidence)
         times = (min(frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
         start, end = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(each.label for each in emissions).strip(), start, end, round(confidence, _DIGITS)))

@@ -1,4 +1,4 @@
-"""Line charts over steps: geometry and ticks only. How they look is in the page's template; no HTML in here."""
+"""Line charts, most over steps: geometry and ticks only. How they look is in the page's template; no HTML in here."""
 
 from __future__ import annotations
 
@@ -46,15 +46,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart: its title, its curves, and the numbers at its axes."""
+    """A drawn chart: its title, its curves, and the numbers at its axes; ``x_name`` says what the lower one shows."""
 
     title: str
     lines: Sequence[Line]
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
+    x_name: str = "step"
 
 
-def chart(title: str, curves: Iterable[Curve], *, may_be_log: bool = False, percent: bool = False) -> Chart | None:
+def chart(
+    title: str, curves: Iterable[Curve], *, may_be_log: bool = False, percent: bool = False, x_name: str = "step"
+) -> Chart | None:
     """A chart of the curves that have points; None where none has.
 
     Args:
@@ -62,6 +65,7 @@ def chart(title: str, curves: Iterable[Curve], *, may_be_log: bool = False, perc
         curves: to be drawn, the last one on top.
         may_be_log: the axis of values may be logarithmic; else it begins at 0.
         percent: values are fractions, written as percentages.
+        x_name: what a step stands for.
     """
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
@@ -87,13 +91,14 @@ def chart(title: str, curves: Iterable[Curve], *, may_be_log: bool = False, perc
     for curve in drawn:
         corners = " ".join(f"{x(step)},{y(value)}" for step, value in thinned(curve.points))
         dotted = curve.points if len(curve.points) <= MOST_DOTS else ()
-        dots = [(x(step), y(value), f"{curve.name}, step {step:g}: {text(value)}") for step, value in dotted]
+        dots = [(x(step), y(value), f"{curve.name}, {x_name} {step:g}: {text(value)}") for step, value in dotted]
         lines.append(Line(curve.name, curve.colour % NUM_COLOURS, corners, dots))
     return Chart(
         title if not is_log else f"{title} (logarithmic)",
         lines,
         [Tick(x(tick), f"{tick:g}") for tick in x_ticks if tick <= end],
         [Tick(y(tick), text(tick)) for tick in y_ticks],
+        x_name,
     )
 
 

@@ -11,6 +11,7 @@ from nemo_asr.scoring.report.charts import Chart, Curve, Point, chart
 from nemo_asr.scoring.report.content import History, Picture, Report
 from nemo_asr.scoring.report.media import data_url
 from nemo_asr.scoring.report.records import FILE_NAME, RunRecords, number_of, read_records
+from nemo_asr.scoring.report.reliability_charts import reliability_charts
 from nemo_asr.scoring.report.scored_sets import ClipMaker, scored_sets
 from nemo_asr.scoring.report.transcripts import find_transcripts, read_transcripts
 from nemo_lite.core.tracking import Record, duration_text
@@ -28,8 +29,9 @@ def read_run(
     """What is known about a run or an evaluation.
 
     Args:
-        folder: has ``metrics.jsonl`` and ``transcripts/<set>.transcripts.jsonl``, the configuration (``*.yaml``) and
-            pictures of the DAGs (``*.svg``), or ``<set>.transcripts.jsonl`` alone. Everything may be missing.
+        folder: has ``metrics.jsonl`` and ``transcripts/<set>.transcripts.jsonl``, the configuration (``*.yaml``),
+            pictures of the DAGs (``*.svg``) and ``calibration.json``, or ``<set>.transcripts.jsonl`` alone. Everything
+            may be missing.
         sets: only these sets; None: all.
         facts: names and values that come first.
 
@@ -55,7 +57,7 @@ def read_run(
         notes=list(_notes(records, has_records)),
         sets=scored_sets(transcripts, ClipMaker()),
         history=[_history(name, list(items.values())) for name, items in records.evaluations.items() if items],
-        charts=_charts(records),
+        charts=[*_charts(records), *reliability_charts(folder)],
         arguments=_arguments(records.start),
         configuration=_configuration(folder),
         dags=_dags(folder),
