@@ -163,10 +163,10 @@ def test_the_whole_set_is_one_batch_on_each_rank_with_batch_size_minus_one():
 @pytest.mark.parametrize(
     ("num_items", "size", "world"), [(28000, 64, 1), (28000, 32, 8), (2700, 32, 1), (10000, 16, 2)]
 )
-def test_bucketing_computes_at_most_three_percent_of_padding(num_items, size, world):
+def test_bucketing_computes_at_most_two_percent_of_padding(num_items, size, world):
     durations = librispeech_like(num_items)
     for plan in plans(durations, Batching(size, bucketing=True), world):
-        assert padding_share(durations, plan.batches) <= 0.03
+        assert padding_share(durations, plan.batches) <= 0.02
     random = plan_alone(durations, Batching(size))
     assert padding_share(durations, random.batches) > 0.2
 
@@ -179,7 +179,7 @@ def test_eight_ranks_in_step_lose_less_than_two_percent_to_padding_and_to_waitin
         max(float(durations[rows].max()) * len(rows) for rows in round_)
         for round_ in zip(*(plan.batches for plan in ranks), strict=True)
     ]
-    assert 1 - float(durations.sum(dtype=np.float64)) / (8 * sum(longest)) <= 0.018
+    assert 1 - float(durations.sum(dtype=np.float64)) / (8 * sum(longest)) <= 0.02
 
 
 def test_bucketing_gives_all_ranks_batches_of_equal_cost_at_the_same_step():
@@ -190,17 +190,51 @@ def test_bucketing_gives_all_ranks_batches_of_equal_cost_at_the_same_step():
     assert waiting < 0.01
 
 
-def test_bucketing_mixes_neighbours_and_the_order_of_lengths_between_epochs():
-    durations, batching = librispeech_like(2700), Batching(32, bucketing=True)
+def pairs_of(batches, num_items):
+    """Each two items that share a batch, as one number."""
+    twos = [np.sort(rows)[np.column_stack(np.triu_indices(len(rows), 1))] for rows in batches]
+    return np.concatenate([two[:, 0] * num_items + two[:, 1] for two in twos])
 
-    def pairs(epoch):
-        batches = plan_alone(durations, batching, epoch).batches
-        return {(a, b) for rows in batches for a in rows.tolist() for b in rows.tolist() if a < b}
 
-    first, second = pairs(0), pairs(1)
-    assert len(first & second) < 0.5 * len(first)
-    means = [float(durations[rows].mean()) for rows in plan_alone(durations, batching).batches]
+def share_of_pairs_that_meet_again(durations, batching, world):
+    first, second = (
+        pairs_of([rows for plan in plans(durations, batching, world, epoch) for rows in plan.batches], len(durations))
+        for epoch in (0, 1)
+    )
+    return len(np.intersect1d(first, second)) / len(first)
+
+
+# Measured over three epochs: 19, 8.8, 39 and 5.3 % of the pairs. In random batches: 1, 0.5, 3 and 0.5 %; with batches
+# of sorted utterances: all. Below 2 % of padding more than that is not to be had for such durations.
+@pytest.mark.parametrize(
+    ("num_items", "size", "world", "most_again", "most_padding"),
+    [(3000, 32, 1, 0.22, 0.02), (3000, 16, 1, 0.11, 0.02), (1000, 32, 1, 0.45, 0.031), (3000, 16, 8, 0.08, 0.041)],
+)
+def test_bucketing_gives_an_utterance_other_neighbours_in_each_epoch(num_items, size, world, most_again, most_padding):
+    durations, batching = librispeech_like(num_items), Batching(size, bucketing=True)
+    assert share_of_pairs_that_meet_again(durations, batching, world) < most_again
+    for plan in plans(durations, batching, world):
+        assert padding_share(durations, plan.batches) < most_padding
+
+
+def test_bucketing_mixes_the_order_of_lengths():
+    durations = librispeech_like(2700)
+    means = [float(durations[rows].mean()) for rows in plan_alone(durations, Batching(32, bucketing=True)).batches]
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3
+
+
+def test_bucketing_without_shuffle_is_the_same_in_every_epoch_and_pads_least():
+    durations, batching = librispeech_like(500), Batching(16, shuffle=False, bucketing=True)
+    first, second = (plan_alone(durations, batching, epoch).batches for epoch in (0, 1))
+    assert [rows.tolist() for rows in first] == [rows.tolist() for rows in second]
+    assert padding_share(durations, first) < padding_share(
+        durations, plan_alone(durations, Batching(16, bucketing=True)).batches
+    )
+
+
+def test_equal_costs_make_random_batches():
+    durations, batching = np.full(640, 2.0, np.float32), Batching(16, bucketing=True)
+    assert share_of_pairs_that_meet_again(durations, batching, 1) < 0.05
 
 
 def test_padding_share_is_one_minus_used_over_computed():
