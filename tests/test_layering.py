@@ -66,7 +66,9 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
     "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
-    "nemo_lite.backends.pytorch.checkpoint": "torch_files, fitting, sets, finite, nemo_state < storage < folder",
+    "nemo_lite.backends.pytorch.checkpoint": """
+        torch_files, fitting, sets, finite, nemo_state < storage < folder < averaging
+    """,
     "nemo_lite.backends.pytorch.export": "onnx_files < wires, deployment",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.precision": """
@@ -74,9 +76,10 @@ ORDERS = {
         < check
     """,
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, step_batches, step_values < objectives, evaluation
+        arguments, module_state, step_batches, step_values < objectives, evaluation, averaging
         < run_state, verdict < counters, stopping < training
     """,
+    "nemo_lite.backends.pytorch.engine.averaging": "statistics < averages",
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
@@ -122,7 +125,7 @@ ORDERS = {
     "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """
         card, initialise < folder < model < best, fine_tuning, onnx_export, classifier_model, ngram_training
-        < calibrating, tasks
+        < calibrating, averaged, tasks
     """,
     "nemo_asr.corpora": "archives, espeak, sentences, writing < *",
 }

@@ -118,6 +118,33 @@ def make_callbacks(
     return callbacks
 
 
+def average(
+    args: Namespace,
+    factory: nemo.NeuralModuleFactory,
+    recipe: nemo_asr.Recipe,
+    model: nemo_asr.Model,
+    evals: dict[str, nemo_asr.Wires],
+    eval_data: dict[str, nemo.DataLayerNM],
+) -> list[Callback]:
+    """The callback that writes a model of averaged weights at the end, if one is asked for. It goes last."""
+    if not (args.average_last or args.ema_decay):
+        return []
+    evaluators = [
+        nemo.EvaluatorCallback(
+            eval_tensors=wires.scored,
+            user_iter_callback=partial(process_evaluation_batch, labels=recipe.labels, scored=wires.scored),
+            user_epochs_done_callback=nemo_asr.ScoredSet(tag, eval_data[tag], None, args.eval_metric),
+            name=f"averaged_{tag}",
+        )
+        for tag, wires in evals.items()
+    ]
+    manifests = {f"averaged_{tag}": files for tag, files in zip(evals, args.eval_datasets, strict=True)}
+    card, config = nemo_asr.describe(recipe), recipe.config.as_yaml()
+    writer = nemo_asr.BestModelCallback(args.run_dir / "averaged", model, card, config, manifests, args.eval_metric)
+    checkpoints = factory.checkpoint_dir or args.load_dir or ""
+    return [nemo_asr.AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
+
+
 def fine_tune(
     args: Namespace, factory: nemo.NeuralModuleFactory, recipe: nemo_asr.Recipe, model: nemo_asr.Model
 ) -> list[Callback]:
@@ -140,6 +167,7 @@ def optimization_params(args: Namespace) -> dict[str, Any]:
         "module_lr": args.module_lr,
         "weight_decay": args.weight_decay,
         "decay_weights_only": args.decay_weights_only,
+        "ema_decay": args.ema_decay,
         "betas": args.betas,
     }
 
@@ -200,7 +228,11 @@ def main() -> None:
     callbacks = make_callbacks(args, factory, recipe, model, train, evals, eval_data)
     factory.train(
         tensors_to_optimize=[loss],
-        callbacks=[*callbacks, *fine_tune(args, factory, recipe, model)],
+        callbacks=[
+            *callbacks,
+            *fine_tune(args, factory, recipe, model),
+            *average(args, factory, recipe, model, evals, eval_data),
+        ],
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params=optimization_params(args),

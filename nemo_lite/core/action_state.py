@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -147,6 +148,26 @@ class Evaluated(ItemsSeen, Protocol):
         """
 
 
+class Averages(Protocol):
+    """Averaged weights of a training."""
+
+    def applied(self, last: int = 0, folder: str | Path = "") -> AbstractContextManager[str]:
+        """Inside, modules have averaged weights, and statistics of batch norm estimated again on the training data.
+
+        What is evaluated and saved inside is the averaged model; afterwards all is as before. All ranks call it, at the
+        end of the training. The value of the context says what was averaged.
+
+        Args:
+            last: average so many of the newest checkpoints in ``folder``; 0: take the moving average of
+                ``optimization_params={"ema_decay": ...}``.
+            folder: read on rank 0.
+
+        Raises:
+            UsageError: there is no moving average, or weights are divided among the ranks.
+            CheckpointError: no checkpoint, or one that does not fit.
+        """
+
+
 class ActionState(Protocol):
     """What callbacks see. The attributes can also be read as items: ``state["step"]``.
 
@@ -188,6 +209,10 @@ class ActionState(Protocol):
     is_save_requested: bool
     interrupted_by: int
     stop_reason: str
+
+    @property
+    def averaging(self) -> Averages | None:
+        """Averaged weights; ``None`` where nothing is trained."""
 
     def __getitem__(self, key: str) -> Any:
         """An attribute by name."""

@@ -132,7 +132,8 @@ class NeuralModuleFactory(RunEnvironment):
             optimizer: a name, or an instance (not with tuples).
             optimization_params: ``num_epochs``, ``max_steps`` (with both, what comes first), ``lr``, ``module_lr`` (by
                 module name), ``decay_weights_only`` (biases and norms do not decay), other options of the optimizer,
-                ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``.
+                ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``, ``ema_decay`` (of a
+                moving average of the weights: ``ActionState.averaging``).
             callbacks: NeMoCallbacks and ActionCallbacks, in the order in which they are called.
             lr_policy: called with (initial rate, step, epoch); returns the learning rate.
             batches_per_step: micro-batches of a rank that make one step (1); the last step of an epoch may have fewer.

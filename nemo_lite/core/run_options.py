@@ -26,7 +26,7 @@ LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""
 
 # Options that NeMo's scripts give in ``optimization_params``.
-_IN_PARAMS = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale")
+_IN_PARAMS = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", "ema_decay")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class RunOptions:
     max_steps: int | None = None
     grad_norm_clip: float | None = None
     amp_min_loss_scale: float | None = None
+    ema_decay: float | None = None
     batches_per_step: int = 1
     stop_on_nan_loss: bool = False
     synced_batchnorm: bool = False
@@ -64,6 +65,10 @@ class RunOptions:
         clip = self.grad_norm_clip
         if clip is not None and not (isinstance(clip, Real) and float(clip) > 0):
             raise UsageError("grad_norm_clip must be a number above 0", got=repr(clip), remedy="None does not clip")
+        decay = self.ema_decay
+        if decay is not None and not (isinstance(decay, Real) and 0 < float(decay) < 1):
+            remedy = "None keeps no moving average of the weights"
+            raise UsageError("ema_decay must be a number between 0 and 1", got=repr(decay), remedy=remedy)
         if self.gradient_predivide:
             raise UsageError("gradient_predivide was an option of apex' data parallelism", remedy="leave it out")
 
@@ -72,7 +77,8 @@ class RunOptions:
         """The options from the arguments of NeMo's ``train``.
 
         Args:
-            optimization_params: may hold ``num_epochs``, ``max_steps``, ``grad_norm_clip``, ``amp_min_loss_scale``.
+            optimization_params: may hold ``num_epochs``, ``max_steps``, ``grad_norm_clip``, ``amp_min_loss_scale``,
+                ``ema_decay``.
             flat: the others.
 
         Raises:

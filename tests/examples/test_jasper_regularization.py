@@ -41,6 +41,8 @@ def test_a_run_with_all_options_goes_on_bit_by_bit_and_its_model_needs_none_of_t
     [
         (("--label_smoothing", "1"), "argument --label_smoothing: '1' is not below 1"),
         (("--intermediate_ctc", "-0.1"), "argument --intermediate_ctc: '-0.1' is not a number from 0"),
+        (("--average_last", "2", "--ema_decay", "0.9"), "--average_last contradicts --ema_decay"),
+        (("--average_last", "1"), "argument --average_last: 1 checkpoint is no average; give 2 or more"),
         (("--decay_weights_only", "--weight_decay", "0"), "--decay_weights_only has no effect with --weight_decay 0"),
     ],
 )
@@ -54,3 +56,41 @@ def test_a_classifier_has_no_options_of_transcription(corpus: Path) -> None:
     finished = train(corpus, "refused", "--num_epochs", 1, "--intermediate_ctc", 0.3, script="classify.py")
     assert finished.code == 2
     assert "--intermediate_ctc is for models that transcribe; leave it out" in finished.err
+
+
+def model_weights(folder: str) -> dict[str, torch.Tensor]:
+    """Of a model folder, whose files are named by the module and a digest."""
+    files = Path(folder).glob("*.safetensors")
+    return {f"{file.name.partition('-')[0]}.{key}": each for file in files for key, each in load_file(file).items()}
+
+
+def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path) -> None:
+    words = ("--num_epochs", 6, "--eval_datasets", corpus / "dev.json", "--log_style", "plain")
+    finished = train(corpus, "mean", *words, "--average_last", 3)
+    assert finished.code == 0, finished.err
+    assert "Averaged: mean of the checkpoints of 12, 15, 18 steps" in finished.out
+    assert "averaged_dev  WER" in finished.out
+    averaged, last = model_weights("runs/mean/averaged"), weights("mean", 18)
+    name = "JasperDecoderForCTC.decoder_layers.0.bias"
+    sets = [
+        weights("mean", step)[f"JasperDecoderForCTC-STEP-{step}.safetensors.decoder_layers.0.bias"]
+        for step in (12, 15, 18)
+    ]
+    torch.testing.assert_close(averaged[name], sum(sets) / 3)
+    assert len(averaged) == len(last)
+    assert train(corpus, "plain", *words).code == 0
+    torch.testing.assert_close(weights("plain", 18), last, rtol=0, atol=0)
+    scored = run_script(
+        "jasper_eval.py", "--load_dir", "runs/mean/averaged", "--eval_datasets", str(corpus / "dev.json")
+    )
+    assert scored.code == 0, scored.err
+
+
+def test_a_moving_average_goes_on_bit_by_bit(corpus: Path) -> None:
+    rate = ("--lr_policy", "InverseSquareRootAnnealing", "--warmup_steps", 1, "--ema_decay", 0.9)
+    for name, epochs in (("whole", 2), ("parts", 1), ("parts", 2)):
+        finished = train(corpus, name, *rate, "--num_epochs", epochs)
+        assert finished.code == 0, finished.err
+    whole = model_weights("runs/whole/averaged")
+    torch.testing.assert_close(model_weights("runs/parts/averaged"), whole, rtol=0, atol=0)
+    assert any(not torch.equal(whole[name], each) for name, each in model_weights("runs/whole/model").items())

@@ -52,6 +52,7 @@ from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate
 from nemo_asr.tracking import ScoredSet as ScoredSet
 from nemo_asr.tracking import start_record as start_record
 from nemo_asr.tracking import trackers_of as trackers_of
+from nemo_asr.trained.averaged import AveragedModelCallback as AveragedModelCallback
 from nemo_asr.trained.best import BestModelCallback as BestModelCallback
 from nemo_asr.trained.card import ModelCard as ModelCard
 from nemo_asr.trained.card import describe as describe

@@ -38,7 +38,7 @@ TRAINING = HelpPages(
         ),
         "regularization": Group(
             "against overfitting: decay, smoothing, further losses, averages of weights",
-            "decay_weights_only label_smoothing intermediate_ctc",
+            "decay_weights_only label_smoothing intermediate_ctc average_last ema_decay",
         ),
         "saving": Group(
             "folders and checkpoints",

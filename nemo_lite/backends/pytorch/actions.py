@@ -248,7 +248,8 @@ class PtActions(Counters, DeploymentExport):
         logging.info("Training %s parameters%s", f"{sum(map(torch.numel, trained)):,}", length)
         arguments.tell_batch_size(data_layer, self._comm, options)
         reseed = reseeding(self._comm.random_seed() if self._seed is None else self._seed, self._comm.rank)
-        return Training(objectives, loader, data_layer.place_of, state, tensors, called, lr_policy, options, reseed)
+        about_run = (state, tensors, called, lr_policy, options, reseed, self._shard_weights)
+        return Training(objectives, loader, data_layer.place_of, *about_run)
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
         """Evaluate: see :meth:`NeuralModuleFactory.eval`."""

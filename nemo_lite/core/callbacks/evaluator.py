@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_lite.core.action_state import Evaluated, EvaluationResult, TbWriter
+from nemo_lite.core.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
 from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
 from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
@@ -153,6 +153,16 @@ class EvaluatorCallback(ActionCallback):
             self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
         self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
         self._so_far = _SoFar()
+
+    def evaluate_now(self, state: ActionState, num_steps: int) -> None:
+        """Evaluate the weights as they are. All ranks call it, inside an action.
+
+        Args:
+            state: of the action.
+            num_steps: steps done before, for the result.
+        """
+        self.action = state
+        self._evaluate("Evaluation", num_steps)
 
     @property
     def _say(self) -> Callable[..., None]:

@@ -13,6 +13,7 @@ from nemo_lite.backends.pytorch.distributed import Comm, is_synced
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.snapshot import Snapshot
 from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
 
 
 def modules_of(dag: Dag) -> list[nn.Module]:
@@ -92,3 +93,13 @@ def mean_statistics(modules: Iterable[nn.Module], comm: Comm) -> Iterator[None]:
         yield
     finally:
         statistics.put_back()
+
+
+def named_weighted_modules(modules: Iterable[NeuralModule]) -> dict[str, nn.Module]:
+    """The modules with something to save, by the names they are saved under.
+
+    Raises:
+        CheckpointError: two of one name.
+    """
+    named = unique_names(module for module in modules if isinstance(module, nn.Module) and module.state_dict())
+    return {name: module for name, module in named.items() if isinstance(module, nn.Module)}

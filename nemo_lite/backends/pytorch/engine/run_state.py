@@ -22,15 +22,16 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_training_state,
 )
 from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm, RunContract, changes
+from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
-from nemo_lite.backends.pytorch.engine.module_state import mean_statistics
+from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.step_batches import Wishes
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
-from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
+from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import CheckpointError
 from nemo_lite.interruption import StopSignals, name_of
@@ -100,6 +101,7 @@ class RunState:
         self.clock = _Clock()
         # Waits for what is not known yet of the last step: before anything that reads weights or says how it went.
         self.settle: Callable[[], None] = _nothing_open
+        self.averaging: Averaging | None = None
         self.evaluation: EvaluationResult | None = None
         self._evaluated: dict[str, EvaluationResult] = {}
         self._callbacks, self._lowering, self._contract = callbacks or CallbackList([]), lowering, contract
@@ -182,6 +184,7 @@ class RunState:
             "optimizers": [self.comm.whole(optimizer.state_dict()) for optimizer in self.optimizers],
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
+            **(self.averaging.state_dict() if self.averaging else {}),
         }
 
     def load_state_dict(self, state: TrainingState, place: str = "") -> None:
@@ -211,6 +214,8 @@ class RunState:
             problem = "the optimizer's state does not fit the parameters"
             raise CheckpointError(problem, place=place, got=str(error)) from error
         self.precision.load_state_dict(state.get("precision", {}))
+        if self.averaging:
+            self.averaging.load_state_dict(state, place)
         self.step = self.steps_done = self.steps_before = int(state["step"])
         self.epoch = self.epochs_done = int(state["epoch"])
 
@@ -332,13 +337,3 @@ def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | P
     contents = read_on_first(comm, lambda: CheckpointFolder(folder).read(named, pattern))
     assert contents is not None
     contents.fill(named)
-
-
-def named_weighted_modules(modules: Iterable[NeuralModule]) -> dict[str, nn.Module]:
-    """The modules with something to save, by the names they are saved under.
-
-    Raises:
-        CheckpointError: two of one name.
-    """
-    named = unique_names(module for module in modules if isinstance(module, nn.Module) and module.state_dict())
-    return {name: module for name, module in named.items() if isinstance(module, nn.Module)}

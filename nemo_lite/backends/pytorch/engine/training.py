@@ -11,6 +11,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
 from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
+from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
@@ -25,6 +26,8 @@ from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 _NOTHING = nullcontext()
+_STATISTICS_STEPS = 500
+"""Steps whose batches are enough for a mean and a variance; fewer, if the epoch has fewer."""
 
 
 class Training:
@@ -40,6 +43,7 @@ class Training:
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
         reseed: called with the index of each epoch before it starts.
+        is_sharded: weights are divided among the ranks.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Training:
         lr_policy: LrPolicy | None,
         options: RunOptions,
         reseed: Callable[[int], None],
+        is_sharded: bool = False,
     ) -> None:
         self._objectives = objectives
         self._state, self._tensors, self._callbacks = state, tensors, callbacks
@@ -66,6 +71,8 @@ class Training:
         self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
         state.settle = self._verdict.settle
+        about = (options.ema_decay, state.comm, is_sharded, self._run_for_statistics)
+        self._averaging = state.averaging = Averaging([*state.modules.values()], *about)
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
@@ -128,6 +135,7 @@ class Training:
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
         following = self._batches.following(are_finite=self._verdict.allows(computed), wishes=state.wishes)
         self._verdict.update(computed, following.was_finite)
+        self._averaging.update(state.step)
         state.steps_done += 1
         state.is_epoch_over = following.is_over
         if following.is_over:
@@ -161,6 +169,28 @@ class Training:
         self._tensors.set(loss.detach(), objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return judged
+
+    def _run_for_statistics(self, next_batch: Callable[[], None]) -> None:
+        """Run the batches of an epoch, of the first steps of a long one, without gradients. All ranks call it.
+
+        Args:
+            next_batch: called before each batch that counts.
+        """
+        state = self._state
+        self._reseed(state.epochs_done)
+        taken = self._batches.first(state.epochs_done)
+        for _ in range(_STATISTICS_STEPS):
+            for number, batch in enumerate(taken.batches):
+                counts = number < taken.num_counted
+                if counts:
+                    next_batch()
+                self._ahead.arrive(batch.values)
+                for objective in self._objectives:
+                    with _NOTHING if counts else self._without_trace(), state.precision.forward():
+                        objective.module(*batch.values)
+            if taken.is_over:
+                break
+            taken = self._batches.following(are_finite=True)
 
     @contextmanager
     def _without_trace(self) -> Iterator[None]:

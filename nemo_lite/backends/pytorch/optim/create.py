@@ -29,7 +29,10 @@ from nemo_lite.utils.argparse import OPTIMIZERS
 _CONSTRUCTORS: dict[str, Callable[..., Optimizer]] = {}
 
 # What train() reads from the same dictionary.
-_OF_THE_TRAINER = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", MODULE_LR, DECAY_WEIGHTS_ONLY)
+_OF_THE_TRAINER = (
+    *("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", "ema_decay"),
+    *(MODULE_LR, DECAY_WEIGHTS_ONLY),
+)
 # What is done around any optimizer.
 _AROUND = ("larc", "larc_eta")
 # Arguments of constructors that are no options by name; every optimizer takes ``lr``.
@@ -45,9 +48,9 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         params: parameters, or groups (dicts with ``params`` and options of their own).
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
-            ``grad_norm_clip``, ``amp_min_loss_scale``, ``module_lr``, ``decay_weights_only``) is ignored. An option
-            that only other optimizers take, or none, is left out with a warning. ``larc`` (True) and ``larc_eta``
-            (0.02) go with all; see `add_larc`.
+            ``grad_norm_clip``, ``amp_min_loss_scale``, ``ema_decay``, ``module_lr``, ``decay_weights_only``) is
+            ignored. An option that only other optimizers take, or none, is left out with a warning. ``larc`` (True)
+            and ``larc_eta`` (0.02) go with all; see `add_larc`.
 
     Raises:
         UnknownNameError: no such optimizer.

@@ -1,0 +1,156 @@
+"""Averaging: weights averaged over the steps or the last checkpoints of a run, used for a while. No loop in here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_lite.backends.pytorch.checkpoint.averaging import MeanWeights, mean_of_newest
+from nemo_lite.backends.pytorch.distributed import Comm
+from nemo_lite.backends.pytorch.engine.averaging.statistics import estimate
+from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
+from nemo_lite.backends.pytorch.snapshot import Snapshot
+from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.utils import logging
+
+# Any: a training state is a tree of tensors and numbers.
+
+_WARM_UP = 10
+"""A mean over about a tenth of the steps so far, while these are few: it would keep the first weights for long."""
+
+
+class Averaging:
+    """The weights of a run's modules, averaged.
+
+    The exponential moving average takes every step: ``mean = d * mean + (1 - d) * weights`` with
+    d = min(``decay``, (1 + t) / (10 + t)) after step t. It is the same on all ranks, as the weights are, and is kept in
+    float32 on their device; the host reads nothing.
+
+    Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; statistics that are
+    estimated again: Izmailov et al., "Averaging Weights Leads to Wider Optima", UAI 2018.
+
+    Args:
+        modules: of the run.
+        decay: of the exponential moving average; None: there is none.
+        comm: the ranks.
+        is_sharded: weights are divided among the ranks.
+        run_for_statistics: runs batches of the training data through the modules in training mode, and calls its
+            argument before each.
+
+    Raises:
+        UsageError: a decay with weights that are divided among the ranks.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[NeuralModule],
+        decay: float | None,
+        comm: Comm,
+        is_sharded: bool,
+        run_for_statistics: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._all, self._decay, self._comm, self._is_sharded = modules, decay, comm, is_sharded
+        self._modules = [module for module in modules if isinstance(module, nn.Module)]
+        self._run_for_statistics = run_for_statistics
+        parameters = (parameter for module in self._modules for parameter in module.parameters())
+        self._parameters = [*dict.fromkeys(each for each in parameters if each.is_floating_point())]
+        self._means: list[Tensor] = []
+        if decay is not None:
+            self._refuse_sharded()
+            self._means = [_float32(parameter) for parameter in self._parameters]
+
+    def update(self, step: int) -> None:
+        """Take the weights after a step into the exponential moving average, if there is one."""
+        if self._decay is None:
+            return
+        decay = min(self._decay, (1 + step) / (_WARM_UP + step))
+        weights = [parameter.detach() for parameter in self._parameters]
+        others = [each if each.dtype == torch.float32 else each.float() for each in weights]
+        torch._foreach_lerp_(self._means, others, 1.0 - decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The moving average, for a training state; empty without one."""
+        return {} if self._decay is None else {"average": {"decay": self._decay, "means": list(self._means)}}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Go on with the average of :meth:`state_dict`; without one, from the weights as they are now.
+
+        Raises:
+            CheckpointError: it is of other weights.
+        """
+        if self._decay is None:
+            return
+        saved: Sequence[Tensor] | None = state.get("average", {}).get("means")
+        if saved is None:
+            logging.warning("%s has no average of weights: it begins with the weights of this step", place or "state")
+            saved = [_float32(parameter) for parameter in self._parameters]
+        if [each.shape for each in saved] != [each.shape for each in self._means]:
+            raise CheckpointError("the average of weights does not fit the weights", place=place)
+        for mean, value in zip(self._means, saved, strict=True):
+            mean.copy_(value)
+
+    @contextmanager
+    def applied(self, last: int = 0, folder: str | Path = "") -> Iterator[str]:
+        """Inside, the modules have averaged weights, and statistics that were estimated again on the training data.
+
+        All ranks call it. What is evaluated and saved inside is the averaged model; afterwards weights and statistics
+        are as before, so that training goes on as without it.
+
+        Args:
+            last: average so many of the newest checkpoints in ``folder``; 0: take the exponential moving average.
+            folder: read on rank 0.
+
+        Yields:
+            What was averaged, in words.
+
+        Raises:
+            UsageError: there is no moving average, or weights are divided among the ranks.
+            CheckpointError: no checkpoint, or one that does not fit.
+        """
+        self._refuse_sharded()
+        values, words = self._mean_of_checkpoints(last, folder) if last else self._moving_average()
+        weights, statistics = Snapshot(self._parameters), RunningStatistics(self._modules)
+        weights.keep()
+        statistics.keep()
+        try:
+            with torch.no_grad():
+                for parameter, value in zip(self._parameters, values, strict=True):
+                    parameter.copy_(value)
+            estimate(self._modules, self._run_for_statistics)
+            yield words
+        finally:
+            weights.put_back()
+            statistics.put_back()
+
+    def _moving_average(self) -> tuple[list[Tensor], str]:
+        if self._decay is None:
+            remedy = 'train with optimization_params={"ema_decay": 0.999}'
+            raise UsageError("there is no moving average of the weights", place="averaging", remedy=remedy)
+        return self._means, f"moving average of the weights, decay {self._decay:g}"
+
+    def _mean_of_checkpoints(self, last: int, folder: str | Path) -> tuple[list[Tensor], str]:
+        named = named_weighted_modules(self._all)
+        travels: Any = self._comm.from_first(lambda: tuple(mean_of_newest(folder, named, last)))
+        mean = MeanWeights(*travels)
+        by_parameter = {
+            parameter: mean.tensors[module_name][name]
+            for module_name, module in named.items()
+            for name, parameter in module.named_parameters()
+        }
+        values = [by_parameter[parameter] for parameter in self._parameters]
+        return values, f"mean of the checkpoints of {', '.join(map(str, mean.steps))} steps"
+
+    def _refuse_sharded(self) -> None:
+        if self._is_sharded:
+            problem, remedy = "averages of weights do not go with shard_weights", "leave one of the two out"
+            raise UsageError(problem, remedy=remedy)
+
+
+def _float32(parameter: Tensor) -> Tensor:
+    return parameter.detach().to(torch.float32, copy=True)
