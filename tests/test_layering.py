@@ -99,7 +99,9 @@ ORDERS = {
     "nemo_asr.data.tarred": "shards, members < matching < utterances < data_layer, making",
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
-    "nemo_asr.decoding": "texts, language_model < ngram < *",
+    "nemo_asr.decoding": """
+        texts, language_model, spelling < ngram, lexicon < word_scores, frame_labels < prefix_beam_search < *
+    """,
     "nemo_asr.decoding.ngram": "tables < counts, arpa, ngram_model, kenlm_model < smoothing, loading",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
     "nemo_asr.models": """

@@ -75,7 +75,8 @@ PUBLIC = {
     """,
     "nemo_asr": """
         contextnet
-        AudioPreprocessing __version__ audio_preprocessing data_layer greedy_ctc_decoder helpers jasper
+        AudioPreprocessing BeamSearchCTCDecoder BeamSearchDecoderWithLM __version__ audio_preprocessing
+        beam_search_decoder data_layer greedy_ctc_decoder helpers jasper
         losses metrics
         Classifier ClassWires connect_classifier load_class_recipe load_classifier
         TimeStretchAugmentation parts
@@ -182,6 +183,7 @@ IMPORT_PATHS = {
         AudioPreprocessor AudioToMFCCPreprocessor AudioToMelSpectrogramPreprocessor AudioToSpectrogramPreprocessor
         CropOrPadSpectrogramAugmentation MultiplyBatch SpectrogramAugmentation
     """,
+    "nemo_asr.beam_search_decoder": "BeamSearchDecoderWithLM",
     "nemo_asr.corpora.aishell": "main make",
     "nemo_asr.corpora.an4": "main make",
     "nemo_asr.corpora.librispeech": "main make",

@@ -6,7 +6,6 @@ import dis
 import sys
 from collections.abc import Callable
 
-_BEAM = "GreedyCTCDecoder, or a decoder of your own"
 _ATTENTION = "CTC (JasperDecoderForCTC, CTCLossNM); attention models are not here"
 _LOOP = "factory.train, infer and callbacks; state['tensors'].get_tensor(name) in a callback"
 _TORCHVISION = "torchvision's own data sets behind a DataLayerNM of yours"
@@ -40,8 +39,6 @@ SUBSTITUTES: dict[str, dict[str, str]] = {
     },
     "nemo.collections": dict.fromkeys(("nlp", "tts", "cv", "simple_gan"), _OTHER_COLLECTION),
     "nemo.collections.asr": {
-        "BeamSearchDecoderWithLM": _BEAM,
-        "beam_search_decoder": _BEAM,
         "JasperRNNConnector": _ATTENTION,
         "TranscriptDataLayer": _ATTENTION,
         "las": _ATTENTION,

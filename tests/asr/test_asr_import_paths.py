@@ -21,6 +21,7 @@ IMPORT_PATHS = {
     "jasper": ["JasperDecoderForCTC", "JasperDecoderForClassification", "JasperEncoder"],
     "losses": ["CTCLossNM", "CrossEntropyLossNM"],
     "greedy_ctc_decoder": ["GreedyCTCDecoder"],
+    "beam_search_decoder": ["BeamSearchDecoderWithLM"],
 }
 HELPERS = {
     "helpers": [

@@ -24,7 +24,7 @@ from nemo.collections.asr.helpers import word_error_rate as wer
 
 factory = nemo.core.NeuralModuleFactory(placement=DeviceType.CPU)
 encoder = nemo_asr.JasperEncoder(feat_in=64)
-decoder = nemo_asr.BeamSearchDecoderWithLM()
+decoder = nemo_asr.JasperRNNConnector()
 layer = nemo.collections.asr.AudioToTextDataLayer()
 loss = old.CTCLossNM(num_classes=28)
 print("nemo")
@@ -50,7 +50,7 @@ def test_each_line_that_uses_nemo_is_told_to_change_or_to_stay(script: Path) -> 
     assert found[6] == ["from nemo_asr.helpers import word_error_rate as wer"]
     assert not any(found[8])
     assert found[9] == [""]
-    assert "GreedyCTCDecoder" in found[10][0]
+    assert "JasperDecoderForCTC" in found[10][0]
     assert "nemo_asr.AudioToTextDataLayer" in found[11]
     assert found[12] == [""]
     assert 13 not in found

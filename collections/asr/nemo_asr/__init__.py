@@ -2,6 +2,7 @@
 
 import nemo_asr.known_modules
 from nemo_asr import audio_preprocessing as audio_preprocessing
+from nemo_asr import beam_search_decoder as beam_search_decoder
 from nemo_asr import contextnet as contextnet
 from nemo_asr import data_layer as data_layer
 from nemo_asr import greedy_ctc_decoder as greedy_ctc_decoder
@@ -19,6 +20,8 @@ from nemo_asr.data.kaldi.data_layer import KaldiFeatureDataLayer as KaldiFeature
 from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer as TarredAudioToTextDataLayer
 from nemo_asr.data.transcripts_file import write_transcripts as write_transcripts
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCDecoder
+from nemo_asr.decoding.beam_search import BeamSearchDecoderWithLM as BeamSearchDecoderWithLM
 from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor as AudioPreprocessor
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
 from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
 from nemo_asr.features.preprocessors import (
@@ -37,6 +38,7 @@ register(ContextNetDecoderForCTC, role="decoder")
 register(JasperDecoderForCTC, role="decoder", default=True)
 register(CTCLossNM, default=True)
 register(GreedyCTCDecoder, default=True)
+register(BeamSearchCTCDecoder)
 register(AudioToSpeechLabelDataLayer, default=True, task="classification")
 register(JasperDecoderForClassification, role="decoder", default=True, task="classification")
 register(JasperDecoderForSpkrClass, role="decoder", task="classification")

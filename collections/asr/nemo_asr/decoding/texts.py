@@ -72,7 +72,9 @@ def post_process_predictions(
         raise UsageError("predictions and lengths must pair up", got=got)
     blank = len(labels)
     return [
-        _write(ids, labels) for batch, end in zip(batches, ends, strict=True) for ids in ctc_collapse(batch, end, blank)
+        text_of(ids, labels)
+        for batch, end in zip(batches, ends, strict=True)
+        for ids in ctc_collapse(batch, end, blank)
     ]
 
 
@@ -90,13 +92,18 @@ def post_process_transcripts(
         UsageError: an id inside a length is not a label.
     """
     return [
-        _write(ids[:length], labels)
+        text_of(ids[:length], labels)
         for batch, lengths in zip(transcripts, transcript_lengths, strict=True)
         for ids, length in zip(batch.tolist(), lengths.tolist(), strict=True)
     ]
 
 
-def _write(ids: Sequence[int], labels: Sequence[str]) -> str:
+def text_of(ids: Sequence[int], labels: Sequence[str]) -> str:
+    """What label ids write.
+
+    Raises:
+        UsageError: an id is not a label.
+    """
     if ids and not (min(ids) >= 0 and max(ids) < len(labels)):
         raise UsageError(
             "an id is outside the vocabulary",

@@ -1,0 +1,270 @@
+"""search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``word_scores``.
+
+Sources: Graves and Jaitly, "Towards End-to-End Speech Recognition with Recurrent Neural Networks", ICML 2014; Hannun et
+al., "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs", 2014, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.arguments import check_least
+from nemo_asr.decoding.frame_labels import FrameLabels
+from nemo_asr.decoding.lexicon import ROOT
+from nemo_asr.decoding.word_scores import WordScores
+from nemo_lite.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_NEVER = -np.inf
+# Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_MORE = np.uint64(0x94D049BB133111EB)
+_NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a search looks at.
+
+    Attributes:
+        beam_size: hypotheses of an utterance that go on after each frame.
+        min_log_prob: natural logarithm; a less probable label begins no new hypothesis in that frame.
+        max_labels: most labels of a frame that begin new hypotheses.
+        cutoff_prob: only the most probable labels of a frame that together, with the blank, have this probability.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    beam_size: int = 16
+    min_log_prob: float = -6.0
+    max_labels: int = 40
+    cutoff_prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_least(beam_size=(self.beam_size, 1), max_labels=(self.max_labels, 1))
+        if not 0 < self.cutoff_prob <= 1:
+            raise UsageError("cutoff_prob is out of range", got=f"{self.cutoff_prob:g}", wanted="above 0, at most 1")
+        if not self.min_log_prob < 0:
+            raise UsageError("min_log_prob is out of range", got=f"{self.min_log_prob:g}", wanted="below 0")
+
+
+class Hypothesis(NamedTuple):
+    """What may have been said.
+
+    Attributes:
+        ids: of its labels.
+        score: natural logarithm: of the sounds and, with weights, of the words.
+        acoustic_score: of the sounds alone: the log-probability of all paths together.
+    """
+
+    ids: list[int]
+    score: float
+    acoustic_score: float
+
+
+def search(
+    log_probs: npt.NDArray[np.floating],
+    lengths: Sequence[int] | Ints,
+    limits: Limits,
+    words: WordScores | None = None,
+    nbest: int = 1,
+) -> list[list[Hypothesis]]:
+    """The most probable labels of each utterance, best first. No utterance depends on the others.
+
+    Args:
+        log_probs: (B, T, classes) natural logarithms; the last class is the blank.
+        lengths: (B,) valid frames.
+        limits: what it looks at.
+        words: what words are worth; None: only sounds count.
+        nbest: most hypotheses of an utterance.
+
+    Returns:
+        For each utterance one hypothesis at least.
+    """
+    frames = FrameLabels(np.asarray(log_probs), np.asarray(lengths, np.int64), limits)
+    beams = _Beams(len(frames.order), limits.beam_size, log_probs.shape[2] - 1, words)
+    for step in range(frames.num_steps):
+        beams.advance(frames, step)
+    found = beams.finish(frames, nbest)
+    return [found[place] for place in np.argsort(frames.order)]
+
+
+class _Beams:
+    """The hypotheses of all utterances, (B, K): K for each, the best first; those that are none have minus infinity."""
+
+    def __init__(self, num: int, width: int, blank: int, words: WordScores | None) -> None:
+        shape = (num, width)
+        self._blank, self._words, self._width = blank, words, width
+        self.with_blank, self.with_label = np.full(shape, _NEVER), np.full(shape, _NEVER)
+        self.with_blank[:, 0] = 0.0
+        self.last = np.full(shape, blank)
+        # A hypothesis is told from others by a number made of its labels; the one it grew from, by its number.
+        self.key, self.parent_key = np.zeros(shape, np.uint64), np.full(shape, _NO_PARENT)
+        self.key[:, 1:] = np.arange(1, width)
+        self.node, self.state = np.full(shape, ROOT), np.full(shape, words.start() if words else 0)
+        self.gained = np.zeros(shape)
+        self._history: list[tuple[Ints, Ints]] = []
+
+    def advance(self, frames: FrameLabels, step: int) -> None:
+        """Go over the next frame that has labels, of all utterances that have one."""
+        num = int(frames.num_active[step])
+        rows, row = np.arange(num)[:, None], frames.row(step)
+        with_blank, with_label = self._behind_blanks(frames.skipped[step, :num])
+        both = np.logaddexp(with_blank, with_label)
+        last = self.last[:num]
+        again = np.where(last == self._blank, _NEVER, row[rows, last])
+        labels, scores = frames.labels(step)  # (b, C), the most probable first
+        grown = np.where(last[:, :, None] == labels[:, None, :], with_blank[:, :, None], both[:, :, None])
+        grown = grown + scores[:, None, :]
+        # A hypothesis of the beam may be another one of the beam and a label: both are then the same, and add up.
+        is_parent = self.parent_key[:num][:, None, :] == self.key[:num][:, :, None]
+        has_parent, parent = is_parent.any(axis=1), is_parent.argmax(axis=1)
+        from_parent = np.where(last[rows, parent] == last, with_blank[rows, parent], both[rows, parent]) + again
+        place = frames.places(step)[rows, last]  # among the frame's labels; -1 where it is not
+        there = has_parent & (place >= 0)
+        grown[np.nonzero(there)[0], parent[there], place[there]] = _NEVER
+        stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
+        self._choose(labels, grown, both + row[:, self._blank, None], stay_label)
+
+    def _behind_blanks(self, skipped: Floats) -> tuple[Floats, Floats]:
+        """The scores with a blank and with a label at the end, after the frames (b,) in which only blanks count."""
+        with_blank, with_label = self.with_blank[: len(skipped)], self.with_label[: len(skipped)]
+        is_none = np.isnan(skipped)[:, None]
+        later = np.logaddexp(with_blank, with_label) + np.nan_to_num(skipped)[:, None]
+        return np.where(is_none, with_blank, later), np.where(is_none, with_label, _NEVER)
+
+    def _choose(self, labels: Ints, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
+        """Keep the best of those that stayed and those that grew by a label."""
+        num, num_labels = labels.shape
+        rows = np.arange(num)[:, None]
+        ended = self._words_of(labels, grown)
+        worth = np.logaddexp(stay_blank, stay_label) + self.gained[:num]
+        if self._words:
+            worth = worth + self._words.so_far[self.node[:num]]
+        everything = np.concatenate([worth, (grown + ended.gained).reshape(num, -1)], axis=1)
+        chosen = _best(everything, self._width)
+        is_alive = everything[rows, chosen] > _NEVER
+        stayed = chosen < self._width
+        from_label = np.where(stayed, 0, chosen - self._width)
+        source, place = np.where(stayed, chosen, from_label // num_labels), from_label % num_labels
+        grew, label = ~stayed & is_alive, labels[rows, place]
+        key, parent_key = self.key[:num][rows, source], self.parent_key[:num][rows, source]
+        self.parent_key[:num] = np.where(is_alive, np.where(grew, key, parent_key), _NO_PARENT)
+        self.key[:num] = np.where(grew, _mixed(key, label), key)
+        self.with_blank[:num] = np.where(stayed & is_alive, stay_blank[rows, source], _NEVER)
+        with_label = np.where(stayed, stay_label[rows, source], grown[rows, source, place])
+        self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
+        self.last[:num] = np.where(grew, label, self.last[:num][rows, source])
+        if self._words:
+            begins = grew & ended.begins[rows, place]
+            self.state[:num] = np.where(begins, ended.states[rows, source], self.state[:num][rows, source])
+            self.gained[:num] = self.gained[:num][rows, source] + np.where(begins, ended.scores[rows, source], 0.0)
+            self.node[:num] = np.where(grew, ended.nodes[rows, source, place], self.node[:num][rows, source])
+        self._history.append((source, np.where(grew, label, -1)))
+
+    def _words_of(self, labels: Ints, grown: Floats) -> _Ended:
+        """What words are worth where each label follows each hypothesis."""
+        num = len(labels)
+        nodes, states, gained = self.node[:num], self.state[:num], self.gained[:num, :, None]
+        if self._words is None:
+            return _Ended(gained, np.zeros(labels.shape, bool), gained[:, :, 0], states, nodes[:, :, None])
+        spelling, tree = self._words.spelling, self._words.tree
+        begins = spelling.begins[labels]
+        is_root = nodes == ROOT
+        scores, states = np.zeros(nodes.shape), states.copy()
+        # Most frames have no label with which a word begins, and then no word ends.
+        ends = (begins[:, None, :] & (grown > _NEVER)).any(axis=2) & ~is_root
+        scores[ends], states[ends] = self._words.close(nodes[ends], states[ends])
+        behind = np.where(begins[:, None, :], ROOT, nodes[:, :, None])
+        for characters in spelling.characters.T:
+            behind = tree.following[behind, characters[labels][:, None, :]]
+        gained = gained + np.where(begins[:, None, :], scores[:, :, None], 0.0) + self._words.so_far[behind]
+        # A second space would write nothing.
+        gained[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
+        return _Ended(gained, begins, scores, states, behind)
+
+    def finish(self, frames: FrameLabels, nbest: int) -> list[list[Hypothesis]]:
+        """The best hypotheses of each utterance, in the order of the rows."""
+        with_blank, with_label = self._behind_blanks(frames.skipped_at_end)
+        acoustic = np.logaddexp(with_blank, with_label)
+        total, complete = acoustic + self.gained, acoustic > _NEVER
+        if self._words:
+            alive, states = complete.copy(), self.state.copy()
+            complete &= self._words.complete(self.node)
+            ends = complete & (self.node != ROOT)
+            scores, states[ends] = self._words.close(self.node[ends], self.state[ends])
+            total[ends] += scores
+            total[alive] += self._words.end(states[alive])
+        # Where the lexicon has no word as any of them ends, the words before that one are what was found.
+        is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
+        total = np.where(complete | is_cut[:, None], total, _NEVER)
+        chosen = _best(total, min(2 * nbest, self._width))
+        found = []
+        for row, labels in enumerate(self._labels_of(chosen)):
+            hypotheses: dict[tuple[int, ...], Hypothesis] = {}
+            for place, ids in zip(chosen[row].tolist(), labels, strict=True):
+                kept = self._in_words(ids, is_cut=bool(is_cut[row]))
+                if total[row, place] > _NEVER:
+                    scored = Hypothesis(kept, float(total[row, place]), float(acoustic[row, place]))
+                    hypotheses.setdefault(tuple(kept), scored)
+            found.append(list(hypotheses.values())[:nbest])
+        return found
+
+    def _labels_of(self, chosen: Ints) -> list[list[list[int]]]:
+        """The labels of some hypotheses (B, N), by going back through the frames."""
+        places, labels = chosen.copy(), np.full((len(self._history), *chosen.shape), -1)
+        for step in reversed(range(len(self._history))):
+            source, label = self._history[step]
+            rows, now = np.arange(len(source))[:, None], places[: len(source)]
+            labels[step, : len(source)] = label[rows, now]
+            places[: len(source)] = source[rows, now]
+        return [[each[each >= 0].tolist() for each in labels[:, row].T] for row in range(len(chosen))]
+
+    def _in_words(self, ids: list[int], is_cut: bool) -> list[int]:
+        """The labels without a space at the end, or without the last word."""
+        if self._words is None or not ids:
+            return ids
+        spelling = self._words.spelling
+        if is_cut:
+            begins = np.flatnonzero(spelling.begins[ids])
+            return ids[: int(begins[-1])] if len(begins) else []
+        return ids[:-1] if spelling.is_space[ids[-1]] else ids
+
+
+class _Ended(NamedTuple):
+    """What happens to words where C labels follow K hypotheses of b utterances.
+
+    Attributes:
+        gained: (b, K, C) what all words are then worth.
+        begins: (b, C) whether a word begins, so that the one before ends.
+        scores: (b, K) of the word that then ends.
+        states: (b, K) of the language model behind it.
+        nodes: (b, K, C) in the tree, behind the label.
+    """
+
+    gained: Floats
+    begins: npt.NDArray[np.bool_]
+    scores: Floats
+    states: Ints
+    nodes: npt.NDArray[np.integer]
+
+
+def _best(values: Floats, number: int) -> Ints:
+    """The places of the highest values of each row, the highest first; of equal ones the first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :number]
+
+
+def _mixed(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
+    """A number for a hypothesis and a label; other ones for others, but for one case in 2 ** 64."""
+    mixed = (keys + (labels + 1).astype(np.uint64) * _STEP).astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_MORE
+    return mixed ^ (mixed >> np.uint64(31))

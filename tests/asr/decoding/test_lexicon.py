@@ -1,0 +1,45 @@
+"""Words as paths of characters, and the files that list them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable, read_words
+from nemo_asr.decoding.spelling import NOTHING, Spelling
+from nemo_lite.errors import DataError, UsageError
+
+SPELLING = Spelling(["a", "b", "c", " "])
+
+
+def test_each_word_ends_at_a_node_of_its_own_and_other_characters_leave_the_tree():
+    tree = Lexicon(["ab", "abc", "b", "ab", "x"], SPELLING)
+    assert tree.words == ["ab", "abc", "b"]
+    ends = [tree.nodes_of(word, SPELLING)[-1] for word in tree.words]
+    assert len({*ends, ROOT, LEFT}) == 5
+    assert tree.word_at[ends].tolist() == [0, 1, 2]
+    assert (np.delete(tree.word_at, ends) == NO_WORD).all()
+    for gone in ("c", "ba", "abb", "abca", "ca"):
+        assert tree.nodes_of(gone, SPELLING)[-1] == LEFT
+    assert (tree.following[:, NOTHING] == np.arange(len(tree.word_at))).all()
+
+
+def test_the_first_word_of_each_line_counts_and_remarks_do_not(tmp_path):
+    (tmp_path / "words.txt").write_text("# digits\nzero Z IH R OW\none\n\none\n", encoding="utf-8")
+    assert read_words(tmp_path / "words.txt") == ["zero", "one"]
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"\n# none\n", "has no words"), (b"\xff\xfe", "cannot be read")])
+def test_a_file_without_words_is_refused_by_its_name(content, message, tmp_path):
+    (tmp_path / "words.txt").write_bytes(content)
+    with pytest.raises(DataError, match=rf"words\.txt: the list .*{message}|words\.txt: .*{message}"):
+        read_words(tmp_path / "words.txt")
+    with pytest.raises(DataError, match=r"none\.txt: the list of words cannot be read"):
+        read_words(tmp_path / "none.txt")
+
+
+def test_words_that_the_labels_cannot_spell_are_named_with_their_file():
+    with pytest.raises(UsageError, match=r"words\.txt: the model's labels cannot spell words .*: got 'x', 'Ab'; write"):
+        check_spellable(["ab", "x", "Ab"], SPELLING, "words.txt")
+    with pytest.raises(UsageError, match=r"'x4' and 2 more; write"):
+        check_spellable([f"x{number}" for number in range(7)], SPELLING, "words.txt")

@@ -1,0 +1,152 @@
+"""The search against an enumeration of all texts, a plain prefix beam search, and itself on single utterances."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from toys.beam_search import PrefixBeamSearch
+from toys.language_model import BigramModel
+
+from nemo_asr.decoding.language_model import RememberingLanguageModel
+from nemo_asr.decoding.prefix_beam_search import Limits, search
+from nemo_asr.decoding.spelling import Spelling
+from nemo_asr.decoding.texts import text_of
+from nemo_asr.decoding.word_scores import Weights, WordScores
+from nemo_lite.errors import UsageError
+
+LABELS = ["a", "b", " "]
+BLANK = len(LABELS)
+ALL = Limits(200, min_log_prob=-100.0)
+BIGRAMS = {("<s>", "ab"): -0.2, ("<s>", "b"): -1.0, ("ab", "b"): -0.3, ("b", "ab"): -0.6, ("b", "</s>"): -0.1}
+MODEL = RememberingLanguageModel(BigramModel(BIGRAMS, other=-1.5))
+
+
+def random_log_probs(num, longest, seed=0, classes=BLANK + 1):
+    values = torch.from_numpy(np.random.default_rng(seed).normal(scale=2.0, size=(num, longest, classes)))
+    return values.log_softmax(-1)
+
+
+def all_ids(num_frames):
+    """All sequences of labels that fit into so many frames."""
+    for length in range(num_frames + 1):
+        yield from (list(ids) for ids in itertools.product(range(BLANK), repeat=length))
+
+
+def acoustic(log_probs, ids):
+    """The log-probability of all paths of some labels together, as the loss computes it."""
+    frames, target = log_probs[:, None], torch.tensor([ids], dtype=torch.int64)
+    lengths = torch.tensor([len(log_probs)]), torch.tensor([len(ids)])
+    return -float(torch.nn.functional.ctc_loss(frames, target, *lengths, blank=BLANK, reduction="none"))
+
+
+def word_score(text, weights, known, model=None):
+    """What the words of a text are worth, word by word."""
+    state, total = model.start() if model else 0, 0.0
+    for word in text.split():
+        total += weights.beta
+        if model:
+            score, state = model.score(state, word)
+            total += weights.alpha * math.log(10) * score + (0 if word in known else weights.unknown_score)
+    return total + (weights.alpha * math.log(10) * model.end(state) if model else 0.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_labels_are_those_of_an_enumeration_with_the_score_of_the_loss(seed):
+    (log_probs,) = random_log_probs(1, 5, seed)
+    expected = {tuple(ids): acoustic(log_probs, ids) for ids in all_ids(5)}
+    best = sorted(expected, key=expected.__getitem__, reverse=True)[:4]
+    (found,) = search(log_probs[None].numpy(), [5], ALL, nbest=4)
+    assert [tuple(one.ids) for one in found] == best
+    assert [one.score for one in found] == pytest.approx([expected[ids] for ids in best], abs=1e-5)
+    assert [one.acoustic_score for one in found] == [one.score for one in found]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lexicon", [None, ["ab", "b"]], ids=["any word", "lexicon"])
+def test_with_a_language_model_the_best_text_is_that_of_an_enumeration(seed, lexicon):
+    (log_probs,) = random_log_probs(1, 6, seed)
+    weights = Weights(alpha=0.7, beta=0.5, unknown_score=-2.0)
+    expected = {}
+    for ids in all_ids(6):
+        text = text_of(ids, LABELS)
+        is_allowed = lexicon is None or set(text.split()) <= set(lexicon)
+        if is_allowed and not text.startswith(" ") and "  " not in text:  # no space in front of a space
+            score = acoustic(log_probs, ids) + word_score(text, weights, MODEL.words, MODEL)
+            expected[text.strip()] = max(score, expected.get(text.strip(), -math.inf))
+    best = max(expected, key=expected.__getitem__)
+    words = WordScores(Spelling(LABELS), lexicon, MODEL, weights=weights)
+    ((found, *_),) = search(log_probs[None].numpy(), [6], ALL, words)
+    assert text_of(found.ids, LABELS) == best
+    assert found.score == pytest.approx(expected[best], abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 16])
+def test_a_narrow_beam_keeps_what_a_plain_prefix_beam_search_keeps(width):
+    log_probs, lengths = random_log_probs(6, 12), [12, 11, 3, 7, 0, 12]
+    found = search(log_probs.numpy(), lengths, Limits(width, min_log_prob=-100.0))
+    plain = PrefixBeamSearch(width)
+    for hypotheses, frames, end in zip(found, log_probs, lengths, strict=True):
+        assert tuple(hypotheses[0].ids) == plain._search(frames[:end].exp().tolist(), BLANK)
+
+
+@pytest.mark.parametrize(
+    "words", [None, WordScores(Spelling(LABELS), ["ab", "b"], MODEL, ["ab"])], ids=["sounds", "words"]
+)
+def test_an_utterance_does_not_depend_on_its_neighbours(words):
+    """Also where a frame has equally probable labels, and where others have more labels that count."""
+    log_probs = random_log_probs(5, 20).numpy()
+    log_probs[1] = np.log(1 / 4)
+    log_probs[2, 3:] = [-20.0, -20.0, -20.0, 0.0]
+    lengths, limits = [20, 20, 18, 1, 0], Limits(4, min_log_prob=-4.0)
+    together = search(log_probs, lengths, limits, words, nbest=3)
+    alone = [search(log_probs[[row], :end], [end], limits, words, nbest=3)[0] for row, end in enumerate(lengths)]
+    assert together == alone
+
+
+def test_frames_in_which_only_the_blank_is_probable_are_left_out_without_a_trace():
+    """A label before and behind them comes twice; the score is nearly that of the search over all frames."""
+    log_probs = np.log(np.full((1, 9, 4), 1e-4))
+    log_probs[:, :, BLANK] = np.log(1 - 3e-4)
+    log_probs[:, [1, 7], 0], log_probs[:, [1, 7], BLANK] = np.log(1 - 3e-4), np.log(1e-4)
+    found, whole = (search(log_probs, [9], limits)[0][0] for limits in (Limits(8), Limits(8, min_log_prob=-50.0)))
+    assert found.ids == whole.ids == [0, 0]
+    assert found.score == pytest.approx(whole.score, abs=3e-3)
+    (nothing,) = search(log_probs[:, :1], [1], Limits(8))
+    assert nothing[0].ids == []
+    assert nothing[0].score == pytest.approx(np.log(1 - 3e-4))
+
+
+def test_a_word_that_the_audio_cuts_off_is_no_word_of_the_lexicon():
+    """ab, then an a: where no hypothesis ends with a word, the last one is left out."""
+    log_probs = np.full((1, 5, 4), -40.0)
+    log_probs[0, range(5), [0, 1, 2, 0, BLANK]] = 0.0
+    words = WordScores(Spelling(LABELS), ["ab", "b"])
+    ((found, *_),) = search(log_probs, [5], Limits(4), words)
+    assert text_of(found.ids, LABELS).split() == ["ab"]
+
+
+def test_a_hot_word_is_found_where_another_one_is_a_little_more_probable():
+    probabilities = np.full((1, 2, 4), 1e-3)
+    probabilities[0, 0, :2], probabilities[0, 1, BLANK] = [0.6, 0.4], 1.0
+    found = {
+        hot: search(np.log(probabilities), [2], Limits(4), WordScores(Spelling(LABELS), hotwords=hot))[0][0].ids
+        for hot in ((), ("b",))
+    }
+    assert found == {(): [0], ("b",): [1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beam_size": 0}, "beam_size"),
+        ({"cutoff_prob": 0.0}, "cutoff_prob is out of range: got 0, wanted above 0, at most 1"),
+        ({"min_log_prob": 0.5}, "min_log_prob is out of range: got 0.5, wanted below 0"),
+    ],
+)
+def test_limits_out_of_range_are_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        Limits(**given)

@@ -1,0 +1,79 @@
+"""What words are worth, and word lists that a model's labels cannot use."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from toys.language_model import BigramModel
+
+from nemo_asr.decoding.language_model import RememberingLanguageModel
+from nemo_asr.decoding.lexicon import LEFT
+from nemo_asr.decoding.spelling import Spelling
+from nemo_asr.decoding.word_scores import Weights, WordScores
+from nemo_lite.errors import UsageError
+
+SPELLING = Spelling(["a", "b", " "])
+MODEL = RememberingLanguageModel(BigramModel({("<s>", "ab"): -0.2, ("ab", "b"): -0.3, ("b", "</s>"): -0.1}))
+WEIGHTS = Weights(alpha=0.5, beta=0.25, hotword_weight=4.0, unknown_score=-7.0)
+
+
+def closed(words, word, state=0):
+    """The score of a word and the state behind it."""
+    node = words.tree.nodes_of(word, SPELLING)[-1]
+    scores, states = words.close(np.array([node]), np.array([state]))
+    return float(scores[0]), int(states[0])
+
+
+def test_a_word_has_the_models_natural_logarithm_its_bonus_and_that_of_unknown_and_hot_words():
+    words = WordScores(SPELLING, None, MODEL, ["bb a"], WEIGHTS)
+    score, state = closed(words, "ab", words.start())
+    assert score == pytest.approx(0.5 * math.log(10) * -0.2 + 0.25)
+    assert closed(words, "b", state)[0] == pytest.approx(0.5 * math.log(10) * -0.3 + 0.25)
+    assert closed(words, "aaa")[0] == pytest.approx(0.5 * math.log(10) * -3 + 0.25 - 7)
+    assert closed(words, "bb")[0] == pytest.approx(0.5 * math.log(10) * -3 + 0.25 + 4)  # unknown, and hot
+    assert words.so_far[LEFT] == -7
+    assert words.so_far[words.tree.nodes_of("bb", SPELLING)].tolist() == [2, 4]
+
+
+def test_a_lexicon_has_no_other_words():
+    words = WordScores(SPELLING, ["ab", "b"], weights=WEIGHTS)
+    assert closed(words, "ab") == (0.25, 0)
+    assert closed(words, "ba")[0] == closed(words, "a")[0] == words.so_far[LEFT] == -math.inf
+    nodes = np.array([words.tree.nodes_of(word, SPELLING)[-1] for word in ("ab", "a", "b")])
+    assert words.complete(nodes).tolist() == [True, False, True]
+
+
+def test_other_weights_change_the_scores_and_nothing_else():
+    words = WordScores(SPELLING, None, MODEL, ["bb"], Weights())
+    changed, made = words.with_weights(WEIGHTS), WordScores(SPELLING, None, MODEL, ["bb"], WEIGHTS)
+    for word in ("ab", "b", "bb", "aaa"):
+        assert closed(changed, word) == closed(made, word) != closed(words, word)
+    assert changed.so_far.tolist() == made.so_far.tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lexicon": ["ab", "cab"]}, r"words\.txt: the model's labels cannot spell words of the list: got 'cab'"),
+        ({"hotwords": ["ab xy"]}, r"hot words: the model's labels cannot spell words of the list: got 'xy'"),
+        ({"hotwords": ["ab"], "lexicon": ["b"]}, r"the lexicon lacks hot words: got ab; add them"),
+        (
+            {"model": RememberingLanguageModel(BigramModel({("<s>", "AB"): -1.0, ("AB", "B"): -1.0}))},
+            r"the language model is of another vocabulary: got 2 words such as 'AB', which the labels cannot spell, "
+            r"wanted words in the labels' letters and case",
+        ),
+        ({"model": MODEL, "lexicon": ["aa"]}, r"the language model knows no word of the lexicon: got 2 words such as"),
+    ],
+)
+def test_words_that_cannot_be_used_are_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        WordScores(SPELLING, **given, place="words.txt")
+
+
+@pytest.mark.parametrize("given", [{"alpha": -0.1}, {"beta": math.nan}, {"unknown_score": 1.0}, {"alpha": 1000.0}])
+def test_weights_out_of_range_are_refused(given):
+    (name,) = given
+    with pytest.raises(UsageError, match=f"{name} is out of range: got .*, wanted -?[0-9]+ to [0-9]+"):
+        Weights(**given)
