@@ -85,7 +85,7 @@ ORDERS = {
     "nemo_asr": """
         arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, regularization_options
         < text, audio, features, models < argparse < decoding < scoring < data < recipe, tracking, parts
-        < known_modules, corpora, transcription < trained < commands
+        < known_modules, corpora, transcription, seeds < trained < commands
     """,
     "nemo_asr.commands": "*",
     "nemo_asr.audio": """
@@ -116,7 +116,7 @@ ORDERS = {
         < student_t < bootstrap, differences < breakdown, asr_callbacks, classification_callbacks < report
     """,
     "nemo_asr.scoring.report": """
-        transcripts, records, charts, media < comparison, content, reliability_charts
+        transcripts, records, charts, media < comparison, content, reliability_charts, seed_table
         < set_scores < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": """

@@ -121,6 +121,9 @@ def main() -> None:
     for option in ("init_from", "freeze_encoder_until", "eval_metric", "precision_check", *OF_TRANSCRIPTION):
         if getattr(args, option):
             parser.error(f"--{option} is for models that transcribe; leave it out")
+    if args.seeds > 1:  # each in a process of its own, which comes here again
+        nemo_asr.train_seeds(args)
+        return
     args.eval_metric, args.report = CLASS_METRIC, False  # no page about classes
 
     # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind.

@@ -52,6 +52,7 @@ from nemo_asr.recipe.wiring import Model as Model
 from nemo_asr.recipe.wiring import Wires as Wires
 from nemo_asr.recipe.wiring import connect as connect
 from nemo_asr.scoring.error_counts import word_error_rate as word_error_rate
+from nemo_asr.seeds import train_seeds as train_seeds
 from nemo_asr.tracking import ScoredSet as ScoredSet
 from nemo_asr.tracking import start_record as start_record
 from nemo_asr.tracking import trackers_of as trackers_of

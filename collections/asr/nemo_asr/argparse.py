@@ -44,6 +44,7 @@ _NEEDS = {
     "checkpoints_to_keep": _SAVING,
     "best_to_keep": ("eval_datasets",),
     "eval_freq": ("eval_datasets",),
+    "seeds": ("eval_datasets",),
     "eval_batch_size": ("eval_datasets",),
     "synced_bn_groupsize": ("synced_bn",),
 }
@@ -72,7 +73,8 @@ class AsrArgParser(NemoArgParser):
 
     The result has, beside the options: ``run_dir``, the run's folder or None; ``betas``, the optimizer's where they are
     given; ``placement`` as a `DeviceType`; ``random_seed``, None with ``--cudnn_benchmark``; ``batch_size`` of one
-    process, also with ``--global_batch_size``; ``num_processes``.
+    process, also with ``--global_batch_size``; ``num_processes``; with ``--seeds`` also ``tells_for_all``: whether this
+    process prints and writes what is said once for all.
     """
 
     help_pages = TRAINING
@@ -121,6 +123,8 @@ class AsrArgParser(NemoArgParser):
         add("--beta2", type=_beta, help="second decay rate of the optimizer")
         add("--warmup_steps", type=not_negative_int, default=0, help="steps in which the learning rate rises")
         add("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
+        seeds_help = "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)"
+        add("--seeds", type=positive_int, default=1, help=seeds_help)
         add("--global_batch_size", type=positive_int, help="items per step of all processes, not --batch_size")
         add("--synced_bn", action="store_true", help="batch statistics of all processes together")
         group_help = "processes that share batch statistics (default: 0, all)"
@@ -157,6 +161,7 @@ class AsrArgParser(NemoArgParser):
         self._fold_betas(parsed)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
+        self._check_seeds(parsed)
         self._check_trackers(parsed)
         check_fine_tuning(self, parsed)
         check_regularization(self, parsed)
@@ -226,6 +231,20 @@ class AsrArgParser(NemoArgParser):
             self.error("--random_seed contradicts --cudnn_benchmark, with which runs differ; leave one out")
         if not parsed.cudnn_benchmark and parsed.random_seed is None:
             parsed.random_seed = 0
+
+    def _check_seeds(self, parsed: Any) -> None:
+        if parsed.plan or parsed.precision_check:  # the same for every seed
+            parsed.seeds = 1
+        if parsed.seeds == 1:
+            return
+        if parsed.run_dir is None:
+            self.error("--seeds needs a folder for its runs; give --work_dir or --exp_name")
+        if parsed.cudnn_benchmark:
+            self.error("--seeds contradicts --cudnn_benchmark, with which runs have no seed; leave one out")
+        for option in ("load_dir", "checkpoint_dir", "tensorboard_dir"):
+            if getattr(parsed, option):
+                self.error(f"--seeds gives each run its own folders; leave --{option} out")
+        parsed.tells_for_all = self.acts_for_all(parsed)
 
     def _check_trackers(self, parsed: Any) -> None:
         if self.acts_for_all(parsed):

@@ -33,7 +33,7 @@ TRAINING = HelpPages(
             "how long, learning rate, optimizer, batch statistics",
             """
             num_epochs max_steps lr lr_policy warmup_steps module_lr optimizer weight_decay beta1 beta2 random_seed
-            cudnn_benchmark synced_bn synced_bn_groupsize
+            seeds cudnn_benchmark synced_bn synced_bn_groupsize
             """,
         ),
         "regularization": Group(

@@ -81,9 +81,13 @@ def _terminal(args: Namespace) -> TerminalLines:
 
 def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:
     """What the record of a run's start says beside its steps: arguments, versions, precision."""
-    plain = {name: value if _is_plain(value) else str(value) for name, value in sorted(vars(args).items())}
     versions = {"nemo_lite": nemo_lite.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"arguments": plain, "versions": versions, "precision": factory.optim_level.short}
+    return {"arguments": plain_arguments(args), "versions": versions, "precision": factory.optim_level.short}
+
+
+def plain_arguments(args: Namespace) -> dict[str, Any]:
+    """The options as values that JSON can hold, by name; those that it cannot hold as texts."""
+    return {name: value if _is_plain(value) else str(value) for name, value in sorted(vars(args).items())}
 
 
 class ScoredSet:

@@ -4,6 +4,7 @@ from nemo_lite.core.tracking.callback import TrackingCallback as TrackingCallbac
 from nemo_lite.core.tracking.metrics_file import MetricsFile as MetricsFile
 from nemo_lite.core.tracking.metrics_file import read_metrics as read_metrics
 from nemo_lite.core.tracking.mlflow_tracker import MlflowTracker as MlflowTracker
+from nemo_lite.core.tracking.records import FINISHED as FINISHED
 from nemo_lite.core.tracking.records import Record as Record
 from nemo_lite.core.tracking.records import Tracker as Tracker
 from nemo_lite.core.tracking.records import Trackers as Trackers
