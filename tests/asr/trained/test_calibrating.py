@@ -8,7 +8,7 @@ from toys.tone_corpus import CONFIG, record
 import nemo_asr
 from nemo_asr.commands.models import main
 from nemo_asr.trained import calibrating
-from nemo_asr.trained.calibrating import calibrate, heard_words, store_calibration
+from nemo_asr.trained.calibrating import calibrate, card_file, heard_words
 from nemo_asr.trained.card import describe
 from nemo_asr.trained.model import TrainedModel, load_model
 from nemo_asr.transcription.transcript import Transcribed, Transcript, Word
@@ -84,4 +84,4 @@ def test_too_few_words_and_checkpoints_are_refused(model, dev, tmp_path):
         calibrate(model, str(tmp_path / "few.json"))
     (tmp_path / "a.nemo").write_bytes(b"")
     with pytest.raises(UsageError, match=r"a calibration is stored in a model folder.*nemo-lite models convert"):
-        store_calibration(tmp_path / "a.nemo", calibrate(model, dev).calibration)
+        card_file(tmp_path / "a.nemo")

@@ -1,9 +1,11 @@
 """Language models of manifests' texts: how they are spelled, what is left out, how well they predict."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from nemo_asr.data import TarredAudioToTextDataLayer
 from nemo_asr.decoding.ngram import NgramModel
 from nemo_asr.text.parser import make_parser
 from nemo_asr.trained.ngram_training import (
@@ -11,6 +13,7 @@ from nemo_asr.trained.ngram_training import (
     open_texts,
     perplexity,
     speller_of,
+    text_layer,
     texts_of,
     train_language_model,
 )
@@ -71,3 +74,12 @@ def test_bad_orders_models_and_texts_are_told_in_one_line(tmp_path):
         train_language_model(texts, speller, 2)
     with pytest.raises(ConfigError, match="quartznet15x6: is neither a file nor the name of a configuration"):
         speller_of("quartznet15x6", texts)
+
+
+def test_a_data_layer_of_tar_shards_is_refused():
+    config = SimpleNamespace(place=lambda: "tar.yaml")
+    recipe = SimpleNamespace(data_layer_class=lambda training: TarredAudioToTextDataLayer, config=config)
+    with pytest.raises(
+        UsageError, match=r"tar\.yaml: .* reads no manifests of texts: got Tarred.*, wanted AudioToText"
+    ):
+        text_layer(recipe, "a.json")

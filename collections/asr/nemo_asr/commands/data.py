@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from nemo_asr.data.check import (
@@ -38,7 +39,7 @@ from nemo_asr.trained.ngram_training import (
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OneLineParser, positive_int
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
 
@@ -174,6 +175,7 @@ def _tar(options: Any) -> int:
 
 def _lm(options: Any) -> int:
     check_order(options.order)
+    check_replaceable(make_writable_folder(Path(options.out).parent) / Path(options.out).name)
     texts = open_texts(options.manifests)
     dev = open_texts([options.dev]) if options.dev else None
     speller = speller_of(options.model, texts)

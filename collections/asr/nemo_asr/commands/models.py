@@ -12,7 +12,7 @@ from nemo_asr.recipe.recipe import load_recipe
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report import try_report
 from nemo_asr.scoring.report.page import FILE_NAME as REPORT
-from nemo_asr.trained.calibrating import calibrate, store_calibration
+from nemo_asr.trained.calibrating import calibrate, card_file, store_calibration
 from nemo_asr.trained.card import CARD, ModelCard, Rate, card_to_json
 from nemo_asr.trained.folder import StoredModel, read_model
 from nemo_asr.trained.model import load_model
@@ -98,9 +98,9 @@ def _rate(rate: Rate) -> str:
 
 
 def _calibrate(options: Namespace) -> None:
-    model = load_model(options.model)
-    done = calibrate(model, options.manifest, options.test, options.batch_size)
-    card = store_calibration(options.model, done.calibration)
+    card = card_file(options.model)
+    done = calibrate(load_model(options.model), options.manifest, options.test, options.batch_size)
+    store_calibration(card, done.calibration)
     folder = Path(options.model).expanduser()
     record = msgspec.json.encode(CalibrationRecord(calibration=done.calibration, sets=done.sets))
     write_atomically(folder / FILE_NAME, lambda file: file.write_bytes(msgspec.json.format(record, indent=1)))

@@ -66,6 +66,10 @@ class Recipe:
             module.require_texts()
         return module
 
+    def data_layer_class(self, training: bool) -> type:
+        """The class of the data layer for training or for evaluation."""
+        return self._parts["train" if training else "eval"].target
+
     def model(self, with_weights: bool = True, intermediate_ctc: float = 0.0) -> Model:
         """All modules but the data layers; without weights, encoder and decoders can be shown but not run.
 

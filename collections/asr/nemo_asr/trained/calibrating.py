@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.data import SpeechDataLayer
 from nemo_asr.scoring.calibration import (
     Calibration,
     Floats,
@@ -25,7 +24,7 @@ from nemo_asr.set_tags import unique_tags
 from nemo_asr.trained.card import CARD, card_to_json, read_card
 from nemo_asr.trained.folder import find_model
 from nemo_asr.trained.model import TrainedModel
-from nemo_asr.trained.ngram_training import Speller
+from nemo_asr.trained.ngram_training import Speller, text_layer
 from nemo_asr.transcription.recordings import Recording
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
 from nemo_lite.errors import DataError, UsageError
@@ -87,8 +86,7 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     Raises:
         DataError: the manifest or a recording cannot be read.
     """
-    layer = model.recipe.data_layer(manifest, training=False, batch_size=1, load_audio=False)
-    assert isinstance(layer, SpeechDataLayer), "a model that transcribes has texts"
+    layer = text_layer(model.recipe, manifest)
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [
@@ -106,20 +104,29 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     return HeardWords(np.array(confidences, np.float64), np.array(good, bool), np.array(numbers, np.int64))
 
 
-def store_calibration(path: str | Path, calibration: Calibration) -> Path:
-    """Write a calibration into the card of a model's folder; the card's path.
+def card_file(path: str | Path) -> Path:
+    """The card in a model's folder.
 
     Raises:
         CheckpointError: there is no model.
-        UsageError: it is no model folder, or cannot be written to.
+        UsageError: it is no model folder.
     """
     folder = find_model(path)
     if not (folder / CARD).is_file():
         problem, remedy = "a calibration is stored in a model folder", "make one: nemo-lite models convert"
         raise UsageError(problem, place=str(folder), got="checkpoints or a .nemo file", remedy=remedy)
-    card = msgspec.structs.replace(read_card(folder / CARD), calibration=calibration)
-    write_atomically(folder / CARD, lambda file: file.write_bytes(card_to_json(card)))
     return folder / CARD
+
+
+def store_calibration(card: Path, calibration: Calibration) -> None:
+    """Write a calibration into a model's card.
+
+    Raises:
+        CheckpointError: the card is damaged.
+        UsageError: it cannot be written.
+    """
+    content = card_to_json(msgspec.structs.replace(read_card(card), calibration=calibration))
+    write_atomically(card, lambda file: file.write_bytes(content))
 
 
 def _measured(name: str, heard: HeardWords, calibrated: Floats) -> MeasuredSet:

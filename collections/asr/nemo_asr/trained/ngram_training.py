@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nemo_asr.arguments import parameters_of
 from nemo_asr.data import Manifest, SpeechDataLayer
 from nemo_asr.data.utterances import Utterances
 from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel
@@ -134,11 +135,24 @@ def speller_of(model: str | None, utterances: Utterances[Any]) -> Speller:
     if model is None:
         return _speller_of_letters(utterances)
     recipe = _recipe_of(model)
-    layer = recipe.data_layer(list(utterances.paths), training=False, batch_size=1, load_audio=False)
-    if not isinstance(layer, SpeechDataLayer):
-        problem = "this is no model of texts"
-        raise UsageError(problem, place=model, got=recipe.task, remedy="give one that transcribes")
-    return Speller(layer.new_parser(), recipe.labels)
+    return Speller(text_layer(recipe, list(utterances.paths)).new_parser(), recipe.labels)
+
+
+def text_layer(recipe: Recipe, manifest: str | Sequence[str]) -> SpeechDataLayer:
+    """The data layer with which a model is evaluated, for work on the texts: it reads no audio.
+
+    Raises:
+        UsageError: the data layer is no one of manifests and texts.
+        DataError: the manifest cannot be read.
+    """
+    layer_class = recipe.data_layer_class(training=False)
+    if not issubclass(layer_class, SpeechDataLayer) or "load_audio" not in parameters_of(layer_class):
+        problem, place = "the data layer for evaluation reads no manifests of texts", recipe.config.place()
+        remedy = "give a configuration that is evaluated on loose files"
+        raise UsageError(problem, place=place, got=layer_class.__name__, wanted="AudioToTextDataLayer", remedy=remedy)
+    layer = recipe.data_layer(manifest, training=False, batch_size=1, load_audio=False)
+    assert isinstance(layer, SpeechDataLayer)
+    return layer
 
 
 def open_texts(paths: Sequence[str]) -> Manifest:
