@@ -39,6 +39,7 @@ from nemo_lite.core.action_state import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 CONFIG = CONFIGS / "digits.yaml"
+UNPERTURBED = "AudioToTextDataLayer.train.augmentor=null"
 LEARNING_RATE = 1e-6
 WAYS = {"plain shuffling": False, "bucketing": True}
 
@@ -107,7 +108,7 @@ class Comparison:
         self.name = f"{config.stem}, batch {batch_size} x {seconds / 2:g} to {seconds:g} s"
         self.num_steps = num_steps
         section = YAML(typ="safe").load(config)
-        recipe = nemo_asr.load_recipe(config, ["AudioToMelSpectrogramPreprocessor.dither=0"])
+        recipe = nemo_asr.load_recipe(config, ["AudioToMelSpectrogramPreprocessor.dither=0", UNPERTURBED])
         manifest = write_noise(folder, batch_size * num_steps, seconds)
         self.data = recipe.data_layer(manifest, training=True, batch_size=batch_size, shuffle=False, bucketing=False)
         self.preprocessor, self.ctc = recipe.preprocessor(), recipe.loss()
@@ -216,7 +217,7 @@ def lost(durations: npt.NDArray[np.float32], batch_size: int, bucketing: bool, w
 
 def throughput(manifest: str, bucketing: bool, num_steps: int) -> float:
     """Audio-seconds per second of training."""
-    recipe = nemo_asr.load_recipe(CONFIG)
+    recipe = nemo_asr.load_recipe(CONFIG, [UNPERTURBED])
     data = recipe.data_layer(manifest, training=True, batch_size=32, bucketing=bucketing)
     audio, audio_len, text, text_len = data()
     features, features_len = recipe.preprocessor()(input_signal=audio, length=audio_len)

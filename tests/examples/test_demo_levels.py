@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(ASKED not in os.environ, reason=f"trains for about an hour: set {ASKED}=1"),
 ]
-# The demo ends at 3.0 and 13.8 %; other types and other numbers of threads round otherwise. O3 loses small updates:
+# The demo ends at 3.3 and 8.5 %; other types and other numbers of threads round otherwise. O3 loses small updates:
 # after 8 epochs it was at 1.4 times the rate of O0.
 HIGHEST_WER = {"val_seen_voices": 0.06, "val_unseen_voices": 0.20}
 OF_O3 = 1.5
