@@ -77,6 +77,7 @@ def evaluate(
         scored = factory.get_trainer().inferred
         assert scored is not None, "infer has run"
         assert scored.items is not None, "data layers of speech number their items"
+        said = nemo_asr.references_in_data(data_layer, scored.items, said)
         path = out / f"{tag}.transcripts.jsonl"
         nemo_asr.write_transcripts(path, data_layer, scored.items, said, heard)
         metric = args.eval_metric or main_metric(recipe.labels)

@@ -82,7 +82,7 @@ def dev(tmp_path_factory):
 @pytest.fixture
 def collected():
     gathered = Collected()
-    process_evaluation_batch(wires(["ab", "c"], ["ab", "ca"], loss=2.0), gathered, LABELS)
+    process_evaluation_batch(wires(["cab", "c"], ["cab", "aabc"], loss=2.0), gathered, LABELS)
     gathered.positions = [0, 3]
     return gathered
 
@@ -134,20 +134,20 @@ def test_the_start_says_arguments_versions_and_precision(args):
 
 def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, capsys):
     rates = nemo_asr.ScoredSet("dev", dev, tmp_path / "transcripts")(collected)
-    assert {name: rates[name] for name in ("loss", "wer", "cer")} == {"loss": 2.0, "wer": 0.5, "cer": 0.25}
-    assert (rates["wer_low"], rates["wer_high"], rates["cer_low"], rates["cer_high"]) == (0.0, 1.0, 0.0, 0.5)
+    assert {name: rates[name] for name in ("loss", "wer", "cer")} == {"loss": 2.0, "wer": 0.5, "cer": 3 / 7}
+    assert (rates["wer_low"], rates["wer_high"], rates["cer_low"], rates["cer_high"]) == (0.0, 1.0, 0.0, 0.75)
     rows = [json.loads(line) for line in (tmp_path / "transcripts/dev.transcripts.jsonl").read_text().splitlines()]
     assert [(Path(row["audio_filepath"]).name, row["reference"], row["hypothesis"]) for row in rows] == [
-        ("dev0.wav", "ab", "ab"),
-        ("dev3.wav", "ca", "c"),
+        ("dev0.wav", "cab", "cab"),
+        ("dev3.wav", "aabc", "c"),
     ]
     assert capsys.readouterr().out == ""
 
 
 def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_path, monkeypatch):
     lines = [json.loads(line) for line in Path(dev.utterances.paths[0]).read_text().splitlines()]
-    for number, line in enumerate(lines):
-        line["speaker"] = number % 2
+    for number, line in enumerate(lines[:4]):
+        line["speaker"], line["text"] = number % 2, "aabb"[number]
         line["audio_filepath"] = str(Path(dev.utterances.paths[0]).parent / line["audio_filepath"])
     manifest = tmp_path / "speakers.json"
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -160,7 +160,7 @@ def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_p
     monkeypatch.setattr(data_layer, "utterance_of", lambda item: calls.append(item) or read(item))
     rates = scored(gathered)
     assert scored(gathered) == rates
-    assert calls == [0, 1, 2, 3]
+    assert calls == 2 * [0, 1, 2, 3]  # for the texts and for the speakers
     by_utterance = nemo_asr.ScoredSet("dev", DataLayerNM())(gathered)
     assert rates["wer"] == by_utterance["wer"]
     assert rates["wer_low"] == 0.0
@@ -181,3 +181,19 @@ def test_transcripts_that_cannot_be_written_cost_one_warning(collected, dev, tmp
     scored = nemo_asr.ScoredSet("dev", dev, tmp_path / "file")
     assert scored(collected) == scored(collected)
     assert capsys.readouterr().err.count("there is a file where a folder is wanted") == 1
+
+
+def test_a_set_is_scored_against_its_own_texts_also_empty_ones_and_letters_that_the_labels_lack(tmp_path):
+    folder = make_corpus(tmp_path)
+    lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
+    lines[0]["text"], lines[1]["text"] = "ab \u0436\u0436", ""
+    (folder / "dev.json").write_text("\n".join(map(json.dumps, lines)))
+    data_layer = nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), labels=list(" abc"), batch_size=2)
+    gathered = Collected()
+    process_evaluation_batch(wires(["ab", "b"], ["ab", ""], loss=2.0), gathered, LABELS)
+    gathered.positions = [0, 1]
+    rates = nemo_asr.ScoredSet("dev", data_layer, tmp_path / "out")(gathered)
+    assert rates["wer"] == 1.0  # of two words one is lost, and one was said about silence
+    assert rates["cer"] == 4 / 5
+    rows = [json.loads(line) for line in (tmp_path / "out/dev.transcripts.jsonl").read_text().splitlines()]
+    assert [row["reference"] for row in rows] == ["ab \u0436\u0436", ""]

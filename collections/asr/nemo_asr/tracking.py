@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import nemo_lite
-from nemo_asr.data.transcripts_file import clusters_in_data, write_transcripts
+from nemo_asr.data.transcripts_file import clusters_in_data, references_in_data, write_transcripts
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, rate_intervals, score_evaluation
 from nemo_asr.scoring.bootstrap import Clusters
 from nemo_asr.scoring.classification_callbacks import process_classification_evaluation_epoch, score_classes
@@ -107,10 +107,13 @@ class ScoredSet:
     def __init__(self, name: str, data_layer: DataLayerNM, folder: Path | None = None, metric: str = "wer") -> None:
         self._name, self._data_layer, self._metric = name, data_layer, metric
         self._path = None if folder is None else folder / f"{name}.transcripts.jsonl"
-        self._clusters: tuple[list[int], Clusters | None] = [], None  # of the utterances that were scored last
+        # Of the utterances that were scored last.
+        self._clusters: tuple[list[int], Clusters | None] = [], None
+        self._references: tuple[list[int], list[str]] = [], []
 
     def __call__(self, collected: Collected) -> dict[str, float]:
         """The set's loss and error rates, with intervals."""
+        self._take_references(collected)
         if logging.style == "nemo":
             process_evaluation_epoch(collected, self._metric, self._name)
         if self._path is not None and collected.positions is not None:
@@ -120,6 +123,19 @@ class ScoredSet:
             except NemoLiteError as error:  # the run is worth more than these files
                 logging.warning("%s", error, mode=LogMode.ONCE)
         return {**score_evaluation(collected), **rate_intervals(collected, self._clusters_of(collected.positions))}
+
+    def _take_references(self, collected: Collected) -> None:
+        """Put the utterances' own texts in place of what their label ids say."""
+        if collected.positions is None:
+            return
+        positions, texts = list(collected.positions), collected.get("transcripts", [])
+        if self._references[0] != positions:
+            try:
+                self._references = positions, references_in_data(self._data_layer, positions, texts)
+            except NemoLiteError as error:
+                logging.warning("%s", error, mode=LogMode.ONCE)
+                return
+        collected["transcripts"] = self._references[1]
 
     def _clusters_of(self, positions: Sequence[int] | None) -> Clusters | None:
         """The clusters of the utterances at these positions; nearly always those of the evaluation before."""

@@ -50,3 +50,14 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(dev, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: there is a file where a folder is wanted"):
         nemo_asr.write_transcripts(tmp_path / "file" / "t.jsonl", dev[1], [0], ["a"], ["b"])
+
+
+def test_references_are_the_texts_of_the_manifest_also_where_the_vocabulary_lacks_their_letters(tmp_path):
+    folder = make_corpus(tmp_path)
+    lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
+    lines[0]["text"], lines[1]["text"] = "AB \u0436, c", ""
+    (folder / "dev.json").write_text("\n".join(map(json.dumps, lines)))
+    data_layer = nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), labels=list(" abc"), batch_size=2)
+    said = nemo_asr.references_in_data(data_layer, [0, 1, 2], ["ab c", "", TEXTS[2]])
+    assert said == ["ab \u0436 c", "", TEXTS[2]]
+    assert nemo_asr.references_in_data(DataLayerNM(), [0], ["ab"]) == ["ab"]

@@ -376,3 +376,25 @@ def test_subwords_cut_the_normalised_text_and_count_what_they_cannot_write():
 def test_labels_that_are_pieces_without_their_model_are_refused_with_the_remedy():
     with pytest.raises(UsageError, match=r"texts cannot be cut into pieces here: .*\(tokenizer: FILE in the config"):
         make_parser(list(small_subwords()))
+
+
+@pytest.mark.parametrize(
+    ("labels", "text", "reference"),
+    [
+        ("abc ", " A, b  c! ", "a b c"),
+        ("abc ", "привет a", "привет a"),
+        ("abc ", "b25-c", "b25c"),
+        ("abc' ", "a'b \u2026 \u00e4", "a'b \u00e4"),
+        ("\u4eca\u5929", "\u4eca \u5929\u6674\uff0c3", "\u4eca\u5929\u66743"),
+        ("abc ", "", ""),
+    ],
+)
+def test_a_reference_keeps_letters_and_digits_that_the_labels_lack(labels, text, reference):
+    assert CharParser(list(labels)).reference(text) == reference
+
+
+def test_a_reference_that_the_labels_can_write_is_what_its_ids_say():
+    labels = ["<noise>", *"ab ", "\u00e4"]
+    parser = CharParser(labels, do_lowercase=None)
+    text = "ab  <noise> a\u0308b."
+    assert parser.reference(text) == "".join(labels[i] for i in parser.encode(text)) == "ab <noise> \u00e4b"

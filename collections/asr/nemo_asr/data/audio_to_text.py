@@ -32,7 +32,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
     longer or shorter by more than 0.1 s and 1 % are counted: of 1,000 files, evenly spread, before training, and of all
     where one of these differs; otherwise while they are read. Durations of 0 or less are left out and counted.
     Texts may be missing, empty, or nothing that the vocabulary can write: training leaves such utterances out and
-    counts them, evaluation and inference take their texts as empty.
+    counts them, evaluation scores them against the text as it is.
     Relative paths start at the manifest's folder; one that leads nowhere there starts at the working directory.
 
     Args:
@@ -64,7 +64,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
             ``none`` texts take the case of the labels, where these have one case only.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
-            without a text are errors; a text that the vocabulary cannot write is left out of evaluation as well.
+            without a text are errors.
         name: the module's name.
 
     Raises:

@@ -72,7 +72,7 @@ class SpeechDataset(ItemDataset[R, Item]):
         utterance = self.reader.utterance(ref)
         self.parser.unknown.clear()
         try:
-            ids = self.label_ids(utterance, may_be_empty=not request.training and not self.reading.strict_data)
+            ids = self.label_ids(utterance, may_be_empty=not request.training)
         finally:
             counts[UNKNOWN].update(self.parser.unknown)
         if not self.reading.load_audio:

@@ -127,13 +127,11 @@ class SpeechDataLayer(SpeechPorts):
         parser = make_parser()
         self.utterances = utterances
         self._textless, self._all_seen = preflight.unwritable(utterances, parser, files_too=reading.load_audio)
-        if reading.strict_data:
-            self.leave_out_textless()
         logging.info(self.utterances.summary())
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"
             left_out = f"; they are left out of the texts (read as {parser.describe()})" if parser.unknown else ""
-            empty = "; training leaves these utterances out, evaluation takes their texts as empty"
+            empty = "; training leaves these utterances out, evaluation scores their texts as they are"
             kept = empty if self._textless.any() else ""
             logging.warning(f"{self.utterances.name}: {text_report}{seen}{left_out}{kept}")
 

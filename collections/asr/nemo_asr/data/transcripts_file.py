@@ -54,6 +54,26 @@ def speaker_name(speaker: object) -> str:
     return speaker if isinstance(speaker, str) else json.dumps(speaker, ensure_ascii=False, sort_keys=True)
 
 
+def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Sequence[str]) -> list[str]:
+    """What the utterances at these positions are scored against: see `CharParser.reference`.
+
+    A missing text is empty, so every word said about it is an insertion. Where the data layer does not read texts, what
+    the label ids say.
+
+    Args:
+        data_layer: where the utterances come from.
+        items: their positions in it.
+        texts: what their label ids say, one for each: without what the vocabulary cannot write.
+
+    Raises:
+        DataError: the manifest has changed since it was opened.
+    """
+    if not isinstance(data_layer, SpeechDataLayer):
+        return list(texts)
+    parser = data_layer.new_parser()
+    return [parser.reference(data_layer.utterance_of(item).text) for item in items]
+
+
 def clusters_in_data(data_layer: DataLayerNM, items: Sequence[int]) -> Clusters | None:
     """Which of the utterances at these positions belong together, by speaker or recording; None: that is not known.
 

@@ -161,6 +161,18 @@ class CharParser:
         pieces = self._word_labels.split(text)  # odd pieces are labels
         return " ".join(filter(None, (piece if i % 2 else self._normalize(piece) for i, piece in enumerate(pieces))))
 
+    def reference(self, text: str) -> str:
+        """What a hypothesis is compared with: ``text`` normalised, with letters and digits outside the vocabulary too.
+
+        A model cannot write them, so they count as errors; without them a text would score better than it was read.
+        Other symbols outside the vocabulary, such as punctuation, are left out.
+        """
+        normal = self.normalize(text)
+        symbols = self._symbols.findall(normal) if self._symbols else normal
+        written = (self.labels[self._ids[symbol]] if symbol in self._ids else _spoken(symbol) for symbol in symbols)
+        reference = "".join(written)
+        return " ".join(reference.split()) if self._do_normalize else reference
+
     def report(self) -> str:
         """What was lost, in one line; an empty string when nothing was."""
         parts = []
@@ -282,6 +294,11 @@ def shown_symbols(counts: Counter[str]) -> str:
 def _is_sign(symbol: str) -> bool:
     """Punctuation, a sign or a digit."""
     return unicodedata.category(symbol[0])[0] in "PSN"
+
+
+def _spoken(symbol: str) -> str:
+    """A letter, an accent or a digit; of other symbols nothing."""
+    return symbol if unicodedata.category(symbol[0])[0] in "LMN" else ""
 
 
 def _shown(symbol: str) -> str:
