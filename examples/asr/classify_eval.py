@@ -20,6 +20,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser, add_data_options, unique_tags
 from nemo_asr.metrics import all_pairs, classification_accuracy, classification_confusion_matrix, equal_error_rate
+from nemo_asr.scoring.bootstrap import Clusters, bootstrap_interval, class_errors
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 from nemo_lite.utils.files import make_writable_folder, write_atomically
@@ -36,6 +37,14 @@ def describe_accuracy(logits: torch.Tensor, classes: torch.Tensor, labels: list[
         true, found = divmod(int(confused.argmax()), len(labels))
         text += f", most often {labels[true]} taken for {labels[found]}: {int(confused.max())}"
     return text
+
+
+def describe_interval(logits: torch.Tensor, classes: torch.Tensor, clusters: Clusters | None) -> str:
+    """The 95 % interval of the accuracy, by speaker or recording where they are known."""
+    errors = class_errors((logits.argmax(dim=1) != classes).numpy(), clusters)
+    found = bootstrap_interval(errors)
+    resampled = clusters or f"{len(classes)} recordings"
+    return f"95 % interval of the accuracy: {1 - found.high:.2%} to {1 - found.low:.2%}, by resampling {resampled}"
 
 
 def class_lines(places: list[str], logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:
@@ -83,6 +92,8 @@ def main() -> None:
         text = class_lines([data_layer.place_of(item) for item in scored.items], logits, classes, labels)
         write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
         print(f"{tag}: {describe_accuracy(logits, classes, labels)}")
+        clusters = nemo_asr.clusters_in_data(data_layer, scored.items)
+        print(f"{tag}: {describe_interval(logits, classes, clusters)}")
         print(f"{tag}: {scored.num_items} recordings, ids {scored.digest}, classes in {path}")
         if embeddings:
             np.save(out / f"{tag}.npy", embeddings[0].float().numpy())

@@ -58,7 +58,7 @@ def test_a_trained_classifier_tells_its_classes_and_is_evaluated_by_its_folder(f
     trained = run_subcommand("train", *training(folder), "--work_dir", "runs", *PLAIN)
     assert trained.code == 0, trained.err
     assert re.search(r"dev  ERROR 0\.0 %", trained.out)
-    assert "Best model (ERROR 0.0 % of dev" in trained.out
+    assert "Best model (ERROR 0.0 % [0.0 to 45.9] of dev" in trained.out
     assert "Evaluate: nemo-lite eval runs/Jasper --eval_datasets MANIFEST" in trained.out
     card = json.loads((tmp_path / "runs/Jasper/model/model.json").read_text())
     assert (card["task"], card["labels"], card["rates"][0]["error"]) == ("classification", ["a", "b", "c"], 0.0)
@@ -66,6 +66,9 @@ def test_a_trained_classifier_tells_its_classes_and_is_evaluated_by_its_folder(f
     done = run_subcommand("eval", "runs/Jasper", "--eval_datasets", folder / "dev.json", "--out", "results")
     assert done.code == 0, done.err
     assert "dev: accuracy 100.00% (0 errors in 6 recordings)" in done.out
+    assert re.search(
+        r"^dev: 95 % interval of the accuracy: 54\.07% to 100\.00%, by resampling 6 ", done.out, re.MULTILINE
+    )
     lines = [json.loads(line) for line in (tmp_path / "results/dev.classes.jsonl").read_text().splitlines()]
     assert [line["class"] for line in lines] == [line["found"] for line in lines] == list("abcabc")
     assert lines[0]["place"].endswith("dev.json:1")
