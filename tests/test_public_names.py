@@ -209,7 +209,7 @@ IMPORT_PATHS = {
         word_error_rate
     """,
     "nemo_asr.recipe": "Recipe load_recipe",
-    "nemo_asr.text": "CharParser ENCharParser main_metric make_parser vocabulary",
+    "nemo_asr.text": "CharParser ENCharParser Subwords load_subwords main_metric make_parser vocabulary",
 }
 
 

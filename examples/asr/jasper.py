@@ -95,7 +95,7 @@ def make_callbacks(
                 folder=factory.checkpoint_dir or args.load_dir,
                 load_from_folder=args.load_dir,
                 force_load=args.load_dir is not None,
-                about=nemo_asr.about_checkpoint(card, config),
+                about=nemo_asr.about_checkpoint(card, config, recipe.tokenizer),
                 record=trackers.record,
                 **(saving_arguments(args, evals) if factory.checkpoint_dir else {}),
             )
@@ -115,7 +115,8 @@ def make_callbacks(
     if args.run_dir:
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
         folder, metric = args.run_dir / "model", args.eval_metric
-        callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, metric, trackers.record))
+        settings = metric, trackers.record, recipe.tokenizer
+        callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, *settings))
     return callbacks
 
 
@@ -141,7 +142,8 @@ def average(
     ]
     manifests = {f"averaged_{tag}": files for tag, files in zip(evals, args.eval_datasets, strict=True)}
     card, config = nemo_asr.describe(recipe), recipe.config.as_yaml()
-    writer = nemo_asr.BestModelCallback(args.run_dir / "averaged", model, card, config, manifests, args.eval_metric)
+    folder, settings = args.run_dir / "averaged", (args.eval_metric, None, recipe.tokenizer)
+    writer = nemo_asr.BestModelCallback(folder, model, card, config, manifests, *settings)
     checkpoints = factory.checkpoint_dir or args.load_dir or ""
     return [nemo_asr.AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
 

@@ -64,7 +64,7 @@ def record(path: Path, text: str, rate: int = 16000, channels: int = 1) -> float
     """Write the recording of a text; its seconds."""
     time = np.arange(int(0.15 * rate)) / rate
     silence = np.zeros(int(0.02 * rate))
-    tones = [np.concatenate([0.3 * np.sin(2 * np.pi * FREQUENCIES[letter] * time), silence]) for letter in text]
+    tones = [np.concatenate([0.3 * np.sin(2 * np.pi * FREQUENCIES.get(letter, 0) * time), silence]) for letter in text]
     samples = np.concatenate(tones) + np.random.default_rng(len(text)).normal(0, 1e-3, len(text) * len(tones[0]))
     soundfile.write(path, np.tile(samples[:, None], channels), rate)
     return len(samples) / rate

@@ -7,7 +7,8 @@ from toys.checked_sets import add, sound, write_set
 
 from nemo_asr.commands.data import CORPORA, main
 from nemo_asr.decoding.ngram import load_language_model
-from nemo_lite.errors import DataError, UnknownNameError, UsageError
+from nemo_asr.text.subwords import load_subwords
+from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
 
 
 @pytest.fixture
@@ -103,3 +104,24 @@ def test_a_language_model_is_trained_from_texts_without_audio(tmp_path, monkeypa
         main(["lm", "none.json", "--order", "9", "--out", "b.arpa"])
     with pytest.raises(DataError, match="the manifest does not exist"):
         main(["lm", "none.json", "--out", "b.arpa"])
+
+
+def test_a_tokenizer_is_trained_on_texts_as_the_parser_rewrites_them(tmp_path, capsys):
+    texts = ["Three FOUR 5", "one two nine zero", "The cat sat on the <noise> mat"] * 30
+    lines = [{"audio_filepath": "none.wav", "duration": 1.0, "text": text} for text in texts]
+    write_set(tmp_path, "train.json", *lines)
+    out = tmp_path / "made" / "en.model"
+    words = ["tokenizer", str(tmp_path / "train.json"), "--vocab_size", "24", "--out", str(out)]
+    assert main([*words, "--symbols", "<noise>"]) == 0
+    told = capsys.readouterr().out
+    assert f"{out}: 24 pieces (unigram), SHA-256 " in told
+    assert "90 texts (English: numbers, abbreviations and symbols as words, lower case), 420 words, " in told
+    assert load_subwords(out).written[1:-1] == tuple("acefhimnorstuvwz")
+    assert load_subwords(out).written[-1] == "<noise>"
+    with pytest.raises(FileInTheWayError, match=r"en\.model: the file exists already"):
+        main(words)
+    assert main([*words[:-1], str(tmp_path / "asis.model"), "--parser", "none", "--algorithm", "bpe"]) == 0
+    assert {"T", "5", "<"} <= {*load_subwords(tmp_path / "asis.model").written}
+    with pytest.raises(UsageError, match="vocab_size: the texts cannot give a vocabulary of this size: got 900 pieces"):
+        main(["tokenizer", words[1], "--vocab_size", "900", "--out", str(tmp_path / "no.model")])
+    assert not (tmp_path / "no.model").exists()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from toys.nemo_archives import LABELS, weights_of, write_0, write_1
+from toys.subwords import small_subwords
 from toys.tone_corpus import CONFIG, record
 
 import nemo_asr
@@ -204,6 +205,19 @@ def test_a_citrinet_transcribes_with_its_pieces_and_takes_no_texts(tmp_path):
     message = r":1:1: labels: .* pieces of words, and texts cannot be cut into pieces here: .*tokenizer: FILE"
     with pytest.raises(ConfigError, match=message):
         model.recipe.data_layer(str(tmp_path / "train.json"), training=True, batch_size=1)
+
+
+def test_a_citrinet_takes_texts_with_the_tokenizer_of_its_archive(tmp_path):
+    subwords = small_subwords()
+    (tmp_path / "tokenizer.model").write_bytes(subwords.model)
+    write_1(tmp_path / "Citrinet.nemo", list(subwords), citrinet=True)
+    given = [f"tokenizer={tmp_path / 'tokenizer.model'}"]
+    card = nemo_asr.load_model(tmp_path / "Citrinet.nemo", overrides=given).save(tmp_path / "folder")
+    assert card.tokenizer is not None
+    recipe = nemo_asr.load_model(tmp_path / "folder").recipe
+    (tmp_path / "train.json").write_text('{"audio_filepath": "a.wav", "duration": 1.0, "text": "The cat"}\n')
+    layer = recipe.data_layer(str(tmp_path / "train.json"), training=True, batch_size=1, load_audio=False)
+    assert layer.infeasible(lambda samples: 2)[0].needed == len(subwords.ids_of("the cat")[0])
 
 
 def test_a_file_of_nemo_whose_weights_are_of_other_sizes_is_refused(tmp_path):

@@ -1,7 +1,8 @@
-"""Check data sets, count what is in them, put them into tar shards, make a corpus or a language model.
+"""Check data sets, count what is in them, put them into tar shards, make a corpus; train on the texts.
 
 The subcommands: ``check`` reads the audio and looks for problems (exit code 1 if there are some), ``stats`` reads the
-manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker, ``lm`` trains an n-gram model of the texts.
+manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker, ``lm`` trains an n-gram model of the texts,
+``tokenizer`` a vocabulary of subwords.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ from nemo_asr.data.check import (
 from nemo_asr.data.check.findings import findings_among
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
+from nemo_asr.text.labels import parser_of
+from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.text.subwords import train_subwords
+from nemo_asr.text.subwords.training import ALGORITHMS
 from nemo_asr.trained.ngram_training import (
     MOST_ORDER,
     check_order,
     open_texts,
     perplexity,
     speller_of,
+    texts_of,
     train_language_model,
 )
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import FileInTheWayError, UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
@@ -47,22 +53,25 @@ CORPORA = ("aishell", "an4", "librispeech", "synth")
 def main(arguments: Sequence[str]) -> int:
     """Run one of the subcommands; 0, or 1 where ``check`` found a problem."""
     parser = OneLineParser(
-        prog="nemo-lite data", description="Check, count, tar or make data sets; train language models."
+        prog="nemo-lite data", description="Check, count, tar or make data sets; train language models and tokenizers."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="check | stats | tar | make | lm")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="check | stats | tar | make | lm | tokenizer"
+    )
     _add_check(commands.add_parser("check", help="read manifests and audio, look for problems and leaks"))
     stats = commands.add_parser("stats", help="count what manifests hold, without reading audio")
     stats.add_argument("manifests", nargs="+", help="manifests, each a set; several are joined by commas")
     _add_output(stats)
     _add_tar(commands.add_parser("tar", help="put the recordings of manifests into tar shards"))
     _add_lm(commands.add_parser("lm", help="train an n-gram language model of the texts, as an ARPA file"))
+    _add_tokenizer(commands.add_parser("tokenizer", help="train a vocabulary of subwords on the texts"))
     make = commands.add_parser("make", help="make a corpus with its manifests")
     make.add_argument("corpus", metavar="CORPUS", help=f"one of: {', '.join(CORPORA)}")
     make.add_argument("arguments", nargs=REMAINDER, help="its arguments; --help shows them")
     options = parser.parse_args(arguments)
     if options.command == "make":
         return _make(options.corpus, options.arguments)
-    run = {"check": _check, "stats": _stats, "tar": _tar, "lm": _lm}[options.command]
+    run = {"check": _check, "stats": _stats, "tar": _tar, "lm": _lm, "tokenizer": _tokenizer}[options.command]
     return run(options)
 
 
@@ -106,6 +115,18 @@ def _add_lm(parser: OneLineParser) -> None:
     )
     add("--model", metavar="MODEL", help=model_help)
     add("--dev", metavar="MANIFEST", help="print the perplexity of these texts too, which are not counted")
+
+
+def _add_tokenizer(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    add("manifests", nargs="+", metavar="MANIFEST", help="the training set: its texts are read, and no audio")
+    add("--vocab_size", type=positive_int, required=True, metavar="N", help="how many pieces, 128 to 1024 say")
+    add("--out", required=True, metavar="FILE", help="where the SentencePiece model goes; there must be none yet")
+    add("--algorithm", choices=ALGORITHMS, default=ALGORITHMS[0], help="default: %(default)s")
+    parser_help = "how texts are rewritten, as the data layer's parser does (default: en where all letters are a to z)"
+    add("--parser", choices=("auto", "base", "en", "none"), default="auto", help=parser_help)
+    add("--keep_case", action="store_true", help="capitals stay (default: lower case)")
+    add("--symbols", nargs="+", default=[], metavar="WORD", help="words that stay whole, such as <noise>")
 
 
 def _check(options: Any) -> int:
@@ -192,6 +213,34 @@ def _lm(options: Any) -> int:
         told = perplexity(NgramModel(tables), speller.sentences(dev))
         print(f"{dev.name}: perplexity {told.value:.1f}, {told.num_unknown} of {told.num_words} words unknown")
     return 0
+
+
+def _tokenizer(options: Any) -> int:
+    out = Path(options.out).expanduser()
+    if out.exists():
+        raise FileInTheWayError("the file exists already", place=str(out), remedy="give another name, or remove it")
+    make_writable_folder(out.parent)
+    texts = list(texts_of(open_texts(options.manifests)))
+    parser = _parser_for(texts, options)
+    normal = [text for text in map(parser.normalize, texts) if text]
+    subwords = train_subwords(normal, options.vocab_size, algorithm=options.algorithm, symbols=options.symbols)
+    write_atomically(out, lambda path: path.write_bytes(subwords.model))
+    words = sum(len(text.split()) for text in normal)
+    pieces = sum(len(subwords.ids_of(text)[0]) for text in normal)
+    print(f"{out}: {len(subwords)} pieces ({options.algorithm}), SHA-256 {subwords.sha256[:16]}...")
+    print(f"  {len(normal)} texts ({parser.describe()}), {words} words, {pieces / max(words, 1):.2f} pieces a word")
+    print(f"  in a configuration: tokenizer: {out}")
+    return 0
+
+
+def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
+    """The parser that rewrites texts as that of a model with the new vocabulary will."""
+    letters = sorted({each.lower() for text in texts for each in text if each.isalpha()})
+    name = parser_of(letters) if options.parser == "auto" else options.parser
+    if name == "en":
+        letters = [*"abcdefghijklmnopqrstuvwxyz'"]
+    symbols = [each for each in options.symbols if each not in letters]
+    return make_parser([" ", *letters, *symbols], name, do_lowercase=not options.keep_case)
 
 
 def _make(corpus: str, arguments: Sequence[str]) -> int:

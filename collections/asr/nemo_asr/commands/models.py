@@ -20,6 +20,8 @@ from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 from nemo_lite.utils.files import write_atomically
 
+_MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
+
 
 def main(arguments: Sequence[str]) -> None:
     """``show MODEL``, ``calibrate MODEL MANIFEST`` or ``convert SOURCE FOLDER``.
@@ -70,7 +72,8 @@ def _described(stored: StoredModel) -> Iterator[str]:
     yield f"{card.name or 'a model without a name'}, {stored.place}"
     yield f"trained      step {card.step}, epoch {card.epoch}"
     if card.labels:
-        yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels))}"
+        more = f" and {len(card.labels) - _MAX_LABELS} more" if len(card.labels) > _MAX_LABELS else ""
+        yield f"labels       {len(card.labels)}: {' '.join(map(_label, card.labels[:_MAX_LABELS]))}{more}"
         yield f"audio        {card.sample_rate} Hz; {1000 * card.frame_seconds:g} ms a frame of log-probabilities"
     yield from (f"rates        {_rate(rate)}" for rate in card.rates)
     numbers = {name: sum(each.numel() for each in tensors.values()) for name, tensors in stored.weights.items()}

@@ -26,7 +26,8 @@ A model's YAML file has one section for each module, under the name of its class
 |---|---|---|---|
 | `model` | str | the file's name | name of the model |
 | `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
-| `labels` | list of str | needed | the vocabulary: a label's position is its id; the CTC blank is added behind it |
+| `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
+| `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
 
 A preprocessor and an encoder are needed; every other section may be left out. `labels`, `vocabulary`, `num_classes`,
 `feat_in`, `sample_rate` and `frame_splicing` of a section follow from the rest of the file and can be left out as well.

@@ -13,13 +13,17 @@ from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.sections import MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
 from nemo_asr.text.parser import vocabulary
+from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
 from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, check_call, shown
 from nemo_lite.core import AxisKind
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError
+from nemo_lite.utils.files import path_in_list
 
 DEFAULT_SAMPLE_RATE = 16000
+
+_DATA_ROLES = ("train", "eval")
 
 # What stands for an argument that the labels or the features decide, where those are wrong.
 _STAND_INS = {"labels": ["?"], "vocabulary": ["?"], "num_classes": 1, "feat_in": 1, "frame_splicing": 1}
@@ -28,14 +32,29 @@ _STAND_INS = {"labels": ["?"], "vocabulary": ["?"], "num_classes": 1, "feat_in":
 class ConnectionCheck:
     """Builds every part of a file without weights and connects it to the one before it.
 
+    Args:
+        config: the file.
+        parts: its parts by role.
+        task: that of its data layer.
+        folder: where the path of a tokenizer starts.
+        carried: the tokenizer of the model whose configuration this is, unless another one was set from outside.
+
     Attributes:
         problems: one line each.
         sample_rate: of the whole model.
         labels: of the whole model, without the blank.
+        tokenizer: the subwords that the labels are; None where they are not.
         derived: for each role the arguments that other parts decide, where its own section leaves them out.
     """
 
-    def __init__(self, config: Config, parts: Mapping[str, Part], task: str = TASKS[0]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        parts: Mapping[str, Part],
+        task: str = TASKS[0],
+        folder: str = "",
+        carried: Subwords | None = None,
+    ) -> None:
         self._config = config
         self._of_classes = task == "classification"
         self._parts = parts
@@ -46,8 +65,9 @@ class ConnectionCheck:
         self._roles: dict[str, str] = {}  # by the module's name
         self._splicing = 1
         self.sample_rate = self._sample_rate(model)
+        self.tokenizer = self._tokenizer(folder, carried)
         self.labels = self._labels(model)
-        for role in ("train", "eval"):
+        for role in _DATA_ROLES:
             self._derive_arguments(role, None)
             self._check_arguments(role, from_script=(source_argument(parts[role].target), "batch_size"))
         self._connect()
@@ -74,9 +94,29 @@ class ConnectionCheck:
                 self.problems.append(f"{_place_and_value(other, 'sample_rate')}, {first}")
         return int(holders[0]["sample_rate"]) if holders else DEFAULT_SAMPLE_RATE
 
+    def _tokenizer(self, folder: str, carried: Subwords | None) -> Subwords | None:
+        path = self._config.get("tokenizer")
+        if not isinstance(path, str):  # another type is told of with the other keys
+            return None
+        if self._of_classes:
+            place = self._config.place("tokenizer")
+            self.problems.append(f"{place}: tokenizer is for texts, and this model has classes")
+            return None
+        if self._config.overridden("tokenizer"):
+            carried, folder = None, ""
+        try:
+            return carried or load_subwords(path_in_list(path, folder))
+        except NemoLiteError as error:
+            self.problems.append(f"{self._config.place('tokenizer')}: tokenizer: {error}")
+            return None
+
     def _labels(self, model: Config) -> list[str]:
         holders = [model, *(part.params for part in self._parts.values())]
         lists = [(each, key) for each in holders for key in ("labels", "vocabulary") if isinstance(each.get(key), list)]
+        if self.tokenizer is not None:
+            return self._pieces(self.tokenizer, lists)
+        if not lists and model.get("tokenizer") is not None and not self._of_classes:
+            return []  # what is wrong with the tokenizer is told
         if not lists:
             what = "classes" if self._of_classes else "characters"
             self.problems.append(f"{self._config.place()}: labels is missing, the list of the model's {what}")
@@ -92,6 +132,16 @@ class ConnectionCheck:
         except ConfigError as error:
             self.problems += error.problems
             return []
+
+    def _pieces(self, tokenizer: Subwords, lists: Sequence[tuple[Config, str]]) -> list[str]:
+        """The tokenizer's pieces; labels that are given as well must be the same."""
+        what = f"the {len(tokenizer)} pieces of tokenizer ({self._config.spot('tokenizer')})"
+        for holder, key in lists:
+            if holder[key] != list(tokenizer):
+                path = holder.path_of(key)
+                remedy = f"leave one of the two out (--set {path}=null or --set tokenizer=null)"
+                self.problems.append(f"{holder.place(key)}: {path} is not {what}; {remedy}")
+        return list(tokenizer)
 
     def _connect_part(self, role: str, *signals: Signal | None) -> Signal | None:
         """What the part gives for these signals; None where there is no such part or something is wrong."""
@@ -120,6 +170,9 @@ class ConnectionCheck:
         # The table "argument, filled with" in docs/en/modules.md lists these.
         values: dict[str, Any] = {"sample_rate": self.sample_rate, "labels": labels, "vocabulary": labels}
         values["num_classes"] = labels and len(labels)
+        cuts_texts = role in _DATA_ROLES and self.tokenizer is not None
+        if cuts_texts:
+            values["labels"] = self.tokenizer
         if source is None:
             values.update(feat_in=None, frame_splicing=None)
         for axis in source.values.ntype.axes or () if source else ():
@@ -128,7 +181,11 @@ class ConnectionCheck:
                 values["frame_splicing"] = self._splicing
         self._decided[role] = {name: value for name, value in values.items() if name in names}
         derived = {**part.implied, **self._decided[role]}
-        self.derived[role] = {name: value for name, value in derived.items() if name not in part.params}
+        self.derived[role] = {
+            name: value
+            for name, value in derived.items()
+            if name not in part.params or (cuts_texts and name == "labels")
+        }
 
     def _check_arguments(self, role: str, from_script: Collection[str] = ()) -> bool:
         """Whether a part fits its constructor, with its derived arguments and those that the script will give."""
@@ -176,7 +233,11 @@ class ConnectionCheck:
 
 
 def _model_keys(
-    model: str = "", name: str = "", sample_rate: int = DEFAULT_SAMPLE_RATE, labels: Sequence[Any] = ()
+    model: str = "",
+    name: str = "",
+    sample_rate: int = DEFAULT_SAMPLE_RATE,
+    labels: Sequence[Any] | None = None,
+    tokenizer: str | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
 

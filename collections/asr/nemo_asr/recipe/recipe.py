@@ -17,6 +17,7 @@ from nemo_asr.recipe.connection_check import ConnectionCheck
 from nemo_asr.recipe.sections import Part, Parts
 from nemo_asr.recipe.wiring import IntermediateCTC, Model
 from nemo_asr.shipped import config_path
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -36,6 +37,7 @@ class Recipe:
         config: what the file says, with what was set from outside: ``recipe_from_text(recipe.config.as_yaml(), name)``
             makes the same recipe. Values that are only there to be repeated are left out.
         task: ``transcription`` or ``classification``, as its data layer says.
+        tokenizer: the subwords that the labels are, which cut texts; None where the labels are characters.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Recipe:
     task: str
     _parts: Mapping[str, Part]
     _derived: Mapping[str, Mapping[str, Any]]
+    tokenizer: Subwords | None = None
 
     def data_layer(
         self, manifest: str | os.PathLike[str] | Sequence[str], training: bool, **overrides: Any
@@ -174,25 +177,36 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
             modules that do not fit each other. What is wrong with an override has ``--set KEY=VALUE`` as its place.
     """
     path = config_path(path)
-    return _recipe(load_config(path), path.stem, overrides)
+    return _recipe(load_config(path), path.stem, overrides, folder=str(path.parent))
 
 
-def recipe_from_text(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """As ``load_recipe``, from a text; ``name`` stands for the file in messages.
+def recipe_from_text(
+    text: str, name: str, overrides: Sequence[str] = (), *, tokenizer: Subwords | None = None
+) -> Recipe:
+    """As ``load_recipe``, from a text.
+
+    Args:
+        text: a file's content.
+        name: stands for the file in messages.
+        overrides: as there.
+        tokenizer: that of the model whose configuration it is: used in place of the file that the text names.
 
     Raises:
         ConfigError: as there.
     """
-    return _recipe(parse_config(text, name), Path(name).stem, overrides)
+    return _recipe(parse_config(text, name), Path(name).stem, overrides, carried=tokenizer)
 
 
-def _recipe(config: Config, stem: str, overrides: Sequence[str]) -> Recipe:
+def _recipe(
+    config: Config, stem: str, overrides: Sequence[str], folder: str = "", carried: Subwords | None = None
+) -> Recipe:
     config = override(config, overrides)
     parts = Parts(config)
-    check = ConnectionCheck(config, parts.by_role, parts.task)
+    check = ConnectionCheck(config, parts.by_role, parts.task, folder, carried)
     raise_if([*parts.problems, *check.problems])
     for setting in overrides:
         logging.info("Set in the configuration: %s", setting)
     name = config.get("model", config.get("name", stem))
     resolved = config.without(*parts.repeated)
-    return Recipe(name, check.sample_rate, check.labels, resolved, parts.task, parts.by_role, check.derived)
+    parts_and_arguments = parts.task, parts.by_role, check.derived
+    return Recipe(name, check.sample_rate, check.labels, resolved, *parts_and_arguments, check.tokenizer)

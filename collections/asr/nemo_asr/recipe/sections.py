@@ -16,7 +16,7 @@ from nemo_lite import NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.errors import did_you_mean
 
-MODEL_KEYS = ("model", "name", "sample_rate", "labels")
+MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer")
 
 _DATA_ROLES = ("train", "eval")
 _NEEDED = ("preprocessor", "encoder")
@@ -92,7 +92,7 @@ class Parts:
 
     def _read_model(self) -> None:
         self._class_name(self._config, MODEL_NAMES)
-        self._refuse_other_keys(self._config)
+        self._refuse_other_keys(self._config.without("tokenizer"))
         sections = self._config["init_params"]
         if not isinstance(sections, Config):
             self._report(self._config, "holds no sections", "init_params")

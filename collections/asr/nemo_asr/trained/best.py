@@ -10,8 +10,9 @@ import msgspec
 
 from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.wiring import Model
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.trained.card import CARD, METRICS, ModelCard, Rate, read_card
-from nemo_asr.trained.folder import sweep_model, write_model
+from nemo_asr.trained.folder import check_tokenizer, sweep_model, write_model
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeMoCallback
 from nemo_lite.core.action_state import ActionState
@@ -35,9 +36,11 @@ class BestModelCallback(NeMoCallback):
         manifests: the manifest of each evaluated set by the set's name, several joined by commas; the first decides.
         metric: ``wer`` or ``cer``; ``error`` of a classifier.
         record: called with "model" and what a record of this kind holds when a model is written: ``Trackers.record``.
+        tokenizer: the subwords that the model's labels are: ``Recipe.tokenizer``.
 
     Raises:
-        UsageError: when training starts, the folder cannot be written to, or a manifest cannot be read.
+        UsageError: the tokenizer is not the one that the card names; when training starts, the folder cannot be written
+            to, or a manifest cannot be read.
         CheckpointError: when training starts, the folder's card is damaged or of a later version.
     """
 
@@ -50,11 +53,14 @@ class BestModelCallback(NeMoCallback):
         manifests: Mapping[str, str],
         metric: str = "wer",
         record: Callable[..., object] | None = None,
+        tokenizer: Subwords | None = None,
     ) -> None:
         self._folder, self._modules, self._config = Path(folder), trained_modules(model), config
         parameters = sum(each.numel() for module in self._modules.values() for each in module.parameters())
         self._card = msgspec.structs.replace(card, parameters=parameters)
         self._manifests, self._metric, self._record = dict(manifests), metric, record
+        check_tokenizer(folder, card, tokenizer)
+        self._tokenizer = tokenizer
         self._first = next(iter(self._manifests), "")
         self._digests: dict[str, dict[str, str]] = {}
         self._forget()
@@ -142,7 +148,7 @@ class BestModelCallback(NeMoCallback):
         step, epoch = state.step + self._has_stepped, state.epoch + self._has_stepped
         rates = [self._rates[name] for name in self._manifests if name in self._rates and self._rated_at == step]
         card = msgspec.structs.replace(self._card, step=step, epoch=epoch, rates=rates)
-        write_model(self._folder, card, self._config, staged)
+        write_model(self._folder, card, self._config, staged, self._tokenizer)
         if self._record is None:
             logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
             return

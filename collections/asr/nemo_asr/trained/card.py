@@ -15,6 +15,7 @@ from nemo_asr.recipe.recipe import Recipe
 from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.wiring import connect
 from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.transcription.windows import stride_of
 from nemo_lite.errors import CheckpointError
 
@@ -84,6 +85,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         versions: of nemo_lite, torch and Python that wrote it.
         licence: of the weights, as the user says it.
         config: the file of the configuration.
+        tokenizer: the SentencePiece model whose pieces the labels are; None where they are characters.
         weights: the file of each module's weights, by the module's name.
         calibration: of the confidences of words; None: they are as the model gives them.
     """
@@ -102,13 +104,14 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     licence: str = ""
     config: StoredFile | None = None
+    tokenizer: StoredFile | None = None
     weights: dict[str, StoredFile] = {}
     calibration: Calibration | None = None
 
     @property
     def files(self) -> list[StoredFile]:
         """All files that belong to the model, beside ``model.json``."""
-        return [*([self.config] if self.config else []), *self.weights.values()]
+        return [file for file in (self.config, self.tokenizer, *self.weights.values()) if file is not None]
 
     def progress(self) -> str:
         """``step 348 (epoch 12), WER 3.13% on dev``."""
@@ -125,7 +128,13 @@ def describe(recipe: Recipe, licence: str = "") -> ModelCard:
         frame_seconds=frame_seconds(recipe),
         versions=versions(),
         licence=licence,
+        tokenizer=None if recipe.tokenizer is None else stored_tokenizer(recipe.tokenizer),
     )
+
+
+def stored_tokenizer(tokenizer: Subwords) -> StoredFile:
+    """The file that a tokenizer is in a model folder."""
+    return StoredFile(f"tokenizer-{tokenizer.sha256[:8]}.model", tokenizer.sha256, len(tokenizer.model))
 
 
 def frame_seconds(recipe: Recipe) -> float:

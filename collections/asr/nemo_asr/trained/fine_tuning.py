@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_asr.recipe.recipe import Recipe, recipe_from_text
 from nemo_asr.recipe.wiring import Model
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.trained.folder import StoredModel, read_model
 from nemo_asr.trained.initialise import Initialised, initialise
 from nemo_asr.trained.model import trained_modules
@@ -54,7 +55,7 @@ def init_from(
     stored = read_model(path)
     old_labels = stored.card.labels or None
     if stored.config:
-        trained = recipe_from_text(stored.config, _config_place(stored))
+        trained = recipe_from_text(stored.config, _config_place(stored), tokenizer=stored.tokenizer)
         _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe)
     (decoder,) = unique_names([model.decoder])
     modules = trained_modules(model)
@@ -81,15 +82,15 @@ def recipe_of(path: str | Path, overrides: Sequence[str] = (), *, factory: Neura
         ConfigError: the overrides do not fit.
     """
 
-    def read() -> tuple[str, str]:
+    def read() -> tuple[str, str, bytes]:
         stored = read_model(path)
         if not stored.config:
             remedy = "give the one that it was trained with: --model_config"
             raise CheckpointError("the checkpoint carries no configuration", place=stored.place, remedy=remedy)
-        return stored.config, _config_place(stored)
+        return stored.config, _config_place(stored), stored.tokenizer.model if stored.tokenizer else b""
 
-    text, place = factory.from_first(read) if factory else read()
-    return recipe_from_text(text, place, overrides)
+    text, place, model = factory.from_first(read) if factory else read()
+    return recipe_from_text(text, place, overrides, tokenizer=Subwords(model, place) if model else None)
 
 
 def _config_place(stored: StoredModel) -> str:

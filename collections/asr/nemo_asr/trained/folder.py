@@ -6,6 +6,8 @@ the old model until the moment in which ``model.json`` is replaced, and the new 
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 from collections.abc import Mapping
@@ -16,7 +18,17 @@ import msgspec
 from torch import Tensor
 
 from nemo_asr.models.pretrained.layouts import read_nemo
-from nemo_asr.trained.card import CARD, METRICS, ModelCard, StoredFile, card_from_json, card_to_json, read_card
+from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
+from nemo_asr.trained.card import (
+    CARD,
+    METRICS,
+    ModelCard,
+    StoredFile,
+    card_from_json,
+    card_to_json,
+    read_card,
+    stored_tokenizer,
+)
 from nemo_lite.backends.pytorch.checkpoint import (
     CheckpointFolder,
     StoredCheckpoint,
@@ -25,12 +37,12 @@ from nemo_lite.backends.pytorch.checkpoint import (
 )
 from nemo_lite.config import Config
 from nemo_lite.config.values import Source
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml)")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model)")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
 NEMO = ".nemo"
@@ -44,12 +56,14 @@ class StoredModel(NamedTuple):
         card: what it says about itself.
         config: the configuration as YAML; "" in checkpoints of older versions and of NeMo 0.x.
         weights: the tensors of each module, by name.
+        tokenizer: the subwords that its labels are; None where they are characters.
     """
 
     place: str
     card: ModelCard
     config: str
     weights: Mapping[str, Mapping[str, Tensor]]
+    tokenizer: Subwords | None = None
 
 
 def find_model(path: str | Path) -> Path:
@@ -92,7 +106,13 @@ def read_model(path: str | Path) -> StoredModel:
     return _read_folder(folder) if (folder / CARD).is_file() else _read_checkpoint(folder)
 
 
-def write_model(folder: str | Path, card: ModelCard, config: str, staged: Mapping[str, Path]) -> ModelCard:
+def write_model(
+    folder: str | Path,
+    card: ModelCard,
+    config: str,
+    staged: Mapping[str, Path],
+    tokenizer: Subwords | None = None,
+) -> ModelCard:
     """Make a model folder of weights that are there already; the model that it held before goes.
 
     Args:
@@ -100,17 +120,23 @@ def write_model(folder: str | Path, card: ModelCard, config: str, staged: Mappin
         card: what the model says about itself; its files are filled in.
         config: the configuration as YAML.
         staged: for each module its file of weights, in the folder; it is moved to its name.
+        tokenizer: the subwords that its labels are.
 
     Returns:
         The card as it was written.
 
     Raises:
-        UsageError: the folder or the disk cannot be written to.
+        UsageError: the folder or the disk cannot be written to, or the card names a tokenizer that is not given.
     """
+    check_tokenizer(folder, card, tokenizer)
+    file = card.tokenizer
     folder = make_writable_folder(folder)
     before = read_card(folder / CARD).files if (folder / CARD).is_file() else []
     config_file = folder / ".config.yaml"
     write_atomically(config_file, lambda file: file.write_text(config, encoding="utf-8"))
+    if tokenizer is not None and file is not None:
+        content = tokenizer.model
+        write_atomically(folder / file.name, lambda path: path.write_bytes(content))
     weights = {name: _named_by_content(file, name) for name, file in staged.items()}
     card = msgspec.structs.replace(card, config=_named_by_content(config_file, "config"), weights=weights)
     write_atomically(folder / CARD, lambda file: file.write_bytes(card_to_json(card)))
@@ -119,19 +145,27 @@ def write_model(folder: str | Path, card: ModelCard, config: str, staged: Mappin
     return card
 
 
+def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | None) -> None:
+    """Raise UsageError where the tokenizer that is to be written is not the one that the card names."""
+    if card.tokenizer != (None if tokenizer is None else stored_tokenizer(tokenizer)):
+        wanted = "recipe.tokenizer" if card.tokenizer else "none"
+        raise UsageError("the tokenizer is not the one that the model's card names", place=str(folder), wanted=wanted)
+
+
 def sweep_model(folder: Path) -> None:
-    """Remove weights and configurations of ours that no card lists: of a run that was killed while it wrote them."""
+    """Remove files of ours that no card lists: of a run that was killed while it wrote them."""
     listed = {each.name for each in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
-    for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml")]:
+    for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml"), *folder.glob("*.model")]:
         if file.name in listed:
             continue
         if file.name.startswith(".") or (_NAME.fullmatch(file.name) and file.stem.endswith(digest_of_file(file)[:8])):
             file.unlink(missing_ok=True)
 
 
-def about_checkpoint(card: ModelCard, config: str) -> dict[str, object]:
+def about_checkpoint(card: ModelCard, config: str, tokenizer: Subwords | None = None) -> dict[str, object]:
     """What each checkpoint of a run says about the model: ``CheckpointCallback(about=...)``."""
-    return {"model": msgspec.to_builtins(card), "config": config}
+    carried = {} if tokenizer is None else {"tokenizer": base64.b64encode(tokenizer.model).decode()}
+    return {"model": msgspec.to_builtins(card), "config": config, **carried}
 
 
 def _named_by_content(file: Path, name: str) -> StoredFile:
@@ -160,7 +194,8 @@ def _read_files(folder: Path, card: ModelCard) -> StoredModel:
         raise CheckpointError("the card lists no configuration or no weights", place=str(folder / CARD))
     config = (folder / card.config.name).read_text(encoding="utf-8")
     weights = {name: read_tensors(folder / file.name) for name, file in card.weights.items()}
-    return StoredModel(str(folder), card, config, weights)
+    tokenizer = load_subwords(folder / card.tokenizer.name) if card.tokenizer else None
+    return StoredModel(str(folder), card, config, weights, tokenizer)
 
 
 def _verify(folder: Path, file: StoredFile) -> None:
@@ -183,7 +218,21 @@ def _read_checkpoint(folder: Path) -> StoredModel:
     if "model" in found.about:
         known = {"step": card.step, "epoch": card.epoch, "rates": _rates(found)}
         card = card_from_json(msgspec.json.encode({**found.about["model"], **known}), found.name)
-    return StoredModel(found.name, card, str(found.about.get("config", "")), found.weights)
+    config, tokenizer = str(found.about.get("config", "")), _tokenizer_in(found, card)
+    return StoredModel(found.name, card, config, found.weights, tokenizer)
+
+
+def _tokenizer_in(found: StoredCheckpoint, card: ModelCard) -> Subwords | None:
+    """The tokenizer that a checkpoint carries, and that its card names."""
+    if card.tokenizer is None:
+        return None
+    try:
+        tokenizer = Subwords(base64.b64decode(str(found.about.get("tokenizer", "")), validate=True), found.name)
+    except (binascii.Error, ValueError) as error:  # a DataError is one
+        raise CheckpointError("the tokenizer in it is missing or damaged", place=found.name, got=str(error)) from None
+    if tokenizer.sha256 != card.tokenizer.sha256:
+        raise CheckpointError("the tokenizer in it is not the one that it was trained with", place=found.name)
+    return tokenizer
 
 
 def _rates(found: StoredCheckpoint) -> list[dict[str, object]]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.text.labels import spelled
 from nemo_lite.backends.pytorch.checkpoint import with_todays_names
 from nemo_lite.errors import CheckpointError
 
 _MAX_LISTED = 8
+_MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def initialise(
 
     A tensor is copied where name and shape are the same. Where the labels differ, also in their order, the decoder's
     tensors that have a row for each label and one for the blank (the last one) are taken over row by row: the rows of
-    labels that both have, and the blank's.
+    labels that both have, and the blank's. Labels are the same where they write the same: the space is also a piece.
 
     Args:
         modules: those of the new model, by the name under which they are saved; they are changed in place.
@@ -133,8 +135,9 @@ def initialise(
     notes = [] if old_labels is not None else ["its labels are not known: they are taken to be those of the new model"]
     if not labels_differ or old_labels is None:
         return Initialised(done, unused, notes=notes)
-    kept, new = [label for label in labels if label in old_labels], [x for x in labels if x not in old_labels]
-    return Initialised(done, unused, kept, new, [label for label in old_labels if label not in labels])
+    mine, theirs = {spelled(label) for label in labels}, {spelled(label) for label in old_labels}
+    kept, new = [x for x in labels if spelled(x) in theirs], [x for x in labels if spelled(x) not in theirs]
+    return Initialised(done, unused, kept, new, [label for label in old_labels if spelled(label) not in mine])
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ class _Rows:
 
 
 def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> _Rows:
-    theirs = {label: row for row, label in enumerate(old_labels)}
-    pairs = [(row, theirs[label]) for row, label in enumerate(labels) if label in theirs]
+    theirs = {spelled(label): row for row, label in enumerate(old_labels)}
+    pairs = [(row, theirs[spelled(label)]) for row, label in enumerate(labels) if spelled(label) in theirs]
     pairs.append((len(labels), len(old_labels)))  # CTC's blank comes last
     mine, old = torch.tensor(pairs).unbind(1)
     return _Rows(mine, old, len(labels) + 1, len(old_labels) + 1)
@@ -187,7 +190,9 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _labels(labels: Sequence[str]) -> str:
-    return f" ({' '.join('space' if label == ' ' else label for label in labels)})" if labels else ""
+    more = f" and {len(labels) - _MAX_LABELS} more" if len(labels) > _MAX_LABELS else ""
+    listed = " ".join("space" if label == " " else label for label in labels[:_MAX_LABELS])
+    return f" ({listed}{more})" if labels else ""
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.recipe import Recipe, recipe_from_text
 from nemo_asr.recipe.wiring import Model
+from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
 from nemo_asr.trained.folder import StoredModel, read_model, write_model
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
@@ -85,7 +86,7 @@ class TrainedModel:
             save_module(module, staged[name])
         if licence is not None:
             self.card = msgspec.structs.replace(self.card, licence=licence)
-        return write_model(path, self.card, self.recipe.config.as_yaml(), staged)
+        return write_model(path, self.card, self.recipe.config.as_yaml(), staged, self.recipe.tokenizer)
 
 
 def load_model(
@@ -153,13 +154,13 @@ def read_parts(
 ) -> ModelParts:
     """What :func:`load_model`, with these arguments and errors, makes a model of."""
     stored = factory.from_first(lambda: _packed(read_model(path))) if factory else _packed(read_model(path))
-    place, card_text, config, weights = stored
-    card = card_from_json(card_text, place)
+    place, card_text, config, weights, model = stored
+    card, tokenizer = card_from_json(card_text, place), Subwords(model, place) if model else None
     if recipe is None:
         if not config:
             remedy = "give the model's configuration as well (--model_config)"
             raise CheckpointError("the checkpoint carries no configuration", place=place, remedy=remedy)
-        recipe = recipe_from_text(config, f"{place} (configuration)", overrides)
+        recipe = recipe_from_text(config, f"{place} (configuration)", overrides, tokenizer=tokenizer)
         _compare(recipe, card, place, "leave --set out")
     else:
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
@@ -187,13 +188,14 @@ def trained_modules(model: Model | Classifier) -> dict[str, nn.Module]:
     return {name: module for name, module in named.items() if isinstance(module, nn.Module)}
 
 
-def _packed(stored: StoredModel) -> tuple[str, bytes, str, Mapping[str, Mapping[str, Tensor]]]:
+def _packed(stored: StoredModel) -> tuple[str, bytes, str, Mapping[str, Mapping[str, Tensor]], bytes]:
     """As plain values, which travel to other ranks."""
-    return stored.place, card_to_json(stored.card), stored.config, stored.weights
+    tokenizer = b"" if stored.tokenizer is None else stored.tokenizer.model
+    return stored.place, card_to_json(stored.card), stored.config, stored.weights, tokenizer
 
 
 def _compare(recipe: Recipe, card: ModelCard, place: str, remedy: str) -> None:
-    """Labels and sample rate of a configuration that was given or changed must be the model's.
+    """Labels, tokenizer and sample rate of a configuration that was given or changed must be the model's.
 
     Raises:
         CheckpointError: they are not.
@@ -209,7 +211,13 @@ def _compare(recipe: Recipe, card: ModelCard, place: str, remedy: str) -> None:
     if recipe.labels != card.labels:
         problem, (got, wanted) = "the labels are not the model's", _first_difference(recipe.labels, card.labels)
         wanted = f"{wanted} as in {place}"
-        raise CheckpointError(problem, place=source("labels"), got=got, wanted=wanted, remedy=remedy)
+        place_of_labels = source("labels" if recipe.tokenizer is None else "tokenizer")
+        raise CheckpointError(problem, place=place_of_labels, got=got, wanted=wanted, remedy=remedy)
+    mine, theirs = recipe.tokenizer, card.tokenizer
+    if mine is not None and theirs is not None and mine.sha256 != theirs.sha256:
+        problem = "the tokenizer is not the model's: its pieces are the same, and their scores are not"
+        got, wanted = f"SHA-256 {mine.sha256[:16]}...", f"{theirs.sha256[:16]}... as in {place}"
+        raise CheckpointError(problem, place=source("tokenizer"), got=got, wanted=wanted, remedy=remedy)
 
 
 def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:

@@ -215,6 +215,8 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
     }
     if card.calibration is not None:
         texts["calibration"] = msgspec.json.encode(card.calibration).decode()
+    if card.tokenizer is not None:
+        texts["tokenizer_sha256"] = card.tokenizer.sha256
     return texts | {name: str(number) for name, number in numbers.items() if number is not None}
 
 
