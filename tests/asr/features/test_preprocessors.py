@@ -6,6 +6,7 @@ import librosa
 import numpy as np
 import pytest
 import scipy.fft
+import soxr
 import torch
 
 from nemo_asr.features import signal_processing as features
@@ -162,6 +163,44 @@ def test_evaluation_repeats_its_numbers_and_training_dithers_without_touching_th
     assert torch.equal(one, two)
     assert not torch.equal(run(module.train(), signal, length)[0], one)
     assert torch.equal(signal, before)
+
+
+def upsampled(as_16_bit):
+    """Noise in syllables at 8 kHz, at 16 kHz: nothing is above 4 kHz."""
+    rng = np.random.default_rng(2)
+    syllables = np.repeat(10.0 ** rng.uniform(-3, 0, 40), 400)
+    samples = soxr.resample(0.02 * syllables * rng.standard_normal(16000), 8000, RATE)
+    return torch.from_numpy((np.round(samples * 32768) / 32768 if as_16_bit else samples).astype(np.float32))[None]
+
+
+@pytest.mark.parametrize("as_16_bit", [False, True])
+def test_evaluation_hears_the_features_of_training_also_where_there_is_no_signal(as_16_bit):
+    signal = upsampled(as_16_bit)
+    length = torch.tensor([signal.shape[1]])
+
+    def difference(module):
+        """The root mean square of (training - evaluation), by band."""
+        torch.manual_seed(0)
+        trained, evaluated = (run(module.train(mode), signal, length)[0][0, :, :200] for mode in (True, False))
+        return (trained - evaluated).square().mean(1).sqrt()
+
+    assert difference(AudioToMelSpectrogramPreprocessor()).max() < 0.25
+    assert difference(AudioToMelSpectrogramPreprocessor(std_floor=0)).max() > 0.7  # noise of unit variance
+
+
+def test_bands_with_signal_have_nemos_numbers_with_any_floor_of_the_deviation():
+    signal = upsampled(as_16_bit=False)
+    length = torch.tensor([signal.shape[1]])
+    ours, nemos = (run(evaluating(**given), signal, length)[0] for given in ({}, {"std_floor": 0}))
+    assert torch.equal(ours[:, :40], nemos[:, :40])
+    assert ours[:, 52:].abs().max() < 0.5
+    assert nemos[:, 52:].abs().max() > 2
+
+
+def test_without_the_logarithm_there_is_no_floor():
+    signal, length = speech(4000)
+    ours, nemos = (run(evaluating(log=False, std_floor=floor), signal, length)[0] for floor in (0.1, 0.0))
+    assert torch.equal(ours, nemos)
 
 
 @pytest.mark.parametrize("cls", ALL)
@@ -412,6 +451,7 @@ def test_bands_above_half_the_sample_rate_are_told_and_hear_nothing(capsys):
         ({"lowfreq": 5000, "highfreq": 4000}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),
         ({"features": 0}, UsageError, r"features is too small: got 0, wanted 1 or more"),
         ({"dither": -1.0}, UsageError, r"dither is too small"),
+        ({"std_floor": -1.0}, UsageError, r"std_floor is too small"),
         ({"frame_splicing": 0}, UsageError, r"frame_splicing is too small"),
         ({"pad_to": -1}, UsageError, r'pad_to cannot be used: got -1, wanted 0, a positive number or "max"'),
         ({"pad_to": "min"}, UsageError, r"pad_to cannot be used: got min"),

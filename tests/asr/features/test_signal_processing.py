@@ -136,6 +136,15 @@ def test_what_stands_beyond_an_utterance_is_ignored_even_if_it_is_not_a_number()
     assert features.own_samples(signal, torch.tensor([1, 3]), dither=0.0)[0].tolist() == [1.0, 0.0, 0.0]
 
 
+def test_a_deviation_below_the_least_one_counts_as_that():
+    values = noise(2, 3, 50)
+    values[:, 1] *= 1e-3
+    plain = features.normalize_(values.clone(), torch.tensor([50, 40]), (2,))
+    bounded = features.normalize_(values.clone(), torch.tensor([50, 40]), (2,), 0.1)
+    assert torch.equal(bounded[:, [0, 2]], plain[:, [0, 2]])
+    assert bounded[0, 1].std() == pytest.approx(values[0, 1].std() / 0.1, rel=1e-3)
+
+
 def test_dither_has_its_deviation_and_stays_within_the_utterance():
     dithered = features.own_samples(torch.zeros(2, 20000), torch.tensor([20000, 10000]), dither=0.5)
     assert dithered[0].std().item() == pytest.approx(0.5, rel=0.05)

@@ -13,6 +13,7 @@ def test_filterbank_features_are_those_of_the_preprocessor():
     features = FilterbankFeatures(dither=0.0, nfilt=40, pad_to=0).eval()
     expected, _ = AudioToMelSpectrogramPreprocessor(features=40, pad_to=0).eval()(signal, LENGTHS)
     torch.testing.assert_close(features(signal, LENGTHS), expected)
+    assert features.preprocessor.std_floor == 0.0  # NeMo's numbers in bands without signal too
     assert features.get_seq_len(torch.tensor([8000.0, 8001.0])).tolist() == [50, 51]
     assert features.filter_banks.shape == (1, 40, 257)
 

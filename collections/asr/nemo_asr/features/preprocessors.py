@@ -120,6 +120,9 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
     the valid frames, ``pad_value`` beyond them, frame splicing, padding. It gives NeMo's numbers, apart from:
 
     - Dither acts in training only, so that evaluation gives the same numbers each time.
+    - Bands without signal (above 4 kHz in audio that was upsampled from 8 kHz) stay close to 0. NeMo divides them by
+      their own deviation, about 0.01, which makes noise as loud as speech of the dither in training, and of rounding
+      errors in evaluation. ``std_floor=0`` gives NeMo's numbers there too.
     - The last frames of a batch's longest utterance, see :class:`AudioPreprocessor`.
     - ``mag_power`` is a power of the magnitude also where it is not 2.
     - ``frame_splicing`` stacks neighbouring frames (NeMo repeats each one), and T shrinks by that factor.
@@ -148,6 +151,8 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         stft_conv: take the window in its periodic form. (NeMo convolves instead of transforming, with that window.)
         pad_value: the value of frames behind an utterance's last one.
         mag_power: power of the magnitudes that the mel filters weight.
+        std_floor: least deviation of the logarithms that a band, or with "all_features" the utterance, is divided by;
+            speech has 2 to 4.
 
     Raises:
         UsageError: sizes, frequencies or numbers that are impossible or contradict each other.
@@ -183,12 +188,14 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         stft_conv: bool = False,
         pad_value: float = 0,
         mag_power: float = 2.0,
+        std_floor: float = 0.1,
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
         size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
         super().__init__(sample_rate, size, stride, n_fft, window, periodic=stft_conv, name=name)
         check_least(place, features=(features, 1), dither=(dither, 0), frame_splicing=(frame_splicing, 1))
+        check_least(place, std_floor=(std_floor, 0))
         self.num_features = self.num_bands = features
         self.dither, self.preemph, self.mag_power = dither, preemph, mag_power
         if pad_to != "max" and (isinstance(pad_to, str) or pad_to < 0):
@@ -197,6 +204,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         self.pad_to, self.pad_value, self.frame_splicing = pad_to, pad_value, frame_splicing
         self.log, self.log_zero_guard_type = log, log_zero_guard_type
         self.log_zero_guard_value = _guard_value(place, log_zero_guard_type, log_zero_guard_value)
+        self.std_floor = std_floor if log else 0.0  # in the unit of the logarithm
         self._set_normalization(place, normalize)
         _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
@@ -228,7 +236,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
             bands = (bands.add_(guard) if self.log_zero_guard_type == "add" else bands.clamp_(min=guard)).log_()
         if self.fixed_mean is not None and self.fixed_std is not None:
             return bands.sub_(self.fixed_mean).div_(self.fixed_std)
-        return signal_processing.normalize_(bands, num_valid, self._over) if self._over else bands
+        return signal_processing.normalize_(bands, num_valid, self._over, self.std_floor) if self._over else bands
 
 
 class AudioToMFCCPreprocessor(AudioPreprocessor):

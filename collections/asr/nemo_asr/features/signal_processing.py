@@ -255,7 +255,9 @@ def blocks(number: int, num_values: int, limit: int, device: torch.device) -> It
     return (slice(first, min(first + step, number)) for first in range(0, number, step))
 
 
-def normalize_(features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
+def normalize_(
+    features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int, ...], least: float = 0.0
+) -> torch.Tensor:
     """Bring the valid frames of each utterance to mean 0 and standard deviation 1, in place; the others become 0.
 
     The deviation is the unbiased one plus 1e-5. A single frame becomes 0, and so does a feature that never changes: the
@@ -265,6 +267,7 @@ def normalize_(features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int,
         features: (B, D, T).
         num_valid: (B,) valid frames.
         over: the axes that share mean and deviation: ``(2,)`` for each feature, ``(1, 2)`` for a whole utterance.
+        least: a smaller deviation counts as this one, so that what hardly changes stays small.
     """
     shared_features = features.shape[1] if 1 in over else 1
     count = num_valid[:, None, None] * shared_features
@@ -275,7 +278,7 @@ def normalize_(features: torch.Tensor, num_valid: torch.Tensor, over: tuple[int,
     features -= features.sum(over, keepdim=True) / count
     fill_beyond_(features, num_valid, 0.0)
     deviation = torch.linalg.vector_norm(features, dim=over, keepdim=True) / (count - 1).clamp(min=1).sqrt()
-    features /= deviation + STD_FLOOR
+    features /= (deviation + STD_FLOOR).clamp(min=least)
     return features
 
 

@@ -53,6 +53,7 @@ class FilterbankFeatures(nn.Module):
         super().__init__()
         frames: dict[str, Any] = {"window_size": None, "n_window_size": n_window_size}
         frames |= {"window_stride": None, "n_window_stride": n_window_stride, "n_fft": n_fft}
+        settings = {"std_floor": 0.0, **settings}  # NeMo's numbers
         settings |= {"window": window, "normalize": normalize, "preemph": preemph, "features": nfilt}
         self.preprocessor = AudioToMelSpectrogramPreprocessor(sample_rate, **frames, **settings)
 

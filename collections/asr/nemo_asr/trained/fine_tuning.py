@@ -22,8 +22,8 @@ from nemo_lite.utils import logging
 if TYPE_CHECKING:
     from nemo_lite import NeuralModuleFactory
 
-# Arguments of a preprocessor that do not change what a feature means.
-_OF_NO_MATTER = ("name", "dither", "pad_to", "pad_value", "stft_conv")
+# Arguments of a preprocessor that do not change what a feature means; std_floor changes bands without signal only.
+_OF_NO_MATTER = ("name", "dither", "pad_to", "pad_value", "stft_conv", "std_floor")
 # Arguments whose default, None, stands for a value that follows from others.
 _DERIVED = ("n_fft", "highfreq")
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from toys.nemo_archives import config_1, packed, write_0, write_1, write_tar
 
-from nemo_asr import JasperEncoder
+from nemo_asr import AudioToMelSpectrogramPreprocessor, JasperEncoder
 from nemo_asr.models.pretrained.layouts import read_nemo
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError, ConfigError
 
 
@@ -28,6 +29,16 @@ def test_both_generations_give_one_configuration_and_all_weights(
         assert all(torch.equal(value, module.state_dict()[key]) for key, value in found.weights_of(name).items())
     decoder = found.params["decoder_params"]["init_params"]
     assert decoder == {"feat_in": 16, "num_classes": 5, "vocabulary": [" ", "a", "b", "c", "'"]}
+
+
+@pytest.mark.parametrize("write", [write_0, write_1])
+def test_a_file_of_nemo_keeps_nemos_numbers_in_bands_without_signal(
+    tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "m.nemo")
+    made = NeuralModule.deserialize(read_nemo(tmp_path / "m.nemo").params["preprocessor_params"])
+    assert isinstance(made, AudioToMelSpectrogramPreprocessor)
+    assert made.std_floor == 0.0
 
 
 def test_pieces_of_bert_get_the_marks_of_sentencepiece(tmp_path: Path) -> None:

@@ -100,10 +100,21 @@ def read_nemo(path: str | Path) -> NemoFile:
     if archive.config_name == CONFIG_0:
         names = [name for name in archive.names if name.endswith(".pt")]
         weights = {name.removesuffix(".pt"): _tensors(archive, name) for name in names}
-        return NemoFile(str(archive.path), config.plain(), weights)
-    translated, state = _translated(config), _tensors(archive, _WEIGHTS_1)
+        return NemoFile(str(archive.path), _with_nemos_numbers(config.plain()), weights)
+    translated, state = _with_nemos_numbers(_translated(config)), _tensors(archive, _WEIGHTS_1)
     _compare_filters(translated["init_params"]["preprocessor_params"], state.get(_FILTERS), str(archive.path))
     return NemoFile(str(archive.path), translated, _split(state, str(archive.path)))
+
+
+def _with_nemos_numbers(config: Any) -> Any:
+    """The configuration, in which bands without signal are what they were in training."""
+    try:
+        preprocessor = config["init_params"]["preprocessor_params"]
+        if preprocessor["header"]["full_spec"].endswith(".AudioToMelSpectrogramPreprocessor"):
+            preprocessor["init_params"].setdefault("std_floor", 0.0)
+    except (KeyError, TypeError, AttributeError):
+        pass  # whoever makes the modules says what is wrong
+    return config
 
 
 def _tensors(archive: NemoArchive, name: str) -> dict[str, Tensor]:
