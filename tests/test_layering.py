@@ -83,7 +83,7 @@ ORDERS = {
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
-        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, regularization_options
+        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, search_options, regularization_options
         < text, audio, features, models < argparse < decoding < scoring < data < recipe, tracking, parts
         < known_modules, corpora, transcription, seeds < trained < commands
     """,
@@ -100,7 +100,8 @@ ORDERS = {
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": """
-        texts, language_model, spelling < ngram, lexicon < word_scores, frame_labels < prefix_beam_search < *
+        texts, language_model, spelling < ngram, lexicon < word_scores, frame_labels < prefix_beam_search
+        < beam_search < *
     """,
     "nemo_asr.decoding.ngram": "tables < counts, arpa, ngram_model, kenlm_model < smoothing, loading",
     "nemo_asr.features": "signal_processing, augmentation < audio_preprocessor < preprocessors < *",
@@ -144,6 +145,7 @@ LATE_IMPORTS = {
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "onnxruntime": "optional: runs exported models",
+    "nemo_asr.decoding.beam_search": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.transcription.transcribe": "the same",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",

@@ -5,7 +5,7 @@
 
 Beside the transcripts lies OUT/<set>.scores.json: the rates with 95 % intervals, by speaker, by length and by word;
 ``--details`` prints them too. ``--compare MODEL`` evaluates a second model on the same sets, and tests whether the two
-differ.
+differ. ``--decoder beam`` with ``--lm``, ``--lexicon`` or ``--hotwords`` takes the place of greedy decoding, for both.
 
 Started by torchrun, the processes share the work; the result is the same.
 """
@@ -13,12 +13,14 @@ Started by torchrun, the processes share the work; the result is the same.
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, add_report_option, unique_tags
+from nemo_asr.decoding.weight_search import search_weights, write_weights
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
 from nemo_asr.scoring.report import (
@@ -29,6 +31,7 @@ from nemo_asr.scoring.report import (
     try_report,
     write_scores,
 )
+from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
 from nemo_asr.text import main_metric
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
@@ -91,6 +94,36 @@ def evaluate(
     return list(data)
 
 
+def use_search(model: nemo_asr.TrainedModel, args: Namespace, factory: nemo.NeuralModuleFactory, folder: Path) -> None:
+    """Let the search that is asked for take the place of greedy decoding, with weights from ``--search_weights``."""
+    given = search_arguments(args)
+    if given is None:
+        return
+    decoder = nemo_asr.BeamSearchCTCDecoder(model.recipe.labels, **given)
+    model.modules = replace(model.modules, greedy=decoder)
+    if not args.search_weights:
+        return
+    layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
+    found = nemo_asr.connect(model.modules, layer)
+    wires = [found.log_probs, found.log_probs_lengths, found.transcripts, found.transcript_lengths]
+    use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
+    trials = search_weights(
+        decoder,
+        [wire for wire in wires if wire is not None],
+        factory,
+        lambda heard, said: count_errors(heard, said, use_cer).errors,
+    )
+    path = folder / "weights.json"
+    best, worst = trials[0], trials[-1]
+    factory.on_first(lambda: write_weights(make_writable_folder(folder) / path.name, args.search_weights, trials))
+    factory.on_first(
+        lambda: print(
+            f"{args.search_weights}: alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors, the fewest "
+            f"of {len(trials)} trials (the most: {worst.errors}); in {path}"
+        )
+    )
+
+
 def main() -> None:
     """Evaluate one model, or with --compare two and whether they differ."""
     parser = EvalArgParser(description="Word error rate of a trained model")
@@ -103,15 +136,19 @@ def main() -> None:
     add_report_option(parser, "OUT/report.html")
     add_data_options(parser)
     add_metric_option(parser)
+    add_search_options(parser, with_weight_search=True)
     args = parser.parse_args()
+    check_search_options(parser, args)
     if args.compare and (args.overrides or args.model_config):
         parser.error("--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT")
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
     second = nemo_asr.load_model(args.compare, factory=factory) if args.compare else None
+    use_search(model, args, factory, Path(args.out))
     sets = evaluate(model, args, factory, Path(args.out), "A, " if second else "")
     if second is not None:
+        use_search(second, args, factory, Path(args.out) / "compared")
         evaluate(second, args, factory, Path(args.out) / "compared", "B, ")
         factory.on_first(lambda: print_comparison(args, sets))
 

@@ -68,6 +68,29 @@ def test_evaluation_prints_the_rates_and_writes_hypotheses_beside_references(tra
     assert (scores["wer"]["rate"], [each["name"] for each in scores["by_speaker"]]) == (1.0, ["0", "1"])
 
 
+def test_evaluation_with_a_language_model_finds_its_weights_on_another_set(trained, corpus, tmp_path):
+    options, _ = trained
+    (tmp_path / "words.txt").write_text("\n".join(TEXTS))
+    unigrams = "".join(f"-1.2\t{text}\n" for text in ("<s>", "</s>", "<unk>", *TEXTS))
+    (tmp_path / "lm.arpa").write_text(f"\\data\\\nngram 1={len(TEXTS) + 3}\n\n\\1-grams:\n{unigrams}\n\\end\\\n")
+    search = ("--lm", tmp_path / "lm.arpa", "--lexicon", tmp_path / "words.txt", "--no-report")
+    sets = ("--eval_datasets", corpus / "dev.json")
+    finished = run_script(
+        *("jasper_eval.py", *options, *sets, *search, "--search_weights", corpus / "other.json", "--out", "found")
+    )
+    assert finished.code == 0, finished.err
+    assert re.search(r"other\.json: alpha \S+ and beta \S+ make 0 errors, the fewest of 48 trials", finished.out)
+    assert "dev: WER 0.00% (" in finished.out
+    again = run_script("jasper_eval.py", *options, *sets, *search, "--weights", "found/weights.json", "--out", "again")
+    assert again.code == 0, again.err
+    files = [tmp_path / folder / "dev.transcripts.jsonl" for folder in ("found", "again")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    (tmp_path / "words.txt").write_text("xyz\n")
+    refused = run_script("jasper_eval.py", *options, *sets, *search)
+    assert refused.code == 2
+    assert "words.txt: the model's labels cannot spell words of the list: got 'xyz'" in refused.err
+
+
 def test_two_models_are_compared_on_the_same_utterances_each_with_its_report(trained, corpus, tmp_path):
     (_, config, _, folder), _ = trained
     untrained = run_script(

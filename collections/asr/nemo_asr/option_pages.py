@@ -63,11 +63,15 @@ TRAINING = HelpPages(
 )
 
 USE = HelpPages(
-    most_used="load_dir eval_datasets out compare details batch_size model_config placement",
+    most_used="load_dir eval_datasets out compare details decoder batch_size model_config placement",
     groups={
         "data": Group(
             "manifests, batches, results",
             "eval_datasets out compare details report batch_size strict_data eval_metric",
+        ),
+        "decoding": Group(
+            "beam search, lexicon, language model, hot words",
+            "decoder beam_size lexicon lm hotwords alpha beta hotword_weight weights search_weights",
         ),
         "model": Group("what is loaded, modules of your own", "load_dir model_config overrides imports"),
         "launching": _LAUNCHING,

@@ -11,6 +11,7 @@ from toys.gru_encoder import GruEncoder
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.transcription import transcribe as transcribing
 from nemo_asr.transcription.recordings import Recording
 from nemo_asr.transcription.transcribe import Transcribed, transcribe, transcripts_or_error
@@ -101,6 +102,17 @@ def test_a_search_that_finds_labels_has_their_times_too(run, files):
     assert [each.text for each in found] == [each.text for each in greedy]
     for mine, theirs in zip(found, greedy, strict=True):
         assert [(word.start, word.end) for word in mine.words] == [(word.start, word.end) for word in theirs.words]
+
+
+def test_a_search_for_the_words_of_a_list_takes_the_place_of_the_models_own(run, trained, files, tmp_path):
+    labels = trained[0].labels
+    (tmp_path / "words.txt").write_text("cab\nbc\n")
+    decoder = BeamSearchCTCDecoder(labels, lexicon=str(tmp_path / "words.txt"))
+    found = run(list(files), decoder=decoder).transcripts
+    assert {each.source: each.text for each in found if files[each.source] in ("cab", "bc")} == {
+        source: text for source, text in files.items() if text in ("cab", "bc")
+    }
+    assert {word.text for each in found for word in each.words} <= {"cab", "bc"}
 
 
 def test_an_encoder_that_does_not_say_how_far_it_sees_has_ten_seconds_of_context(run, tmp_path):

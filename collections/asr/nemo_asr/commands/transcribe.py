@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
 from nemo_asr.transcription.formats import FORMATS, SUBTITLES
 from nemo_asr.transcription.inputs import recordings_of
 from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     args = parser.parse_args(list(arguments))
+    check_search_options(parser, args)
     fold_precision(parser, args)
     with logging.patch_stdout_handler(sys.stderr):
         recordings = recordings_of(args.audio)
@@ -42,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
     # An ONNX file is transcribed without torch.
+    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
     from nemo_asr.trained.model import load_model
     from nemo_asr.transcription.transcribe import transcribe
 
@@ -52,6 +55,8 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         **launch_arguments(args),
     )
     model = load_model(args.model, factory=factory)
+    given = search_arguments(args)
+    decoder = None if given is None else BeamSearchCTCDecoder(model.card.labels, **given)
     start = time.perf_counter()
     result = transcribe(
         model.modules,
@@ -64,6 +69,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         factory=factory,
         verbose=True,
         calibration=model.card.calibration,
+        decoder=decoder,
     )
     took = time.perf_counter() - start
     factory.on_first(lambda: _tell(args, result, took))
@@ -77,6 +83,7 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
         UsageError: options that only the modules in torch know.
     """
     asked = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
+    asked |= {f"decoder {args.decoder}": args.decoder != "greedy"}
     asked |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
     unknown = [f"--{name}" for name, is_asked in asked.items() if is_asked]
     if unknown:
@@ -119,6 +126,7 @@ def _parser() -> LaunchedParser:
     add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
     placements = [device.name for device in DeviceType]
     add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
+    add_search_options(parser)
     add_precision_options(parser)
     import_help = "Python file with modules of your own, run first; may be given several times"
     add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)

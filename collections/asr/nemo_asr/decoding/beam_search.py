@@ -50,6 +50,10 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         min_log_prob: natural logarithm; a less probable label begins no new hypothesis in that frame.
         name: the module's name.
 
+    Attributes:
+        labels: as given.
+        weights: those that it uses now.
+
     Raises:
         UsageError: a number is out of range; the labels cannot spell a word of the lexicon, a hot word, or any word of
             the language model.
@@ -77,9 +81,9 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        weights = Weights(alpha, beta, hotword_weight, unknown_score)
+        self.labels, self.weights = list(labels), Weights(alpha, beta, hotword_weight, unknown_score)
         self._limits, self._blank = Limits(beam_size, min_log_prob), len(labels)
-        self.words = word_scores(labels, lexicon, lm, hotwords, weights)
+        self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
@@ -87,8 +91,9 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     def use(self, weights: Weights) -> None:
         """Search with other weights from now on."""
-        if self.words:
-            self.words = self.words.with_weights(weights)
+        self.weights = weights
+        if self._words:
+            self._words = self._words.with_weights(weights)
 
     def search(self, log_probs: Tensor, lengths: Tensor | None = None, nbest: int = 1) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, with their scores; ``forward`` gives the first of each.
@@ -101,7 +106,7 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         Raises:
             UsageError: the classes are not the labels and the blank.
         """
-        return searched(log_probs, lengths, self._blank, self._limits, self.words, nbest)
+        return searched(log_probs, lengths, self._blank, self._limits, self._words, nbest)
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> Tensor:
         """(B, T, classes) and valid frames (B,) -> (B, U) ids, blanks between equal ones and at the end."""

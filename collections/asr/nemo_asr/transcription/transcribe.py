@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +24,7 @@ from nemo_asr.transcription.windows import (
     plan_windows,
     stride_of,
 )
-from nemo_lite import NeuralModuleFactory, NmTensor
+from nemo_lite import NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.errors import DataError, UsageError
 
 
@@ -40,6 +41,7 @@ def transcribe(
     factory: NeuralModuleFactory | None = None,
     verbose: bool = False,
     calibration: Callable[[float], float] | None = None,
+    decoder: NeuralModule | None = None,
 ) -> Transcribed:
     """Transcribe recordings. Batches hold recordings of similar length; the result is in the order given.
 
@@ -59,11 +61,14 @@ def transcribe(
         verbose: show progress on a terminal.
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
 
+        decoder: a search in the place of the model's, such as a ``BeamSearchCTCDecoder``.
+
     Raises:
         UsageError: an array without a sample rate or of a kind that is no audio, or numbers out of range.
     """
     if batch_seconds <= 0:
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
+    model = model if decoder is None else replace(model, greedy=decoder)
     recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
     layer = RecordingsDataLayer(recordings, sample_rate, batch_size, batch_seconds, num_workers)
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
@@ -73,14 +78,13 @@ def transcribe(
     values = factory.infer(_path_wires(model, wires, sample_rate, batch_seconds, factory), verbose=verbose)
     if values is None:
         return Transcribed([], dict(layer.faults), 0.0)
-    inferred = factory.get_trainer().inferred
-    assert inferred is not None
-    assert inferred.items is not None
+    items = inferred.items if (inferred := factory.get_trainer().inferred) else None
+    assert items is not None
     frame = stride_of(wires.log_probs)
     paths = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
     found = {
         position: _transcript(path, layer.recordings[position], labels, frame and frame / sample_rate, calibration)
-        for position, path in zip(inferred.items, paths, strict=True)
+        for position, path in zip(items, paths, strict=True)
     }
     transcripts = [found[position] for position in sorted(found)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
