@@ -123,7 +123,9 @@ ORDERS = {
     "nemo_asr.transcription": """
         transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
     """,
-    "nemo_asr.text": "number_words, labels < english, subwords < parser",
+    "nemo_asr.text": """
+        number_words, chinese_numbers, labels < english, subwords, languages, spoken_numbers, symbols < parser
+    """,
     "nemo_asr.text.english": "rules, numbers, units < dates, quantities, names < normalize",
     "nemo_asr.text.subwords": "model_file < vocabulary < training",
     "nemo_asr.trained": """

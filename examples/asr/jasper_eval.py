@@ -19,7 +19,14 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import EvalArgParser, add_data_options, add_metric_option, add_report_option, unique_tags
+from nemo_asr.argparse import (
+    EvalArgParser,
+    add_data_options,
+    add_language_option,
+    add_metric_option,
+    add_report_option,
+    unique_tags,
+)
 from nemo_asr.decoding.weight_search import search_weights, write_weights
 from nemo_asr.helpers import post_process_predictions, post_process_transcripts
 from nemo_asr.metrics import count_errors
@@ -135,6 +142,7 @@ def main() -> None:
     parser.add_argument("--compare", metavar="MODEL", help=compare_help)
     add_report_option(parser, "OUT/report.html")
     add_data_options(parser)
+    add_language_option(parser)
     add_metric_option(parser)
     add_search_options(parser, with_weight_search=True)
     args = parser.parse_args()

@@ -286,6 +286,11 @@ def test_the_error_rate_that_comes_first_can_be_chosen(capsys):
     assert "argument --eval_metric: invalid choice: 'ser' (choose from" in told
 
 
+def test_the_language_is_a_setting_of_the_configuration():
+    args = AsrArgParser().parse_args([*NEEDED, "--set", "model=a", "--language", "zh-CN"])
+    assert args.overrides == ["model=a", 'language="zh-CN"']
+
+
 def test_the_help_shows_every_option_and_the_defaults(capsys):
     with pytest.raises(SystemExit) as stopped:
         AsrArgParser().parse_args(["--help", "all"])

@@ -87,6 +87,7 @@ class AsrArgParser(NemoArgParser):
         self.add_run_options(DeviceType)
         self._add_run_folders()
         add_data_options(self)
+        add_language_option(self)
         self._add_tracking_options()
         self._add_training_options()
         add_fine_tuning_options(self)
@@ -311,6 +312,13 @@ def add_metric_option(parser: ArgumentParser) -> None:
     """``--eval_metric``: ``wer``, ``cer``, or None for what :func:`nemo_asr.text.main_metric` says of the labels."""
     help_text = "error rate that comes first (default: by the labels; cer where texts have no words, as in Chinese)"
     parser.add_argument("--eval_metric", choices=METRICS, help=help_text)
+
+
+def add_language_option(parser: ArgumentParser) -> None:
+    """``--language``: the key ``language`` of the configuration, as ``--set`` gives it."""
+    text = "language of the texts: en, de, zh, ... or none (default: what the script of the labels tells)"
+    setting, add = 'language="{}"'.format, parser.add_argument
+    add("--language", dest="overrides", metavar="CODE", action="append", type=setting, default=[], help=text)
 
 
 def _add_log_options(parser: ArgumentParser) -> None:

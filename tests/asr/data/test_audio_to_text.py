@@ -230,6 +230,11 @@ def test_texts_that_mean_nothing_are_for_inference_and_not_for_training(folder):
     assert [batch.values[2].shape for batch in batches_of(layer)] == [(1, 0)] * 3
     with pytest.raises(DataError, match=r"no utterance is left: 3 without a text that the vocabulary can write"):
         layer.loader(training=True, shard=Shard())
+    with pytest.raises(
+        DataError, match=r'^train\.json:1: letters that the labels lack: got "o" x2 "t" x1 "d" x1; add them'
+    ):
+        layer_of(strict_data=True)
+    make_set(folder, 3, text="!?")
     assert [batch.values[2].shape for batch in batches_of(layer_of(batch_size=1, strict_data=True))] == [(1, 0)] * 3
     make_set(folder, 1, text="")
     with pytest.raises(DataError, match=r"^train\.json:1: text is missing or empty"):
@@ -245,7 +250,7 @@ def test_chinese_texts_are_read_as_they_are_and_what_the_labels_lack_is_said_onc
         assert batch.values[2].tolist() == [[0, 1, 2, 3, 4]] * 3
     shown = '"3" x3 "，" x3 "2" x3 "0" x3 "%" x3'
     assert f"train.json: 5 characters outside the vocabulary: {shown}; they are left out of the texts" in told
-    assert "(read as Unicode NFC, case as written)" in told
+    assert "(read as Unicode NFC, numbers in words (zh), case as written)" in told
     assert "vocabulary" not in capsys.readouterr().err
 
 
@@ -263,9 +268,24 @@ def test_the_parser_follows_from_the_labels_and_can_be_named(folder):
     assert read(capitals) == "NO TWO APFEL"
     assert read([*small, "ä"]) == "no äpfel"
     assert read([*small, "ä"], parser="en") == "no two äpfel"
-    assert read(small, parser="base") == "no pfel"
+    assert read(small, parser="base") == read(small, language="none") == "no pfel"
+    assert read([*small, "ä", "ü"], language="de") == "no zwei äpfel"
+    assert read(small, language="fr") == "no deux pfel"
     assert read(small, parser="none") == "o  pfel"
     assert read(small, normalize_transcripts=False) == "o  pfel"
+
+
+def test_an_unknown_language_is_named_before_the_manifest_is_read(folder):
+    with pytest.raises(UnknownNameError, match=r'language "english" is not known; known: am, ar'):
+        AudioToTextDataLayer("none.json", labels=["a"], batch_size=1, language="english")
+
+
+def test_a_russian_text_with_latin_labels_is_empty_and_its_letters_are_told(folder, capsys):
+    make_set(folder, 1, text="\u043c\u0438\u0440 \u043c\u0438\u0440")
+    (batch,) = batches_of(AudioToTextDataLayer("train.json", labels=[*" abcdefghijklmnopqrstuvwxyz"], batch_size=1))
+    assert batch.values[2].shape == (1, 0)
+    told = capsys.readouterr().err
+    assert '3 characters outside the vocabulary: "\u043c" x2 "\u0438" x2 "\u0440" x2' in told
 
 
 def test_an_unknown_parser_is_named_before_the_manifest_is_read(folder):

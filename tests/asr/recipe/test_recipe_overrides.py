@@ -56,6 +56,7 @@ def test_what_is_set_is_logged(capsys) -> None:
         ("AudioToMelSpectrogramPreprocessor.features=-1", "AudioToMelSpectrogramPreprocessor"),
         ("AudioToMelSpectrogramPreprocessor.sample_rate=8000", "AudioToMelSpectrogramPreprocessor.sample_rate is 8000"),
         ("labels=[a, a]", "label 'a' repeats"),
+        ("language=eng", 'language "eng" is not known; known: am, ar'),
     ],
 )
 def test_a_setting_that_does_not_fit_is_one_line_that_names_it(setting: str, message: str) -> None:
@@ -64,6 +65,15 @@ def test_a_setting_that_does_not_fit_is_one_line_that_names_it(setting: str, mes
     lines = str(caught.value).splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"--set {setting}: {message}"), lines[0]
+
+
+def test_the_language_of_the_file_is_that_of_its_data_layer() -> None:
+    recipe = load_recipe(QUARTZNET, ["language=none"])
+    assert recipe.config["language"] == "none"
+    assert recipe._derived["train"]["language"] == recipe._derived["eval"]["language"] == "none"
+    assert "language" not in load_recipe(QUARTZNET)._derived["train"]
+    with pytest.raises(ConfigError, match=r'AudioToTextDataLayer\.language is "de", language is "none"'):
+        load_recipe(QUARTZNET, ["language=none", "AudioToTextDataLayer.language=de"])
 
 
 def test_a_value_that_is_only_repeated_cannot_be_set(tmp_path) -> None:

@@ -2,35 +2,13 @@
 
 import pytest
 
-from nemo_asr.text.labels import case_of, characters_of, has_words, is_piece, main_metric, parser_of, spelled
+from nemo_asr.text.labels import case_of, characters_of, has_words, is_piece, main_metric, spelled
 
 ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]
 GERMAN = [*" abcdefghijklmnopqrstuvwxyzäöüß"]
 RUSSIAN = [*" абвгдеёжзийклмнопрстуфхцчшщъыьэюя"]
 CHINESE = [*"今天点气温很好"]
 PIECES = ["<unk>", "\u2581the", "ing", "\u2581", "t", "\u2581[SPN]", "<Noise>"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "parser"),
-    [
-        (ENGLISH, "en"),
-        ([c.upper() for c in ENGLISH], "en"),
-        ([*ENGLISH, "<noise>", "[SPN]", "."], "en"),
-        (["a", "b", " "], "en"),
-        (GERMAN, "base"),
-        ([*ENGLISH, "é"], "base"),
-        (RUSSIAN, "base"),
-        (CHINESE, "base"),
-        ([*CHINESE, *ENGLISH], "base"),
-        ([*ENGLISH, *"0123456789"], "base"),  # the model can write numbers as they are
-        ([*ENGLISH, "a\u0328"], "base"),
-        ([*" 0123456789"], "base"),
-        (["<a>", "<b>"], "base"),
-    ],
-)
-def test_english_rewriting_is_for_labels_whose_letters_are_a_to_z(labels, parser):
-    assert parser_of(labels) == parser
 
 
 @pytest.mark.parametrize(
@@ -75,8 +53,7 @@ def test_pieces_are_known_by_their_mark_and_write_the_space_before_a_word():
 
 def test_pieces_say_case_parser_and_rate_as_their_characters_do():
     assert [*characters_of(PIECES)] == [*" theing t"]
-    assert (parser_of(PIECES), case_of(PIECES), main_metric(PIECES)) == ("en", "lower", "wer")
-    assert parser_of([*PIECES, "\u2581\u00e9t"]) == parser_of([*PIECES, "1"]) == "base"
+    assert (case_of(PIECES), main_metric(PIECES)) == ("lower", "wer")
     assert case_of([*PIECES, "A"]) == "kept"
     assert main_metric(["<unk>", "\u2581今天", "气"]) == "cer"
 

@@ -56,7 +56,7 @@ def test_default_labels_are_printable_ascii():
 
 def test_characters_outside_the_vocabulary_are_counted_and_shown():
     parser = make_parser(ENGLISH)
-    assert spell(parser, parser("caf\u00e9 \u00e9t\u00e9 \u00df")) == "caf t "
+    assert spell(parser, parser("caf\u00e9 \u00e9t\u00e9 \u00df")) == "caf t"
     assert parser.unknown == {"\u00e9": 3, "\u00df": 1}
     assert parser.report() == '2 characters outside the vocabulary: "\u00e9" x3 "\u00df" x1'
 
@@ -190,7 +190,7 @@ def test_accented_labels_are_not_turned_into_ascii():
 
 def test_characters_that_have_no_ascii_are_counted_not_swallowed():
     parser = make_parser(ENGLISH, "en")
-    assert spell(parser, parser("so \ue000")) == "so "
+    assert spell(parser, parser("so \ue000")) == "so"
     assert parser.unknown == {"\ue000": 1}
 
 
@@ -232,7 +232,7 @@ def test_chinese_labels_keep_chinese_text_and_nothing_is_written_in_english():
         (RUSSIAN, "Ёлка и Йод", "ёлка и йод"),
         (RUSSIAN, "И\u0306од", "йод"),
         (RUSSIAN, "Cyrillic: С -", "с"),  # the first C is Latin
-        ([*"Aab "], "Aa B", "Aa "),
+        ([*"Aab "], "Aa B", "Aa"),
         ([*" abcçdefgğhıijklmnoöprsştuüvyz"], "IĞDIR İzmir", "ığdır izmir"),
         ([*" ABCÇDEFGĞHIİJKLMNOÖPRSŞTUÜVYZ"], "ığdır izmir", "IĞDIR İZMİR"),
         ([*"กาน้ำ"], "กาน้ำ", "กาน้ำ"),
@@ -290,7 +290,7 @@ def test_characters_that_cannot_be_seen_are_reported_by_their_code_point():
     ("labels", "name", "about"),
     [
         (GERMAN, "auto", "Unicode NFC, lower case"),
-        (CHINESE, "auto", "Unicode NFC, case as written"),
+        (CHINESE, "auto", "Unicode NFC, numbers in words (zh), case as written"),
         (ENGLISH, "auto", "English: numbers, abbreviations and symbols as words, lower case"),
         (ENGLISH, "none", "as written"),
     ],
@@ -398,3 +398,79 @@ def test_a_reference_that_the_labels_can_write_is_what_its_ids_say():
     parser = CharParser(labels, do_lowercase=None)
     text = "ab  <noise> a\u0308b."
     assert parser.reference(text) == "".join(labels[i] for i in parser.encode(text)) == "ab <noise> \u00e4b"
+
+
+# Languages
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u043f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440",
+        "\u4eca\u5929 \u5929\u6c14",
+        "\u03b1\u03b2\u03b3 \u03b4",
+        "\u0645\u0631\u062d\u0628\u0627",
+    ],
+)
+def test_a_text_of_another_script_is_refused_with_its_letters_counted_and_never_written_in_latin(text):
+    parser = by_labels(ENGLISH)
+    with pytest.raises(DataError, match="no character of the text is in the vocabulary"):
+        parser.encode(text)
+    assert sum(parser.unknown.values()) == len(text.replace(" ", ""))
+    assert parser.normalize(text) == text
+
+
+def test_words_of_another_script_leave_single_spaces():
+    parser = by_labels(ENGLISH)
+    assert spell(parser, parser("hello \u043c\u0438\u0440 world \u4eca")) == "hello world"
+    assert spell(by_labels(GERMAN), by_labels(GERMAN)("eins \u043c\u0438\u0440 zwei")) == "eins zwei"
+
+
+def test_letters_that_the_labels_lack_are_an_error_where_asked_and_signs_are_not():
+    parser = by_labels(GERMAN)
+    parser.check_letters("Stra\u00dfe, 5 % & so", "a.json:3")
+    with pytest.raises(
+        DataError, match=r'a\.json:3: letters that the labels lack: got "\u043c" x2 "\u00e9" x1; add them'
+    ):
+        parser.check_letters("\u043c\u043c caf\u00e9", "a.json:3")
+
+
+def test_english_letters_lose_accents_and_that_is_told():
+    parser = by_labels(ENGLISH)
+    assert spell(parser, parser("Caf\u00e9 \u00fcber caf\u00e9")) == "cafe uber cafe"
+    assert parser.report() == 'letters written without their accents: "\u00e9" x2 "\u00fc" x1'
+
+
+@pytest.mark.parametrize(
+    ("labels", "language", "text", "read"),
+    [
+        (GERMAN, "de", "25 \u00c4pfel f\u00fcr 3,5", "f\u00fcnfundzwanzig \u00e4pfel f\u00fcr drei komma f\u00fcnf"),
+        (GERMAN, "de-AT", "21", "einundzwanzig"),
+        (GERMAN, None, "25 \u00c4pfel", "25 \u00e4pfel"),
+        (GERMAN, "none", "25 \u00c4pfel", "25 \u00e4pfel"),
+        (GERMAN, "en", "25 \u00c4pfel", "twenty five \u00e4pfel"),
+        (ENGLISH, "de", "25", "25"),  # the labels have no u with dots
+        (ENGLISH, "de", "21", "einundzwanzig"),
+        (ENGLISH, "none", "25 %", "25 %"),
+        ([*ENGLISH, "1"], "en", "25", "25"),  # a digit is a label
+        (RUSSIAN, "ru", "25", "\u0434\u0432\u0430\u0434\u0446\u0430\u0442\u044c \u043f\u044f\u0442\u044c"),
+        ([c.upper() for c in GERMAN if c != "\u00df"], "de", "25", "F\u00dcNFUNDZWANZIG"),
+        ([*"\u4e8c\u5341\u4e94\u5929"], None, "25\u5929", "\u4e8c\u5341\u4e94\u5929"),
+    ],
+)
+def test_the_language_says_how_numbers_are_read(labels, language, text, read):
+    assert make_parser(labels, "auto", do_lowercase=None, language=language).normalize(text) == read
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("en", "en"), ("base", "none"), ("none", "none")])
+def test_a_language_that_the_named_parser_does_not_read_is_an_error(name, wanted):
+    with pytest.raises(
+        UsageError, match=rf"language: parser {name} does not read .*: got de, wanted {wanted}; leave out"
+    ):
+        make_parser(ENGLISH, name, language="de")
+    assert make_parser(ENGLISH, name, language=wanted)
+
+
+def test_an_unknown_language_gets_the_known_ones():
+    with pytest.raises(UnknownNameError, match=r'language "eng" is not known; known: am, .*, zh \(did you mean'):
+        make_parser(ENGLISH, "auto", language="eng")

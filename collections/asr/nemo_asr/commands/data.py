@@ -29,7 +29,7 @@ from nemo_asr.data.check import (
 from nemo_asr.data.check.findings import findings_among
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.text.labels import parser_of
+from nemo_asr.text.languages import language_of
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.subwords import train_subwords
 from nemo_asr.text.subwords.training import ALGORITHMS
@@ -236,7 +236,7 @@ def _tokenizer(options: Any) -> int:
 def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
     """The parser that rewrites texts as that of a model with the new vocabulary will."""
     letters = sorted({each.lower() for text in texts for each in text if each.isalpha()})
-    name = parser_of(letters) if options.parser == "auto" else options.parser
+    name = "en" if options.parser == "auto" and language_of(letters) == "en" else options.parser
     if name == "en":
         letters = [*"abcdefghijklmnopqrstuvwxyz'"]
     symbols = [each for each in options.symbols if each not in letters]

@@ -28,9 +28,11 @@ A model's YAML file has one section for each module, under the name of its class
 | `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
 | `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
 | `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
+| `language` | str | by the labels | of the texts: `en`, `de`, ... or `none`: [data.md](data.md#languages) |
 
 A preprocessor and an encoder are needed; every other section may be left out. `labels`, `vocabulary`, `num_classes`,
-`feat_in`, `sample_rate` and `frame_splicing` of a section follow from the rest of the file and can be left out as well.
+`feat_in`, `sample_rate`, `language` and `frame_splicing` of a section follow from the rest of the file and can be left
+out as well.
 Any key can be changed for one run:
 `--set AudioToMelSpectrogramPreprocessor.dither=0 --set JasperEncoder.jasper.0.dropout=0.1`.
 """

@@ -58,13 +58,15 @@ class AudioToTextDataLayer(SpeechDataLayer):
         max_corrupt: how many utterances may be unusable on all ranks together (below 1: which share) before the run
             ends. None: in training one in a thousand, or ten where that is more, but never over a tenth; in evaluation
             none.
-        parser: how texts are rewritten. ``auto``: as ``en`` where the labels' letters are a to z, else as ``base``.
-            ``en``: English; numbers, abbreviations and symbols become words, other letters ASCII. ``base``: any
-            language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they are. Except with
-            ``none`` texts take the case of the labels, where these have one case only.
+        parser: how texts are rewritten. ``auto``: by ``language`` and labels; as ``base`` where a digit is a label.
+            ``en``: English; numbers, dates, units, abbreviations and symbols become words, Latin letters with accents
+            ASCII. ``base``: any language; Unicode NFC, single spaces, no letter becomes another one. ``none``: as they
+            are. Except with ``none`` texts take the case of the labels, where these have one case only.
+        language: of the texts, with ``parser: auto``: ``en`` reads them as English, another code (``de``, ``zh``)
+            reads numbers out in that language, ``none`` leaves them. None: what the script of the labels tells.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
-            without a text are errors.
+            without a text are errors, and so is a text with letters that the labels lack.
         name: the module's name.
 
     Raises:
@@ -96,12 +98,15 @@ class AudioToTextDataLayer(SpeechDataLayer):
         max_batch_seconds: float | None = None,
         max_corrupt: float | None = None,
         parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
     ) -> None:
         # What costs nothing to check comes before a large manifest is read.
-        new_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None)
+        new_parser = partial(
+            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+        )
         new_parser()
         check_limits(min_duration, max_duration)
         reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id, strict_data)

@@ -100,8 +100,10 @@ class SpeechDataset(ItemDataset[R, Item]):
             may_be_empty: a text that the vocabulary cannot write has no ids, instead of being an error.
 
         Raises:
-            DataError: the vocabulary cannot write the text.
+            DataError: the vocabulary cannot write the text; with ``strict_data``, one of its letters.
         """
+        if self.reading.strict_data:
+            self.parser.check_letters(utterance.text, utterance.place)
         try:
             ids = self.parser.encode(utterance.text)
         except DataError as error:

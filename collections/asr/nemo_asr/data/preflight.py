@@ -58,7 +58,12 @@ class Infeasible(NamedTuple):
 
 
 def unwritable(
-    utterances: Utterances[Any], parser: CharParser, *, files_too: bool = True, limit: int = CHECKED_LINES
+    utterances: Utterances[Any],
+    parser: CharParser,
+    *,
+    files_too: bool = True,
+    strict: bool = False,
+    limit: int = CHECKED_LINES,
 ) -> tuple[Mask, bool]:
     """Look at each utterance (at ``limit`` of them, evenly spread, in a larger set) for its text and its audio.
 
@@ -66,12 +71,13 @@ def unwritable(
 
     Args:
         files_too: whether the audio has to be there.
+        strict: whether letters that the labels lack are an error.
 
     Returns:
         (N,) true where the vocabulary cannot write the text or there is none, and whether all were looked at.
 
     Raises:
-        DataError: audio or text files are missing or empty: the first few, and how many.
+        DataError: audio or text files are missing or empty, or letters are missing: the first few, and how many.
     """
     total, reader = len(utterances), utterances.reader
     rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64))
@@ -84,6 +90,8 @@ def unwritable(
             notes.update(filter(None, [utterance.note]))
             if files_too:
                 reader.check_audio(utterance)
+            if strict:
+                parser.check_letters(utterance.text, utterance.place)
         except DataChangedError:
             raise
         except DataError as error:

@@ -126,7 +126,9 @@ class SpeechDataLayer(SpeechPorts):
         self._featurizer = WaveformFeaturizer(reading.sample_rate, reading.int_values, self._augmentor)
         parser = make_parser()
         self.utterances = utterances
-        self._textless, self._all_seen = preflight.unwritable(utterances, parser, files_too=reading.load_audio)
+        self._textless, self._all_seen = preflight.unwritable(
+            utterances, parser, files_too=reading.load_audio, strict=reading.strict_data
+        )
         logging.info(self.utterances.summary())
         if text_report := parser.report():
             seen = "" if self._all_seen else f" (in {preflight.CHECKED_LINES} lines, evenly spread)"

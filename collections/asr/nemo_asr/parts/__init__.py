@@ -1,5 +1,6 @@
 """The import places of NeMo's speech parts: re-exports, and NeMo's shapes around our own parts."""
 
+from nemo_asr.parts import cleaners as cleaners
 from nemo_asr.parts import collections as collections
 from nemo_asr.parts import dataset as dataset
 from nemo_asr.parts import features as features

@@ -12,13 +12,14 @@ from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.registry import TASKS
 from nemo_asr.recipe.sections import MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
+from nemo_asr.text.languages import language_code
 from nemo_asr.text.parser import vocabulary
 from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
 from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, check_call, shown
 from nemo_lite.core import AxisKind
-from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError
+from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError
 from nemo_lite.utils.files import path_in_list
 
 DEFAULT_SAMPLE_RATE = 16000
@@ -67,6 +68,7 @@ class ConnectionCheck:
         self.sample_rate = self._sample_rate(model)
         self.tokenizer = self._tokenizer(folder, carried)
         self.labels = self._labels(model)
+        self._language = self._language_of(model)
         for role in _DATA_ROLES:
             self._derive_arguments(role, None)
             self._check_arguments(role, from_script=(source_argument(parts[role].target), "batch_size"))
@@ -143,6 +145,25 @@ class ConnectionCheck:
                 self.problems.append(f"{holder.place(key)}: {path} is not {what}; {remedy}")
         return list(tokenizer)
 
+    def _language_of(self, model: Config) -> str | None:
+        """What the file says, at one place or at several."""
+        holders = [model, *(part.params for part in self._parts.values())]
+        holders = [holder for holder in holders if isinstance(holder.get("language"), str)]
+        problems = dict[str, None]()  # a section is that of two roles
+        if holders and not any("language" in parameters_of(part.target) for part in self._parts.values()):
+            self.problems.append(f"{holders[0].place('language')}: no module here takes a language; leave it out")
+            return None
+        for holder in holders:
+            try:
+                language_code(holder["language"])
+            except UnknownNameError as error:
+                problems[f"{holder.place('language')}: {error}"] = None
+            if holder["language"] != holders[0]["language"]:
+                first = _value_and_line(holders[0], "language")
+                problems[f"{_place_and_value(holder, 'language')}, {first}"] = None
+        self.problems += problems
+        return str(holders[0]["language"]) if holders else None
+
     def _connect_part(self, role: str, *signals: Signal | None) -> Signal | None:
         """What the part gives for these signals; None where there is no such part or something is wrong."""
         if role not in self._parts:
@@ -169,6 +190,8 @@ class ConnectionCheck:
         labels = self.labels or None
         # The table "argument, filled with" in docs/en/modules.md lists these.
         values: dict[str, Any] = {"sample_rate": self.sample_rate, "labels": labels, "vocabulary": labels}
+        if self._language is not None:
+            values["language"] = self._language
         values["num_classes"] = labels and len(labels)
         cuts_texts = role in _DATA_ROLES and self.tokenizer is not None
         if cuts_texts:
@@ -238,6 +261,7 @@ def _model_keys(
     sample_rate: int = DEFAULT_SAMPLE_RATE,
     labels: Sequence[Any] | None = None,
     tokenizer: str | None = None,
+    language: str | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
 

@@ -16,7 +16,7 @@ from nemo_lite import NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.errors import did_you_mean
 
-MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer")
+MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer", "language")
 
 _DATA_ROLES = ("train", "eval")
 _NEEDED = ("preprocessor", "encoder")

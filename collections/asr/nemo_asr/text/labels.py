@@ -1,4 +1,4 @@
-"""What the labels of a model say about its texts: which parser, which case, which error rate. No text is read here.
+"""What the labels of a model say about its texts: which characters, which case, which error rate. No text is read here.
 
 Labels are characters, or pieces of words (subwords). What asks for a vocabulary takes them as a sequence in the order
 of their ids, and learns from the functions here what each writes; the CTC blank is the class behind the last one.
@@ -59,17 +59,6 @@ def is_mark(character: str) -> bool:
 def is_one_letter(label: str) -> bool:
     """Whether a label stands for one character, perhaps with marks that Unicode cannot compose with it."""
     return all(is_mark(character) for character in label[1:])
-
-
-def parser_of(labels: Iterable[str]) -> str:
-    """The name of the parser for texts in these labels: ``en`` where all letters are a to z, else ``base``.
-
-    Where a digit is a label, the model can write numbers as they are, so English rewriting would take them away: base.
-    """
-    characters = list(characters_of(labels))
-    letters = [c for c in characters if c.isalpha() or is_mark(c)]
-    is_english = bool(letters) and all(c.isascii() for c in letters)
-    return "en" if is_english and not any(c.isdigit() for c in characters) else "base"
 
 
 def case_of(labels: Iterable[str]) -> Literal["lower", "upper", "kept"]:

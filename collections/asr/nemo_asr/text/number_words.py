@@ -1,11 +1,11 @@
-"""Whole numbers as words, in the languages of num2words and in Chinese. No texts here: where numbers are in them."""
+"""Whole numbers as words, in the languages of num2words. No texts here: where numbers are in them is said elsewhere."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Literal
 
-Kind = Literal["cardinal", "ordinal"]
+Kind = Literal["cardinal", "ordinal", "year"]
 
 
 @lru_cache(maxsize=8192)
@@ -15,7 +15,7 @@ def number_words(number: int, language: str, kind: Kind = "cardinal") -> str:
     Args:
         number: not negative.
         language: a code of num2words: ``en``, ``de``, ``pt_BR``.
-        kind: a cardinal or an ordinal number.
+        kind: a cardinal or an ordinal number, or a year.
 
     Raises:
         NotImplementedError: num2words does not know the language, or not this kind of number in it.

@@ -12,23 +12,17 @@ from typing import Any
 
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
-from nemo_asr.text.labels import case_of, is_mark, is_one_letter, is_piece, parser_of
+from nemo_asr.text.english.normalize import accented_letters
+from nemo_asr.text.labels import case_of, characters_of, is_one_letter, is_piece
+from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
+from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords.vocabulary import Subwords
+from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
+from nemo_asr.text.symbols import shown_symbols as shown_symbols
 from nemo_lite.errors import ConfigError, DataError, UsageError
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
-_SHOWN_SYMBOLS = 10
-
-# Letters whose other case depends on the language: one of the labels tells, and what is changed before the usual rule.
-_CASES = {
-    "lower": {"\u0131": {"I": "\u0131", "\u0130": "i"}},  # Turkish: the dotless i is the small I
-    "upper": {
-        "\u0130": {"i": "\u0130", "\u0131": "I"},
-        "\u1e9e": {"\u00df": "\u1e9e"},
-    },  # the capital sharp s of German
-    "kept": {},
-}
 
 
 def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "labels[{}]".format) -> tuple[str, ...]:
@@ -95,6 +89,7 @@ class CharParser:
         labels: the vocabulary; of `Subwords`, the characters and words that texts may hold.
         unknown: how often each character (or word-like label) outside the vocabulary was met.
         refused: how many texts were refused, by reason.
+        unaccented: how often each letter with an accent was written without it; English texts only.
     """
 
     about = "Unicode NFC"
@@ -113,9 +108,10 @@ class CharParser:
         _refuse_pieces(self.labels)
         self.unknown: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.unaccented: Counter[str] = Counter()
         self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize
         self._case = case_of(self.labels) if do_lowercase is None else "lower" if do_lowercase else "kept"
-        told = [changes for label, changes in _CASES[self._case].items() if label in self.labels]
+        told = [changes for label, changes in OTHER_CASES[self._case].items() if label in self.labels]
         self._other_cases = str.maketrans({old: new for changes in told for old, new in changes.items()})
         ids = {label: i for i, label in enumerate(self.labels)}
         # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
@@ -148,9 +144,22 @@ class CharParser:
         if not normal:
             raise DataError("the text is empty", got=repr(text))
         ids = self._to_ids(normal)
-        if not ids:
+        is_blank = self._subwords is None and set(ids) == {self._ids.get(" ")} and not text.isspace()
+        if not ids or is_blank:
             raise DataError("no character of the text is in the vocabulary", got=repr(text))
         return ids
+
+    def check_letters(self, text: str, place: str) -> None:
+        """Refuse a text with letters that the labels lack; punctuation and digits do not count.
+
+        Raises:
+            DataError: with the letters.
+        """
+        normal = self.normalize(text)
+        symbols = self._symbols.findall(normal) if self._symbols else normal
+        if lost := Counter(symbol for symbol in symbols if symbol not in self._ids and is_letter(symbol)):
+            remedy = "add them to the labels, change the text, or leave out strict_data"
+            raise DataError("letters that the labels lack", place=place, got=shown_symbols(lost), remedy=remedy)
 
     def normalize(self, text: str) -> str:
         """``text`` as the vocabulary is meant to write it."""
@@ -169,7 +178,7 @@ class CharParser:
         """
         normal = self.normalize(text)
         symbols = self._symbols.findall(normal) if self._symbols else normal
-        written = (self.labels[self._ids[symbol]] if symbol in self._ids else _spoken(symbol) for symbol in symbols)
+        written = (self.labels[self._ids[symbol]] if symbol in self._ids else spoken(symbol) for symbol in symbols)
         reference = "".join(written)
         return " ".join(reference.split()) if self._do_normalize else reference
 
@@ -179,6 +188,8 @@ class CharParser:
         if self.unknown:
             noun = "character" if len(self.unknown) == 1 else "characters"
             parts.append(f"{len(self.unknown)} {noun} outside the vocabulary: {shown_symbols(self.unknown)}")
+        if self.unaccented:
+            parts.append(f"letters written without their accents: {shown_symbols(self.unaccented)}")
         if self.refused:
             reasons = ", ".join(f"{reason} x{count}" for reason, count in self.refused.most_common())
             parts.append(f"{self.refused.total()} texts refused: {reasons}")
@@ -211,10 +222,11 @@ class CharParser:
         lost = [symbol for symbol in symbols if symbol not in self._ids]
         self.unknown.update(lost)
         if self._subwords is not None:
-            return self._to_pieces("".join(symbol for symbol in symbols if symbol in self._ids) if lost else text)
+            written = "".join(symbol for symbol in symbols if symbol in self._ids) if lost else text
+            return self._to_pieces(" ".join(written.split()) if lost and self._do_normalize else written)
         found = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
         kept = [i for i in found if i != self._blank_id]
-        return self._without_gaps(kept) if self._do_normalize and any(map(_is_sign, lost)) else kept
+        return self._without_gaps(kept) if self._do_normalize and lost and self._unk_id == self._blank_id else kept
 
     def _to_pieces(self, text: str) -> list[int]:
         assert self._subwords is not None, "characters have no pieces"
@@ -223,7 +235,7 @@ class CharParser:
         return ids
 
     def _without_gaps(self, ids: list[int]) -> list[int]:
-        """Single spaces between words: a dash or a number that was left out stood between two."""
+        """Single spaces between words: what was left out, a dash or a word of other letters, stood between two."""
         space = self._ids.get(" ")
         ids = [i for before, i in itertools.pairwise([space, *ids]) if i is not None and not i == before == space]
         return ids[:-1] if ids and ids[-1] == space else ids
@@ -249,14 +261,39 @@ class ENCharParser(CharParser):
     def _normalize(self, text: str) -> str:
         if self._already_words.fullmatch(text):
             return text
+        self.unaccented.update(accented_letters(text, self._keep))
         text = normalize_english(text, self._keep, lowercase=self._case != "kept")
         return self._in_case(text) if self._case == "upper" else text
 
 
-# A language that reads numbers out has a parser of its own here, as English has. By name only: labels show a script,
-# not a language.
+class SpokenNumbersParser(CharParser):
+    """A :class:`CharParser` (with its arguments) that reads numbers out in a language; no other letter is changed.
+
+    A number whose words the labels cannot write stays as it is, and its digits are counted as lost.
+
+    Args:
+        language: a code of `nemo_asr.text.languages.LANGUAGES` other than ``en``.
+    """
+
+    def __init__(self, labels: Sequence[str], language: str, **settings: Any) -> None:
+        super().__init__(labels, **settings)
+        self._language = language
+        self.about = f"Unicode NFC, numbers in words ({language})"
+
+    def _normalize(self, text: str) -> str:
+        if _DIGIT.search(text):
+            text = speak_numbers(_nfc(text), self._language, self._can_write)
+        return super()._normalize(text)
+
+    def _can_write(self, words: str) -> bool:
+        symbols = super()._normalize(words)
+        found = self._symbols.findall(symbols) if self._symbols else symbols
+        return all(symbol in self._ids or symbol in " -" for symbol in found)
+
+
+_DIGIT = re.compile("[0-9]")
 _PARSERS = {"base": CharParser, "en": ENCharParser}
-_NAMES = {"auto": "by the labels", "none": "texts as they are", **_PARSERS}
+_NAMES = {"auto": "by language and labels", "none": "texts as they are", **_PARSERS}
 
 
 def make_parser(
@@ -266,44 +303,47 @@ def make_parser(
     blank_id: int = -1,
     do_normalize: bool = True,
     do_lowercase: bool | None = True,
+    language: str | None = None,
 ) -> CharParser:
     """The parser called ``name``.
 
-    ``base`` is for any language and ``en`` for English; ``auto`` takes ``en`` where the labels' letters are a to z,
-    else ``base`` (see :func:`nemo_asr.text.labels.parser_of`); ``none`` takes texts as they are. ``labels`` default to
-    printable ASCII. The other arguments: see :class:`CharParser`.
+    ``base`` is for any language and ``en`` for English; ``none`` takes texts as they are. ``auto`` is for a language:
+    ``en`` for English, the parser that reads numbers out for the others, ``base`` for none, and where a digit is a
+    label: the model can write numbers as they are. ``labels`` default to printable ASCII.
+
+    Args:
+        language: of the texts, with ``auto``: see `nemo_asr.text.languages.language_code`. None: what the labels tell,
+            see :func:`nemo_asr.text.languages.language_of`.
+
+    The other arguments: see :class:`CharParser`.
 
     Raises:
-        UnknownNameError: no parser has that name.
+        UnknownNameError: no parser or language has that name.
+        UsageError: a language with a parser that is not for it.
         ConfigError: the labels cannot be a vocabulary.
     """
     look_up("parser", name, _NAMES)
+    code = None if language is None else language_code(language)
+    own = "en" if name == "en" else NO_LANGUAGE
+    if name != "auto" and code not in (None, own):
+        raise UsageError(
+            f"parser {name} does not read texts of this language",
+            place="language",
+            got=str(language),
+            wanted=own,
+            remedy="leave out parser, or language",
+        )
     labels = string.printable if labels is None else labels if isinstance(labels, Subwords) else vocabulary(labels)
-    parser = _PARSERS.get(parser_of(labels) if name == "auto" else name, CharParser)
-    do_normalize = do_normalize and name != "none"
-    return parser(labels, unk_id=unk_id, blank_id=blank_id, do_normalize=do_normalize, do_lowercase=do_lowercase)
-
-
-def shown_symbols(counts: Counter[str]) -> str:
-    """The most frequent symbols, each with its number; one that cannot be seen by its code point."""
-    kinds = [f"{_shown(symbol)} x{count}" for symbol, count in counts.most_common(_SHOWN_SYMBOLS)]
-    more = f" and {len(counts) - _SHOWN_SYMBOLS} more" if len(counts) > _SHOWN_SYMBOLS else ""
-    return f"{' '.join(kinds)}{more}"
-
-
-def _is_sign(symbol: str) -> bool:
-    """Punctuation, a sign or a digit."""
-    return unicodedata.category(symbol[0])[0] in "PSN"
-
-
-def _spoken(symbol: str) -> str:
-    """A letter, an accent or a digit; of other symbols nothing."""
-    return symbol if unicodedata.category(symbol[0])[0] in "LMN" else ""
-
-
-def _shown(symbol: str) -> str:
-    is_seen = symbol.isprintable() and not is_mark(symbol[0])
-    return f'"{symbol}"' if is_seen else "".join(f"U+{ord(character):04X}" for character in symbol)
+    settings: dict[str, Any] = {"unk_id": unk_id, "blank_id": blank_id, "do_lowercase": do_lowercase}
+    settings["do_normalize"] = do_normalize and name != "none"
+    if name == "auto":
+        spoken = code or language_of(labels)
+        if any(character.isdigit() for character in characters_of(labels)):
+            spoken = NO_LANGUAGE
+        if spoken not in ("en", NO_LANGUAGE):
+            return SpokenNumbersParser(labels, spoken, **settings)
+        name = "en" if spoken == "en" else "base"
+    return _PARSERS.get(name, CharParser)(labels, **settings)
 
 
 def _nfc(text: str) -> str:

@@ -83,6 +83,7 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         bucketing: in training, utterances of similar duration in a batch, and batches of equal cost on all ranks.
         max_corrupt: as of `AudioToTextDataLayer`.
         parser: as of `AudioToTextDataLayer`.
+        language: as of `AudioToTextDataLayer`.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         name: the module's name.
 
@@ -113,10 +114,13 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         bucketing: bool = False,
         max_corrupt: float | None = None,
         parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         name: str | None = None,
     ) -> None:
-        new_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None)
+        new_parser = partial(
+            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+        )
         new_parser()
         check_limits(min_duration, max_duration)
         has_limits = bool(min_duration) or max_duration is not None

@@ -160,6 +160,9 @@ class ClassParser(CharParser):
             raise UnknownClassError(f'class "{text}" is not in labels')
         return [self._number[text]]
 
+    def check_letters(self, text: str, place: str) -> None:
+        """Nothing: a name has no letters of a vocabulary."""
+
     def normalize(self, text: str) -> str:
         """The text as it is."""
         return text

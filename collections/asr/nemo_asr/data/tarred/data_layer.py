@@ -59,6 +59,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         shuffle: in training, another order of the shards in each epoch.
         max_corrupt: as of `AudioToTextDataLayer`.
         parser: as of `AudioToTextDataLayer`.
+        language: as of `AudioToTextDataLayer`.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: as of `AudioToTextDataLayer`; also a recording without a line, and a line whose recording is in no
             shard, are errors.
@@ -95,12 +96,15 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         shuffle: bool = True,
         max_corrupt: float | None = None,
         parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
     ) -> None:
         # What costs nothing to check comes before the shards are read.
-        new_parser = partial(make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None)
+        new_parser = partial(
+            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+        )
         new_parser()
         check_limits(min_duration, max_duration)
         check_least(shuffle_n=(shuffle_n, 0))

@@ -74,21 +74,35 @@ def normalize_english(text: str, keep: str = "'", lowercase: bool = True) -> str
     text = " ".join(text.split())
     if not text.isascii():
         text = _ascii_signs(unicodedata.normalize("NFC", text), keep)
-    if _SMALL_LETTER.search(text):
-        text = apply(WITH_CASE, text)
-    if "." in text or "/" in text:
-        text = apply((*ABBREVIATIONS, *_WORD_SIGNS), text)
-    if _DIGIT.search(text):
-        text = _LONG.pattern.sub(_LONG.say, text)
-        for rules in (_BEFORE_NUMBERS, EARLY_RANGES, DATES, TELEPHONES, QUANTITIES):
-            text = apply(rules, text)
-        text = apply(NUMERALS, text if "=" in keep else apply(_EQUALS, text))
+    text = say_numbers(say_abbreviations(text), keep)
     text = text.translate({ord(symbol): f" {word} " for symbol, word in _SYMBOLS.items() if symbol not in keep})
-    text = text.lower() if lowercase else text
-    if not text.isascii():
-        text = _NOT_ASCII.sub(lambda match: match[0] if match[0] in keep else _ascii(match[0]), text)
+    text = without_accents(text.lower() if lowercase else text, keep)
     text = text.translate({ord(mark): " " for mark in string.punctuation if mark not in keep})
     return " ".join((text.lower() if lowercase else text).split())
+
+
+def say_abbreviations(text: str) -> str:
+    """``text`` with abbreviations, streets and Roman numerals after names in words, and single spaces."""
+    if _SMALL_LETTER.search(text):
+        text = apply(WITH_CASE, text)
+    return apply((*ABBREVIATIONS, *_WORD_SIGNS), text) if "." in text or "/" in text else text
+
+
+def say_numbers(text: str, keep: str = "") -> str:
+    """``text`` with numbers, dates, money and units in words; an equals sign of ``keep`` stays."""
+    if not _DIGIT.search(text):
+        return text
+    text = _LONG.pattern.sub(_LONG.say, text)
+    for rules in (_BEFORE_NUMBERS, EARLY_RANGES, DATES, TELEPHONES, QUANTITIES):
+        text = apply(rules, text)
+    return apply(NUMERALS, text if "=" in keep else apply(_EQUALS, text))
+
+
+def without_accents(text: str, keep: str = "") -> str:
+    """``text`` with Latin letters and punctuation in ASCII, but for those of ``keep``."""
+    if text.isascii():
+        return text
+    return _NOT_ASCII.sub(lambda match: match[0] if match[0] in keep else _ascii(match[0]), text)
 
 
 def accented_letters(text: str, keep: str) -> list[str]:
