@@ -147,7 +147,7 @@ class ClassParser(CharParser):
     def __init__(self, labels: Sequence[str]) -> None:
         # Not that of CharParser: names are no vocabulary of letters, and may have white space in them.
         self.labels = tuple(labels)
-        self.unknown, self.refused = Counter[str](), Counter[str]()
+        self.unknown, self.refused, self.unaccented = Counter[str](), Counter[str](), Counter[str]()
         self._number: Mapping[str, int] = {name: number for number, name in enumerate(self.labels)}
 
     def encode(self, text: str) -> list[int]:
