@@ -83,7 +83,8 @@ ORDERS = {
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
     "nemo_asr": """
-        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, search_options, regularization_options
+        arguments, migrate, shipped, set_tags, option_pages, fine_tuning_options, search_options,
+        regularization_options
         < text, audio, features, models < argparse < decoding < scoring < data < recipe, tracking, parts
         < known_modules, corpora, transcription, seeds < trained < commands
     """,

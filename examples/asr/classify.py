@@ -17,13 +17,12 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_classification_training_progress, process_classification_evaluation_batch
-from nemo_asr.regularization_options import OF_TRANSCRIPTION
+from nemo_asr.regularization_options import OF_TRANSCRIPTION, policy_of
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.tracking import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
-from nemo_lite.utils.lr_policies import get_lr_policy
 
 
 def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training: bool) -> nemo.DataLayerNM:
@@ -136,12 +135,13 @@ def main() -> None:
 
     factory = make_factory(args)
     model = recipe.classifier(with_weights=not args.plan)
+    nemo_asr.set_batch_norm_momentum(vars(model).values(), args.bn_momentum)
     train = nemo_asr.connect_classifier(model, train_data, training=True)
     evals = {tag: nemo_asr.connect_classifier(model, data_layer) for tag, data_layer in eval_data.items()}
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
-    lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
+    lr_policy = policy_of(args, total_steps)
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}
         dags |= {f"evaluation_{tag}": nemo.Dag(wires.scored) for tag, wires in evals.items()}
@@ -159,6 +159,7 @@ def main() -> None:
             "max_steps": args.max_steps,
             "lr": args.lr,
             "module_lr": args.module_lr,
+            "grad_norm_clip": args.grad_norm_clip,
             "weight_decay": args.weight_decay,
             "decay_weights_only": args.decay_weights_only,
             "betas": args.betas,

@@ -20,6 +20,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import AsrArgParser, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
+from nemo_asr.regularization_options import policy_of
 from nemo_asr.scoring.report import try_report
 from nemo_asr.text import main_metric
 from nemo_lite.core import UnfreezeCallback
@@ -28,7 +29,6 @@ from nemo_lite.core.show import show_precision
 from nemo_lite.core.tracking import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
-from nemo_lite.utils.lr_policies import get_lr_policy
 
 
 def make_recipe(args: Namespace, factory: nemo.NeuralModuleFactory | None) -> nemo_asr.Recipe:
@@ -168,6 +168,7 @@ def optimization_params(args: Namespace) -> dict[str, Any]:
         "max_steps": args.max_steps,
         "lr": args.lr,
         "module_lr": args.module_lr,
+        "grad_norm_clip": args.grad_norm_clip,
         "weight_decay": args.weight_decay,
         "decay_weights_only": args.decay_weights_only,
         "ema_decay": args.ema_decay,
@@ -209,6 +210,7 @@ def main() -> None:
 
     factory = early or make_factory(args)
     model = recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
+    nemo_asr.set_batch_norm_momentum(vars(model).values(), args.bn_momentum)
     train = nemo_asr.connect(model, train_data, training=True)
     loss, *_ = train.scored
     nemo_asr.leave_out_infeasible(train_data, train.log_probs)
@@ -219,9 +221,7 @@ def main() -> None:
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
     total_steps = args.max_steps or steps_per_epoch * args.num_epochs
-    lr_policy = get_lr_policy(args.lr_policy, total_steps=total_steps, warmup_steps=args.warmup_steps)
-    if args.warmup_steps >= total_steps:
-        nemo.logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
+    lr_policy = policy_of(args, total_steps)
     dags = {"training": nemo.Dag([loss]), **{f"evaluation_{tag}": nemo.Dag(w.scored) for tag, w in evals.items()}}
     if args.plan:
         factory.on_first(

@@ -290,6 +290,7 @@ positive_int = _number(int, lambda value: value >= 1, "a whole number from 1")
 # Seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
 not_negative_int = _number(int, lambda value: 0 <= value < 2**63, "a whole number from 0")
 not_negative_float = _number(float, lambda value: 0 <= value < _LARGEST_FLOAT32, "a number from 0", metavar="X")
+positive_float = _number(float, lambda value: 0 < value < _LARGEST_FLOAT32, "a number above 0", metavar="X")
 seconds = _number(
     float,
     lambda value: 0 < value <= _WEEK_SECONDS,

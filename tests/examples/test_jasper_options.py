@@ -64,6 +64,8 @@ def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
         ("lr", 0.5),
         ("lr_policy", "WarmupPolicy"),
         ("warmup_steps", 2),
+        ("min_lr", 0.01),
+        ("grad_norm_clip", 0.001),
         ("weight_decay", 0.9),
         ("optimizer", "sgd"),
         ("beta1", 0.1),
@@ -298,6 +300,21 @@ def test_more_processes_than_were_started_is_one_line(base):
     finished = run_script("jasper.py", *base, "--num_gpus", 8)
     assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
     assert "--num_gpus: 8 asked, no launcher started this process" in finished.err
+
+
+def test_hold_and_momentum_shape_the_training_and_what_has_no_effect_is_one_line(base, plain_losses):
+    held = train(*base, "--lr_policy", "PolynomialHoldDecayAnnealing", "--hold_steps", 2)
+    kept = train(*base, "--lr_policy", "WarmupPolicy")
+    assert held.losses == kept.losses != plain_losses
+    assert train(*base, "--bn_momentum", 0.5).losses == plain_losses  # running statistics act in evaluation only
+    for options, told in (
+        (["--hold_steps", 2], "--hold_steps has no effect with --lr_policy CosineAnnealing; leave it out"),
+        (["--bn_momentum", 2], "argument --bn_momentum: '2' is above 1"),
+        (["--grad_norm_clip", 0], "argument --grad_norm_clip: '0' is not a number above 0"),
+    ):
+        finished = run_script("jasper.py", *base, *options)
+        assert (finished.code, finished.err.count("\n")) == (2, 1)
+        assert told in finished.err
 
 
 def test_a_warm_up_longer_than_the_run_is_said(base):

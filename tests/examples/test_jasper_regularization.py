@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from toys.tone_corpus import Finished, run_script
+
+from nemo_asr.regularization_options import add_policy_options, policy_of, policy_problem
+from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3")
 
@@ -94,3 +98,57 @@ def test_a_moving_average_goes_on_bit_by_bit(corpus: Path) -> None:
     whole = model_weights("runs/whole/averaged")
     torch.testing.assert_close(model_weights("runs/parts/averaged"), whole, rtol=0, atol=0)
     assert any(not torch.equal(whole[name], each) for name, each in model_weights("runs/whole/model").items())
+
+
+def parsed(*options):
+    parser = ArgumentParser()
+    parser.add_argument("--lr", type=float, default=1.0)
+    parser.add_argument("--lr_policy", default="PolynomialHoldDecayAnnealing")
+    add_policy_options(parser, int, float)
+    return parser.parse_args(list(options))
+
+
+def rates(*options, total_steps=20):
+    policy = policy_of(parsed(*options), total_steps)
+    return [policy(1.0, step, 0) for step in range(total_steps + 1)]
+
+
+def test_a_hold_policy_decays_from_the_end_of_the_warm_up_without_a_drop():
+    found = rates("--warmup_steps", "10")
+    assert found[9:13] == pytest.approx([10 / 11, 1.0, 0.9, 0.8])
+    assert found[20] == 0.0
+
+
+def test_it_holds_the_rate_and_ends_at_the_least_one_on_request():
+    found = rates("--warmup_steps", "4", "--hold_steps", "6", "--min_lr", "0.1")
+    assert found[4:11] == [1.0] * 7
+    assert found[15] == pytest.approx(0.55)
+    assert found[20] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", get_all_lr_classes())
+def test_every_policy_takes_the_options_that_are_absent(name):
+    assert policy_problem(parsed("--lr_policy", name)) is None
+    assert type(policy_of(parsed("--lr_policy", name), 20)).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--lr_policy", "CosineAnnealing", "--hold_steps", "3"], "--hold_steps has no effect with --lr_policy Cosine"),
+        (["--lr_policy", "WarmupAnnealing", "--min_lr", "0.1"], "--min_lr has no effect with --lr_policy WarmupAnn"),
+        (["--min_lr", "2"], "--min_lr 2 is above --lr 1; lower it, or raise --lr"),
+    ],
+)
+def test_an_option_without_effect_is_told(options, problem):
+    found = policy_problem(parsed(*options))
+    assert found is not None
+    assert found.startswith(problem)
+
+
+def test_a_run_in_which_the_rate_never_falls_is_warned_of(capsys):
+    policy_of(parsed("--warmup_steps", "30"), 20)
+    policy_of(parsed("--warmup_steps", "10", "--hold_steps", "10"), 20)
+    told = capsys.readouterr().err
+    assert "The run has 20 steps, and the learning rate rises in all of them" in told
+    assert "The run has 20 steps, and the learning rate never falls (--hold_steps)" in told

@@ -38,6 +38,7 @@ from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification
 from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC
 from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
+from nemo_asr.models.jasper_blocks import set_batch_norm_momentum as set_batch_norm_momentum
 from nemo_asr.models.losses import CTCLossNM as CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
 from nemo_asr.recipe.class_list import load_class_recipe as load_class_recipe

@@ -9,7 +9,12 @@ from typing import Any
 
 from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning, check_what_is_left
 from nemo_asr.option_pages import TRAINING, USE
-from nemo_asr.regularization_options import add_regularization_options, check_regularization
+from nemo_asr.regularization_options import (
+    add_policy_options,
+    add_regularization_options,
+    check_regularization,
+    policy_problem,
+)
 from nemo_asr.set_tags import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
@@ -122,7 +127,7 @@ class AsrArgParser(NemoArgParser):
         add = self.add_argument
         add("--beta1", type=_beta, help="first decay rate of the optimizer")
         add("--beta2", type=_beta, help="second decay rate of the optimizer")
-        add("--warmup_steps", type=not_negative_int, default=0, help="steps in which the learning rate rises")
+        add_policy_options(self, not_negative_int, not_negative_float)
         add("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
         seeds_help = "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)"
         add("--seeds", type=positive_int, default=1, help=seeds_help)
@@ -160,6 +165,8 @@ class AsrArgParser(NemoArgParser):
         self._fold_batch_size(parsed, parsed.num_processes)
         fold_precision(self, parsed)
         self._fold_betas(parsed)
+        if problem := policy_problem(parsed):
+            self.error(problem)
         self._fold_seed(parsed)
         self._fold_folders(parsed)
         self._check_seeds(parsed)

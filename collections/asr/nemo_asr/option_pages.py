@@ -32,8 +32,8 @@ TRAINING = HelpPages(
         "optimisation": Group(
             "how long, learning rate, optimizer, batch statistics",
             """
-            num_epochs max_steps lr lr_policy warmup_steps module_lr optimizer weight_decay beta1 beta2 random_seed
-            seeds cudnn_benchmark synced_bn synced_bn_groupsize
+            num_epochs max_steps lr lr_policy warmup_steps hold_steps min_lr module_lr optimizer weight_decay beta1
+            beta2 grad_norm_clip random_seed seeds cudnn_benchmark bn_momentum synced_bn synced_bn_groupsize
             """,
         ),
         "regularization": Group(

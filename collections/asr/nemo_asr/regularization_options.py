@@ -1,11 +1,15 @@
-"""Options of jasper.py against overfitting, and their checks. They act in the recipe, the loss and the optimizer."""
+"""Options of the training scripts: the learning-rate policy, and what acts against overfitting; their checks."""
 
 from __future__ import annotations
 
+import argparse
+import inspect
 from argparse import ArgumentTypeError
 from typing import Any
 
-from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positive_int
+from nemo_lite import logging
+from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positive_float, positive_int
+from nemo_lite.utils.lr_policies import LRPolicy, get_all_lr_classes, get_lr_policy
 
 # Those that a classifier's training does not have.
 OF_TRANSCRIPTION = ("label_smoothing", "intermediate_ctc", "average_last", "ema_decay")
@@ -47,4 +51,55 @@ def _share(text: str) -> float:
     value = not_negative_float(text)
     if value >= 1:
         raise ArgumentTypeError(f"{text!r} is not below 1")
+    return value
+
+
+def add_policy_options(parser: argparse.ArgumentParser, steps: Any, rate: Any) -> None:
+    """Add ``--warmup_steps``, ``--hold_steps``, ``--min_lr``, ``--grad_norm_clip`` and ``--bn_momentum``.
+
+    Args:
+        parser: has ``--lr`` and ``--lr_policy`` already.
+        steps: the argparse type of a number of steps.
+        rate: the one of a learning rate.
+    """
+    add = parser.add_argument
+    add("--warmup_steps", type=steps, default=0, help="steps in which the learning rate rises")
+    add("--hold_steps", type=steps, help="steps behind them in which it stays at --lr, with a Hold policy (default: 0)")
+    add("--min_lr", type=rate, help="learning rate at the end (default: the policy's, mostly 0)")
+    add("--grad_norm_clip", type=positive_float, help="largest norm of a step's gradients (default: no limit)")
+    momentum_help = "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"
+    add("--bn_momentum", type=_momentum, help=momentum_help)
+
+
+def policy_problem(parsed: argparse.Namespace) -> str | None:
+    """Why the options do not fit together, in a sentence; or None."""
+    known = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    for option in ("hold_steps", "min_lr"):
+        if getattr(parsed, option) is not None and option not in known:
+            return f"--{option} has no effect with --lr_policy {parsed.lr_policy}; leave it out"
+    if parsed.min_lr is not None and parsed.min_lr > parsed.lr:
+        return f"--min_lr {parsed.min_lr:g} is above --lr {parsed.lr:g}; lower it, or raise --lr"
+    return None
+
+
+def policy_of(parsed: argparse.Namespace, total_steps: int) -> LRPolicy:
+    """The policy of the options; a warning where the learning rate never falls.
+
+    Without ``--hold_steps`` a hold policy decays from where the warm-up ends. The policy's own default is NeMo's: it
+    counts the decay from step 0, so the rate drops where the warm-up ends.
+    """
+    given = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
+    known = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    arguments = {name: value for name, value in given.items() if name in known and value is not None}
+    if parsed.warmup_steps >= total_steps:
+        logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
+    elif parsed.warmup_steps + (parsed.hold_steps or 0) >= total_steps:
+        logging.warning("The run has %d steps, and the learning rate never falls (--hold_steps)", total_steps)
+    return get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
+
+
+def _momentum(text: str) -> float:
+    value = positive_float(text)
+    if value > 1:
+        raise ArgumentTypeError(f"{text!r} is above 1")
     return value

@@ -14,6 +14,7 @@ from nemo_asr.models.jasper_blocks import (
     MaskedGroupNorm,
     activated,
     make_normalization,
+    set_batch_norm_momentum,
 )
 from nemo_asr.models.jasper_spec import JasperBlockSpec
 from nemo_lite.errors import UsageError
@@ -195,3 +196,22 @@ def test_activated_is_the_masked_activation_of_the_sum_forward_and_backward(acti
     direction = torch.randn_like(mine)
     gradients = torch.autograd.grad(mine, summands, direction)
     torch.testing.assert_close(gradients, torch.autograd.grad(theirs, summands, direction))
+
+
+def test_the_momentum_weighs_a_new_batch_in_all_running_statistics():
+    inner, alone = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    set_batch_norm_momentum([nn.Sequential(nn.Conv1d(2, 2, 1), inner), alone, "no module"], 0.5)
+    alone(torch.full((2, 2, 3), 4.0))
+    assert alone.state_dict()["running_mean"].tolist() == [2.0, 2.0]
+    assert inner.momentum == 0.5
+
+
+def test_none_changes_nothing_also_without_batch_normalisation():
+    set_batch_norm_momentum([nn.Linear(1, 1)], None)
+
+
+def test_a_momentum_without_effect_or_out_of_range_is_told():
+    with pytest.raises(UsageError, match="the model has no batch normalisation, so bn_momentum has no effect; leave"):
+        set_batch_norm_momentum([nn.Linear(1, 1)], 0.1)
+    with pytest.raises(UsageError, match=r"out of range: got 0, wanted above 0, to 1"):
+        set_batch_norm_momentum([nn.BatchNorm1d(2)], 0)

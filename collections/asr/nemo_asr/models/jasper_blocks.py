@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_asr.arguments import look_up
 from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d
@@ -55,6 +56,31 @@ class BatchNorm(nn.BatchNorm1d):
             return super().forward(x)
         rows = super().forward(x.transpose(1, 2).flatten(0, 1))
         return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
+
+
+def set_batch_norm_momentum(modules: Iterable[object], momentum: float | None) -> None:
+    """Set the weight of a new batch in the running mean and variance of all batch normalisation.
+
+    The statistics are ``(1 - momentum) * before + momentum * batch``. A short run on few steps needs a larger one than
+    the usual 0.1.
+
+    Args:
+        modules: of a model; those that are no torch modules are passed over.
+        momentum: above 0, up to 1; None changes nothing.
+
+    Raises:
+        UsageError: none of the modules has batch normalisation, or the momentum is out of range.
+    """
+    if momentum is None:
+        return
+    if not 0 < momentum <= 1:
+        raise UsageError("momentum of batch normalisation is out of range", got=f"{momentum:g}", wanted="above 0, to 1")
+    torch_modules = [module for module in modules if isinstance(module, nn.Module)]
+    layers = [layer for module in torch_modules for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    if not layers:
+        raise UsageError("the model has no batch normalisation, so bn_momentum has no effect", remedy="leave it out")
+    for layer in layers:
+        layer.momentum = momentum
 
 
 class MaskedGroupNorm(nn.GroupNorm):
