@@ -85,10 +85,6 @@ def test_a_manifest_that_cannot_be_used_is_named_by_line_before_a_folder_is_made
     [
         (broken(text=None), r"bad\.json:3: text is missing or empty; write the words, or delete the line"),
         (broken(text="  "), r"bad\.json:3: text is missing or empty; write the words, or delete the line"),
-        (
-            lambda lines: [{**line, "text": "xyz"} for line in lines],
-            r"no utterance is left: 12 without a text that the vocabulary can write",
-        ),
     ],
 )
 def test_a_training_set_without_texts_is_named_by_line_before_a_folder_is_made(change, told, lines, corpus, tmp_path):
@@ -96,6 +92,15 @@ def test_a_training_set_without_texts_is_named_by_line_before_a_folder_is_made(c
     assert re.search(told, refusal(corpus, train_dataset=tmp_path / "bad.json"))
     assert re.search(told, refusal(corpus, "--strict_data", "--eval_datasets", "bad.json"))
     assert not (tmp_path / "runs").exists()
+
+
+def test_letters_that_the_labels_lack_leave_nothing_to_train_on_and_are_named_in_strict_data(lines, corpus, tmp_path):
+    write_manifest(tmp_path / "bad.json", [{**line, "text": "xyz"} for line in lines])
+    told = r"no utterance is left: 12 without a text that the vocabulary can write"
+    assert re.search(told, refusal(corpus, train_dataset=tmp_path / "bad.json"))
+    write_manifest(tmp_path / "bad.json", broken(text="xyz")(lines))
+    told = r'bad\.json:3: letters that the labels lack: got "x" x1 "y" x1 "z" x1; add them to the labels'
+    assert re.search(told, refusal(corpus, "--strict_data", "--eval_datasets", "bad.json"))
 
 
 @pytest.mark.parametrize(
