@@ -245,6 +245,7 @@ def test_padding_share_is_one_minus_used_over_computed():
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size is a number above 0, or -1 for the whole set: got 0"),
+        ({"batch_size": None}, "batch_size is a number above 0, or -1 for the whole set: got None"),
         ({"batch_size": 4, "max_batch_cost": 30.0}, "max_batch_cost needs bucketing; set bucketing to true"),
         ({"batch_size": 4, "max_batch_cost": 9.0, "bucketing": True, "drop_last": True}, "exclude each other"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -78,7 +79,7 @@ class Batching:
 
     def __post_init__(self) -> None:
         limit = self.words.max_batch_cost
-        if self.batch_size < 1 and self.batch_size != -1:
+        if not isinstance(self.batch_size, Integral) or (self.batch_size < 1 and self.batch_size != -1):
             raise UsageError("batch_size is a number above 0, or -1 for the whole set", got=str(self.batch_size))
         if self.max_batch_cost is not None and not self.bucketing:
             raise UsageError(f"{limit} needs bucketing", remedy="set bucketing to true")
