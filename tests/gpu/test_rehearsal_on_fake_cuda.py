@@ -52,11 +52,11 @@ def rehearsed(config, noise, training, autocast=None):
 def _loss_without_kernel(monkeypatch):
     """CTC's kernel has no form without values."""
 
-    def stand_in(log_probs, targets, input_lengths, target_lengths, **settings):
+    def stand_in(log_probs, targets, input_lengths, target_lengths, blank):
         assert log_probs.shape[1] == targets.shape[0] == input_lengths.shape[0] == target_lengths.shape[0]
         return log_probs.sum((0, 2)) + targets.sum(1)
 
-    monkeypatch.setattr(torch.nn.functional, "ctc_loss", stand_in)
+    monkeypatch.setattr("nemo_asr.models.losses.ctc_losses", stand_in)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

@@ -76,17 +76,24 @@ class CTCLossNM(LossNM):
 
     def _loss_function(self, log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor) -> Tensor:
         """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
-        # Nothing is read here: lengths stay where they are. The CUDA kernel of torch needs them on the host and waits
-        # for them; that of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
-        # This is what F.ctc_loss calls, which would hide which losses are infinite; their gradients are 0 here.
-        losses: Tensor = torch.ops.aten._ctc_loss.Tensor(
-            log_probs.transpose(0, 1), targets.long(), input_length.long(), target_length.long(), self._blank, True
-        )[0]
+        lengths = input_length.long(), target_length.long()
+        losses = ctc_losses(log_probs.transpose(0, 1), targets.long(), *lengths, self._blank)
         if self._zero_infinity:
             losses = torch.where(losses.isinf(), 0.0, losses)
         if self._smoothing and self.training:
             losses = (1 - self._smoothing) * losses + self._smoothing * _distance_from_uniform(log_probs, input_length)
         return self.mean_over_items(losses)
+
+
+def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor, blank: int) -> Tensor:
+    """(T, B, classes), (B, U), (B,), (B,) -> (B,), infinite where the frames do not suffice; the gradient is 0 there.
+
+    ``F.ctc_loss`` calls the same kernel, but either hides which losses are infinite or gives them a gradient that is
+    not a number. Nothing is read here: lengths stay where they are. The CUDA kernel of torch needs them on the host and
+    waits for them; that of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
+    """
+    losses: Tensor = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_length, target_length, blank, True)[0]
+    return losses
 
 
 def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
