@@ -15,7 +15,7 @@ from nemo_lite.core.tracking import read_metrics
 # Options that the parser turns into others.
 FOLDED = {
     *("beta1", "beta2", "disable_mixed_precision", "global_batch_size", "imports", "num_gpus", "work_dir"),
-    *("exp_name", "log_level", "log_style"),
+    *("exp_name", "log_level", "log_style", "label_smoothing"),
 }
 
 

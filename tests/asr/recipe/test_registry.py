@@ -88,7 +88,7 @@ def test_the_documented_roles_and_arguments_are_those_of_the_code() -> None:
     roles, arguments = section.split("| argument | filled with |")
     assert re.findall(r"^\| ([a-z ]+?)(?: \(.*?\))? \|", roles, re.MULTILINE) == ["role", *registry.ROLES]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in arguments.splitlines() if line[:3] == "| `"))
-    assert set(named) == {"sample_rate", "batch_size", *connection_check._STAND_INS}
+    assert set(named) == {"sample_rate", "batch_size", "language", *connection_check._STAND_INS}
 
 
 def test_ports_of_no_role_are_refused_with_all_roles() -> None:

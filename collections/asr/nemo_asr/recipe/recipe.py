@@ -100,7 +100,7 @@ class Recipe:
         part = self._parts["encoder"]
         if "intermediate_block" not in signature(part.target).parameters:
             problem, place = "the encoder gives no intermediate output", self.config.place()
-            remedy = "train without intermediate CTC, or with a JasperEncoder"
+            remedy = "train without intermediate CTC, or with an encoder that takes intermediate_block"
             raise UsageError(problem, place=place, got=part.target.__name__, remedy=remedy)
         block = part.params.get("intermediate_block")
         encoder = self._build("encoder", intermediate_block=-1 if block is None else block)

@@ -31,7 +31,7 @@ _WORDS = CostWords("max_batch_seconds", "utterance", " s", "raise it, or lower m
 class FeatureDataset(SpeechDataset[KaldiRef]):
     """Features and label ids; a batch is features (B, D, T), lengths (B,), ids (B, U), their lengths (B,)."""
 
-    def _samples(self, utterance: Utterance, counts: Counts) -> Samples:
+    def samples(self, utterance: Utterance, counts: Counts) -> Samples:
         """Features (T, D)."""
         content = self.reader.audio(utterance)
         assert isinstance(content, bytes)
