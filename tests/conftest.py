@@ -1,12 +1,18 @@
 """What all tests share: single-threaded torch, and which tests ``make check`` leaves out."""
 
+import os
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 
 import pytest
 import torch
+from hypothesis import settings
 
 from nemo_lite.utils.alive import AppState
+
+# The same cases in every run; with NEMO_LITE_LONG_TESTS=1 new ones, to look for faults.
+settings.register_profile("same cases", derandomize=True)
+settings.load_profile("default" if "NEMO_LITE_LONG_TESTS" in os.environ else "same cases")
 
 # Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
 STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")

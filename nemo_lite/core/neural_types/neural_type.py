@@ -224,7 +224,7 @@ def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[Result, str]
     unknown = any(a.size is not None and b.size is None for a, b in pairs)
     if (kinds or not unknown) and _sizes_fit_in_some_order(first, second):
         return Result.TRANSPOSE_SAME, f"the axes are {_written(second)}, not {_written(first)}"
-    return Result.DIM_INCOMPATIBLE, ", ".join(sizes)
+    return Result.DIM_INCOMPATIBLE, ", ".join(sizes or kinds)
 
 
 def _sizes_fit_in_some_order(first: Axes, second: Axes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nemo_lite.core.neural_types import (
@@ -354,6 +354,12 @@ def test_opening_one_axis_of_a_port_to_any_never_opens_the_others(
 
 
 @given(AXES, AXES, ELEMENTS, ELEMENTS)
+@example(  # sizes that fit at each position, but not once each kind is at its place
+    [AxisType(AxisKind.Batch), AxisType(AxisKind.Time, 1), AxisType(AxisKind.Batch), AxisType(AxisKind.Time, 1)],
+    [AxisType(AxisKind.Time, 2), AxisType(AxisKind.Batch, 1), AxisType(AxisKind.Batch), AxisType(AxisKind.Time, 1)],
+    VoidType(),
+    VoidType(),
+)
 def test_a_reason_is_given_exactly_when_types_do_not_fit(
     first: list[AxisType], second: list[AxisType], mine: ElementType, other: ElementType
 ) -> None:
