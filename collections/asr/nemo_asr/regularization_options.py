@@ -64,7 +64,8 @@ def add_policy_options(parser: argparse.ArgumentParser, steps: Any, rate: Any) -
     """
     add = parser.add_argument
     add("--warmup_steps", type=steps, default=0, help="steps in which the learning rate rises")
-    add("--hold_steps", type=steps, help="steps behind them in which it stays at --lr, with a Hold policy (default: 0)")
+    hold_help = "steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0)"
+    add("--hold_steps", type=steps, help=hold_help)
     add("--min_lr", type=rate, help="learning rate at the end (default: the policy's, mostly 0)")
     add("--grad_norm_clip", type=positive_float, help="largest norm of a step's gradients (default: no limit)")
     momentum_help = "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"

@@ -65,8 +65,9 @@ def _words(whole: str, fraction: str | None, language: str) -> str | None:
             said = [_integer(int(plain), language)]
         if fraction is not None:
             said += [_MARKS[language], *(_integer(int(digit), language) for digit in fraction)]
+    # num2words does not know every number in every language, and says so by errors of all these classes.
     except (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
-        return None  # num2words's languages differ in what they can say
+        return None
     return ("" if language in _WITHOUT_SPACES else " ").join(said)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -97,9 +98,11 @@ class _MaskedLogitsLoss(LossNM):
         name: its name in DAGs, messages and checkpoints.
 
     Raises:
+        UsageError: fewer axes than the loss needs.
         UnknownNameError: an unknown reduction.
     """
 
+    _least_axes: ClassVar[int] = 0  # of the logits
     _weight: Tensor | None
 
     def __init__(
@@ -113,6 +116,9 @@ class _MaskedLogitsLoss(LossNM):
         self._num_axes, self._reduction = logits_ndim, _check_reduction(reduction, type(self).__name__)
         weights = None if weight is None else torch.tensor(weight, dtype=torch.float32)
         self.register_buffer("_weight", weights, persistent=False)
+        if logits_ndim < self._least_axes:
+            problem, wanted = "logits have a batch and a class axis", f"{self._least_axes} or more"
+            raise UsageError(problem, got=f"logits_ndim={logits_ndim}", wanted=wanted)
 
     @property
     def output_ports(self) -> Ports:
@@ -142,17 +148,7 @@ class CrossEntropyLossNM(_MaskedLogitsLoss):
         UnknownNameError: an unknown reduction.
     """
 
-    def __init__(
-        self,
-        logits_ndim: int = 2,
-        weight: Sequence[float] | None = None,
-        reduction: str = "mean",
-        name: str | None = None,
-    ) -> None:
-        super().__init__(logits_ndim, weight, reduction, name)
-        if logits_ndim < 2:
-            problem = "logits have a batch and a class axis"
-            raise UsageError(problem, got=f"logits_ndim={logits_ndim}", wanted="2 or more")
+    _least_axes = 2
 
     @property
     def input_ports(self) -> Ports:
