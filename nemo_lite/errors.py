@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import select
 import signal
 import sys
@@ -16,6 +17,8 @@ from nemo_lite.interruption import Interrupted, name_of, stop_signals
 _STDOUT = 1  # the file descriptor
 # What when_failing was given last.
 _tell: list[Callable[[BaseException], object]] = []
+# What a terminal obeys or cannot show: control characters, marks that turn the order of letters, halves of surrogates.
+_NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class NemoLiteError(Exception):
@@ -38,7 +41,7 @@ class NemoLiteError(Exception):
 
     def __init__(self, problem: str, *, place: str = "", got: str = "", wanted: str = "", remedy: str = "") -> None:
         self.problem, self.place, self.got, self.wanted, self.remedy = problem, place, got, wanted, remedy
-        super().__init__(self._text())
+        super().__init__(printable(self._text()))
 
     def _text(self) -> str:
         text = f"{self.place}: {self.problem}" if self.place else self.problem
@@ -200,6 +203,14 @@ class NeuralPortNmTensorMismatchError(NeuralTypeError):
     def _text(self) -> str:
         lines = [f"{self.problem}:", f"  got    {self.got}", f"  wanted {self.wanted}"]
         return "\n".join([*lines, f"  {self.remedy}"] if self.remedy else lines)
+
+
+def printable(text: str) -> str:
+    """A text that may come from a file, for a terminal or a log: control characters become ``\\x1b``.
+
+    Tabs and ends of lines stay.
+    """
+    return _NOT_PRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

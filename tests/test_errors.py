@@ -70,3 +70,8 @@ def test_output_that_cannot_be_written_ends_a_script_without_a_traceback(command
 def test_another_broken_pipe_is_no_matter_of_stdout():
     with pytest.raises(BrokenPipeError), reported_to_user():
         raise BrokenPipeError
+
+
+def test_control_characters_from_a_file_reach_no_terminal():
+    error = NemoLiteError("the key \x1b[2J\x9b occurs twice", place="a\u202eb\udcff", got="\r\x00", remedy="a\tb\nc")
+    assert str(error) == "a\\u202eb\\udcff: the key \\x1b[2J\\x9b occurs twice: got \\r\\x00; a\tb\nc"

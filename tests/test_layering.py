@@ -13,19 +13,21 @@ LAYERS = {
     "nemo_lite.errors": 0,
     "nemo_lite.package_info": 0,
     "nemo_lite.constants": 0,
-    "nemo_lite.config": 1,
-    "nemo_lite.utils": 2,
-    "nemo_lite.core": 3,
-    "nemo_lite.utils.neural_graph": 3,
-    "nemo_lite.backends": 4,
-    "nemo_lite": 5,
-    "nemo_asr": 6,
-    "examples": 7,
+    "nemo_lite.untrusted": 1,
+    "nemo_lite.config": 2,
+    "nemo_lite.utils": 3,
+    "nemo_lite.core": 4,
+    "nemo_lite.utils.neural_graph": 4,
+    "nemo_lite.backends": 5,
+    "nemo_lite": 6,
+    "nemo_asr": 7,
+    "examples": 8,
 }
 # The same within a package. Names between two "<" are on one level and do not import each other. Files that only
 # re-export are above all: nothing in the package imports them. A longer name wins, so a file may be on another level
 # than its folder. "*" stands for the files that are not named: they are on one level too.
 ORDERS = {
+    "nemo_lite.untrusted": "opening < json_values < tensor_files, tar_and_zip",
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
         alive, substitutes, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options
@@ -177,6 +179,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core.show",
     "nemo_lite.core.tracking",
     "nemo_lite.errors",
+    "nemo_lite.untrusted",
     "nemo_lite.utils",
 )
 

@@ -1,0 +1,250 @@
+"""Tar and zip files that somebody else may have made: what is in them, within limits. Nothing is written to disk here.
+
+The standard library reads the headers. It would follow a size to the end of the memory, take a member twice, and some
+of its patterns take the square of a header's length; so it reads through :class:`_Guard`, and each member is checked.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import re
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO, cast
+
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.untrusted.opening import FileKind, FilePath, open_file
+
+_BLOCK = 512  # bytes: the unit of tar files
+_CHUNK_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 64 << 10  # of one extended header: a path has at most 4096 bytes
+_LONG_NUMBER = re.compile(rb"[0-9]{256}")  # tarfile searches such headers from each digit on
+_MAX_NAME, _MAX_PART = 4096, 255  # bytes of a path and of one name in it, as Linux has them
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError, KeyError, RecursionError)
+
+# The records at the end of a zip file, see APPNOTE.TXT of PKWARE, 4.3.14 to 4.3.16.
+_END, _LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
+_END_BYTES, _LOCATOR_BYTES, _LARGE_END_BYTES = 22, 20, 56
+_MAX_TAIL_BYTES = _LARGE_END_BYTES + _LOCATOR_BYTES + _END_BYTES + 0xFFFF  # and a comment
+_MAX_DIRECTORY_BYTES = 4 << 20
+_IN_LARGE_END = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class TarLimits:
+    """How large an archive can be.
+
+    Attributes:
+        members: files and folders.
+        expanded_bytes: of the archive when it is decompressed.
+    """
+
+    members: int
+    expanded_bytes: int
+
+
+class Tar:
+    """An archive that is open. :meth:`members` gives what is in it, once, and :meth:`chunks` the content of a file."""
+
+    def __init__(self, archive: tarfile.TarFile, guard: _Guard, place: str, kind: FileKind, limits: TarLimits) -> None:
+        self._archive, self._guard = archive, guard
+        self._place, self._kind, self._limits = place, kind, limits
+
+    def members(self) -> Iterator[tarfile.TarInfo]:
+        """The files and folders, in order.
+
+        Raises:
+            NemoLiteError: of the kind: a member that is a link, a device or sparse, that leads out of its folder, has a
+                name that no file can have or is there twice; more members or bytes than allowed; damage.
+        """
+        names: set[str] = set()
+        num_bytes = 0
+        while (member := self._next()) is not None:
+            num_bytes += member.size
+            self._check(member, names, num_bytes)
+            names.add(_normal(member.name))
+            yield member
+        with _refusing_damage(self._place, self._kind):
+            self._guard.read_to_the_end()
+
+    def chunks(self, member: tarfile.TarInfo) -> Iterator[bytes]:
+        """The content of a file, piece by piece."""
+        left, place = member.size, member.offset_data
+        while left:
+            with _refusing_damage(self._place, self._kind):
+                self._guard.seek(place)
+                chunk = self._guard.content(min(left, _CHUNK_BYTES))
+            if not chunk:
+                raise self._refusal("a member ends early", member.name)
+            left, place = left - len(chunk), place + len(chunk)
+            yield chunk
+
+    def _next(self) -> tarfile.TarInfo | None:
+        with _refusing_damage(self._place, self._kind):
+            member = self._archive.next()
+            self._archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
+            return member
+
+    def _check(self, member: tarfile.TarInfo, names: set[str], num_bytes: int) -> None:
+        problem = problem_of_name(member.name)
+        if problem:
+            raise self._refusal(problem, member.name)
+        if not (member.isreg() or member.isdir()) or member.issparse():
+            raise self._refusal("a member is no file: it is a link, a device or sparse", member.name)
+        if member.isreg() and _normal(member.name) in names:
+            raise self._refusal("a member is there twice", member.name)
+        if member.size < 0 or num_bytes > self._limits.expanded_bytes:
+            wanted = f"at most {self._limits.expanded_bytes} bytes in all"
+            raise self._refusal("its members are too large", f"{num_bytes} bytes up to {member.name}", wanted)
+        if len(names) >= self._limits.members:
+            raise self._refusal("it has too many members", wanted=f"at most {self._limits.members}")
+
+    def _refusal(self, problem: str, got: str = "", wanted: str = "") -> Exception:
+        got = got if len(got) <= 200 else f"{got[:200]}... ({len(got)} characters)"
+        return self._kind.refusal(f"{self._kind.name} is refused: {problem}", self._place, got=got, wanted=wanted)
+
+
+@contextmanager
+def open_tar(path: FilePath, kind: FileKind, limits: TarLimits) -> Iterator[Tar]:
+    """Open a tar file: plain, or compressed with gzip, bzip2 or xz.
+
+    Raises:
+        NemoLiteError: of the kind: as :func:`open_file`, or it is no tar file, or a damaged one.
+    """
+    place = os.fspath(path)
+    with open_file(path, kind) as file:
+        with _refusing_damage(place, kind):
+            guard = _Guard(_decompressed(file), place, kind, limits)
+            archive = tarfile.TarFile(fileobj=cast("BinaryIO", guard))
+        with archive:
+            yield Tar(archive, guard, place, kind, limits)
+
+
+@contextmanager
+def _refusing_damage(place: str, kind: FileKind) -> Iterator[None]:
+    try:
+        yield
+    except NemoLiteError:
+        raise
+    except _DAMAGED as error:
+        got = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+        raise kind.refusal(f"{kind.name} is no tar file, or a damaged one", place, got=got) from None
+
+
+def problem_of_name(name: str) -> str:
+    """What is wrong with the name of a member, in words; "" for one that may be used below a folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        return "a member lies outside its folder"
+    data = name.encode("utf-8", "surrogateescape")
+    if len(data) > _MAX_NAME or any(len(part) > _MAX_PART for part in data.split(b"/")):
+        return "a member's name is too long"
+    if any(byte < ord(" ") or byte == 0x7F for byte in data):
+        return "a member's name has a control character"
+    return ""
+
+
+def check_zip(file: BinaryIO, place: str, kind: FileKind) -> list[zipfile.ZipInfo]:
+    """The members of a zip file that is open; its directory is bounded before it is read.
+
+    Raises:
+        NemoLiteError: of the kind: it is damaged, its directory is too large, or a member is there twice.
+    """
+    num_bytes = _directory_bytes(file)
+    if num_bytes is None:
+        raise kind.refusal(f"{kind.name} is damaged: it has no directory", place)
+    if num_bytes > _MAX_DIRECTORY_BYTES:
+        got, wanted = f"{num_bytes} bytes", f"at most {_MAX_DIRECTORY_BYTES}"
+        raise kind.refusal(f"{kind.name} is refused: its directory is too large", place, got=got, wanted=wanted)
+    file.seek(0)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, *_DAMAGED) as error:
+        raise kind.refusal(f"{kind.name} is damaged", place, got=str(error)) from None
+    if len({each.filename for each in members}) < len(members):
+        raise kind.refusal(f"{kind.name} is refused: a member is there twice", place)
+    file.seek(0)
+    return members
+
+
+def _directory_bytes(file: BinaryIO) -> int | None:
+    """The size of a zip file's directory, as the records at its end say; None where they are not there."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _MAX_TAIL_BYTES))
+    tail = file.read(_MAX_TAIL_BYTES)
+    start = tail.rfind(_END)
+    if start < 0 or len(tail) - start < _END_BYTES:
+        return None
+    (num_bytes,) = struct.unpack_from("<L", tail, start + 12)
+    before = start - _LOCATOR_BYTES - _LARGE_END_BYTES
+    if before >= 0 and tail.startswith(_LOCATOR, start - _LOCATOR_BYTES):
+        (large,) = struct.unpack_from("<Q", tail, before + 40)
+        return int(large if num_bytes == _IN_LARGE_END else max(large, num_bytes))
+    return int(num_bytes)
+
+
+def _normal(name: str) -> str:
+    return str(PurePosixPath(name))
+
+
+def _decompressed(file: BinaryIO) -> BinaryIO:
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    if start.startswith(b"BZh"):
+        return cast("BinaryIO", bz2.BZ2File(file))
+    return cast("BinaryIO", lzma.LZMAFile(file)) if start.startswith(b"\xfd7zXZ\0") else file
+
+
+class _Guard:
+    """What tarfile reads from: headers of a bounded size, and no place beyond the largest archive."""
+
+    def __init__(self, stream: BinaryIO, place: str, kind: FileKind, limits: TarLimits) -> None:
+        self._stream, self._place, self._kind = stream, place, kind
+        # Each member has a header, often an extended one, and is filled up to a block.
+        self._end = limits.expanded_bytes + limits.members * 8 * _BLOCK + _MAX_HEADER_BYTES
+
+    def read(self, size: int) -> bytes:
+        """Bytes of headers."""
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            wanted = f"at most {_MAX_HEADER_BYTES}"
+            raise self._kind.refusal(
+                f"{self._kind.name} is refused: a header is too long", self._place, got=f"{size} bytes", wanted=wanted
+            )
+        data = self._stream.read(size)
+        if size > _BLOCK and _LONG_NUMBER.search(data):
+            raise self._kind.refusal(f"{self._kind.name} is refused: a header has an endless number", self._place)
+        return data
+
+    def content(self, size: int) -> bytes:
+        """Bytes of a file."""
+        return self._stream.read(size)
+
+    def seek(self, position: int) -> int:
+        """Go to a place; what lies before it is decompressed."""
+        if not 0 <= position <= self._end:
+            raise self._kind.refusal(
+                f"{self._kind.name} is refused: it grows too large", self._place, got=f"{position} bytes"
+            )
+        return self._stream.seek(position)
+
+    def read_to_the_end(self) -> None:
+        """Read what is left of a compressed archive: its checksum comes last."""
+        while not isinstance(self._stream, io.BufferedReader) and self.content(_CHUNK_BYTES):
+            self.seek(self.tell())
+
+    def tell(self) -> int:
+        """The place that is read next."""
+        return self._stream.tell()

@@ -1,0 +1,172 @@
+"""Archives that others may have made: bounded before they are read, and without members that lead elsewhere."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+import struct
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, TarLimits, check_zip, open_tar, problem_of_name
+
+KIND = FileKind("the archive", 1 << 30)
+LIMITS = TarLimits(members=1000, expanded_bytes=1 << 20)
+
+
+def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
+    """A header as tarfile writes it, and the content."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, len(content)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def extended(content: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    return member("pax", content, kind)
+
+
+END = bytes(1024)
+REFUSED = {
+    "a file twice": (member("a", b"1") + member("a", b"2"), "a member is there twice: got a"),
+    "a file twice, spelled in two ways": (member("a/b") + member("a/./b"), "a member is there twice: got a/./b"),
+    "too many members": (b"".join(member(f"{i}") for i in range(1001)), "too many members: wanted at most 1000"),
+    "a size beyond the archive": (member("a", size=1 << 40), "too large: got 1099511627776 bytes up to a, wanted"),
+    "members that are too large in all": (member("a", bytes(1 << 19)) * 1 + member("b", bytes(1 << 20)), "too large"),
+    "an absolute name": (member("/etc/passwd"), "outside its folder: got /etc/passwd"),
+    "a name with ..": (member("a/../../b"), r"outside its folder: got a/\.\./\.\./b"),
+    "a name with a backslash": (member("..\\b"), "outside its folder"),
+    "a name of 5,000 characters": (member("a/" * 2500 + "b"), "a member's name is too long"),
+    "a part of 300 characters": (member("a" * 300), "a member's name is too long"),
+    "a control character": (member("a\x1b[2J"), r"a member's name has a control character: got a\\x1b\[2J"),
+    "a symbolic link": (member("a", kind=tarfile.SYMTYPE, linkname="/etc"), "is a link, a device or sparse: got a"),
+    "a hard link": (member("a", kind=tarfile.LNKTYPE, linkname="b"), "is a link, a device or sparse: got a"),
+    "a device": (member("a", kind=tarfile.CHRTYPE), "is a link, a device or sparse"),
+    "a pipe": (member("a", kind=tarfile.FIFOTYPE), "is a link, a device or sparse"),
+    "a pax header of 200 MB": (extended(b"a")[:124] + b"01370000000\0" + bytes(376), "no tar file, or a damaged one"),
+    "a pax header that tarfile would search long": (extended(b"1" * 60_000) + member("a"), "an endless number"),
+    "pax headers without end": (extended(b"9 a=bcde\n") * 2000 + member("a"), "damaged one"),
+    "a size below 0": (extended(b"14 size=-9999\n") + member("a"), "damaged one|too large"),
+    "nothing": (b"", "no tar file, or a damaged one"),
+    "noise": (bytes(range(256)) * 40, "no tar file, or a damaged one"),
+    "an end within a file": (member("a", bytes(2000))[:1024], "a member ends early|damaged"),
+}
+
+
+def read_all(path: Path) -> dict[str, bytes]:
+    with open_tar(path, KIND, LIMITS) as tar:
+        return {each.name: b"".join(tar.chunks(each)) for each in tar.members()}
+
+
+@pytest.mark.parametrize("trick", REFUSED)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_hostile_archives_are_refused(trick, pack, tmp_path):
+    content, message = REFUSED[trick]
+    (tmp_path / "a.tar").write_bytes(pack(content + (END if content else b"")))
+    started = time.process_time()
+    with pytest.raises(DataError, match=rf"^{tmp_path}/a.tar: the archive .*({message})"):
+        read_all(tmp_path / "a.tar")
+    assert time.process_time() - started < 2.0
+
+
+def test_a_header_of_200_mb_is_refused_before_it_is_read(tmp_path):
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, 200 << 20
+    with (tmp_path / "a.tar").open("wb") as file:
+        file.write(header.tobuf())
+        file.truncate(210 << 20)
+    with pytest.raises(DataError, match="a header is too long: got 209715200 bytes, wanted at most 65536"):
+        read_all(tmp_path / "a.tar")
+
+
+def test_an_archive_that_expands_beyond_its_limit_is_refused_before_that(tmp_path):
+    (tmp_path / "a.tar").write_bytes(gzip.compress(member("a", size=1 << 27) + bytes(1 << 27)))
+    with pytest.raises(DataError, match="too large"):
+        read_all(tmp_path / "a.tar")
+
+
+def test_a_damaged_compressed_archive_is_refused(tmp_path):
+    packed = gzip.compress(member("a", random.Random(0).randbytes(100_000)) + END)
+    for damaged in (packed[: len(packed) // 2], packed[:200] + b"\xff" * 100 + packed[300:]):
+        (tmp_path / "a.tar").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"no tar file, or a damaged one|ends early"):
+            read_all(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_the_files_of_a_plain_or_compressed_archive_are_read(pack, tmp_path):
+    files = {"a/b.wav": bytes(range(256)) * 5000, "ü": b"1", "x" * 200 + "/" + "y" * 200: b"", "a/c": b"c"}
+    content = b"".join(member(name, data) for name, data in files.items())
+    (tmp_path / "a.tar").write_bytes(pack(member("a", kind=tarfile.DIRTYPE) + content + END))
+    with open_tar(tmp_path / "a.tar", KIND, TarLimits(10, 1 << 21)) as tar:
+        read = {each.name: b"".join(tar.chunks(each)) for each in tar.members()}
+    assert read == {"a": b"", **files}
+
+
+def test_errors_of_the_block_pass_as_they_are(tmp_path):
+    (tmp_path / "a.tar").write_bytes(member("a") + END)
+    with pytest.raises(OSError, match="disk"), open_tar(tmp_path / "a.tar", KIND, LIMITS):
+        raise OSError("disk")
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "./a", "a b", "ü.wav", "..a", "a" * 255])
+def test_names_that_stay_in_their_folder_have_no_problem(name):
+    assert problem_of_name(name) == ""
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+def test_the_members_of_a_zip_file_are_listed():
+    assert [each.filename for each in check_zip(io.BytesIO(zipped({"a": b"1", "b": b"2"})), "a.zip", KIND)] == [
+        "a",
+        "b",
+    ]
+
+
+def test_a_zip_file_whose_directory_is_large_is_refused_before_it_is_read():
+    large = zipped({f"{index:040}": b"" for index in range(60_000)})
+    started = time.process_time()
+    with pytest.raises(
+        DataError, match=r"^a\.zip: the archive is refused: its directory is too large: got 5160000 bytes"
+    ):
+        check_zip(io.BytesIO(large), "a.zip", KIND)
+    assert time.process_time() - started < 0.5
+
+
+def test_the_larger_record_of_a_directory_counts_too():
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0, 0)
+    large = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 70_000, 70_000, 1 << 30, 0)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    with pytest.raises(DataError, match="its directory is too large: got 1073741824 bytes"):
+        check_zip(io.BytesIO(large + locator + end), "a.zip", KIND)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_zip_file_with_a_member_twice_is_refused():
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("a", "1")
+        archive.writestr("a", "2")
+    with pytest.raises(DataError, match="a member is there twice"):
+        check_zip(content, "a.zip", KIND)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\5\6", bytes(1000)])
+def test_what_is_no_zip_file_is_refused(content):
+    with pytest.raises(DataError, match="is damaged"):
+        check_zip(io.BytesIO(content), "a.zip", KIND)
