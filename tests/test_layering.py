@@ -30,10 +30,11 @@ ORDERS = {
     "nemo_lite.untrusted": "opening < json_values < tensor_files, tar_and_zip",
     "nemo_lite.config": "values < checking, loading < overriding",
     "nemo_lite.utils": """
-        alive, substitutes, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options
+        alive, substitutes, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options, run_files
         < nemo_logging < argparse, decorators, exp_logging
     """,
     "nemo_lite.utils.alive": "connection, registries < app_state",
+    "nemo_lite.utils.run_files": "appended_file < curves",
     "nemo_lite.utils.launch": "addresses, launchers < identity",
     "nemo_lite.core": """
         neural_types < graph, compile_options < models, action_state, run_options, show, neural_graph < callbacks
@@ -153,6 +154,7 @@ LATE_IMPORTS = {
     "nemo_asr.decoding.beam_search": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.transcription.transcribe": "the same",
+    "nemo_lite.utils.run_files.curves": "imports TensorBoard's files; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",

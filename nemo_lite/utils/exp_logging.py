@@ -7,11 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.files import make_writable_folder
+from nemo_lite.utils.files import make_writable_folder, write_atomically
 from nemo_lite.utils.launch import as_typed
 from nemo_lite.utils.nemo_logging import logging
 
@@ -116,9 +117,9 @@ class ExpManager:
             raise UsageError("there is no place for the events", remedy="give tb_dir, or make ExpManager with use_tb")
         if self._tb_writer is None or folder != self.tb_dir:
             # Imported here because it is slow, and most commands never write an event.
-            from torch.utils.tensorboard import SummaryWriter
+            from nemo_lite.utils.run_files.curves import curve_writer
 
-            self._tb_writer, self.tb_dir = SummaryWriter(str(folder)), folder
+            self._tb_writer, self.tb_dir = curve_writer(folder, logging.warning), folder
         return self._tb_writer
 
     def log_exp_info(self, params: Mapping[str, object], print_everywhere: bool = False) -> None:
@@ -158,5 +159,6 @@ def _check_files(files: Iterable[Path]) -> None:
 def _keep(folder: Path, files: Iterable[Path], now: str) -> None:
     """Copy the files and the command line into the folder."""
     for file in files:
-        shutil.copyfile(file, folder / f"{file.stem}_{now}{file.suffix}")
-    (folder / f"cmd-args_{now}.log").write_text(shlex.join(as_typed(sys.argv)) + "\n", encoding="utf-8")
+        write_atomically(folder / f"{file.stem}_{now}{file.suffix}", partial(shutil.copyfile, file))
+    command = shlex.join(as_typed(sys.argv)) + "\n"
+    write_atomically(folder / f"cmd-args_{now}.log", lambda path: path.write_text(command, encoding="utf-8"))

@@ -49,7 +49,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary / path.name, path)
         synchronise(path.parent)
     except Exception as error:
-        explained = _explained(error, path)
+        explained = unwritable(error, path)
         if explained is not None:
             raise explained from error
         raise
@@ -138,17 +138,8 @@ def synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _explained(error: BaseException, path: Path) -> UsageError | None:
+def unwritable(error: BaseException, path: Path) -> UsageError | None:
+    """What a failure to write ``path`` means for the user; None for an error of another kind."""
     if isinstance(error, NemoLiteError):  # it says what is wrong; some are an OSError too
         return None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -166,6 +157,16 @@ def _explained(error: BaseException, path: Path) -> UsageError | None:
             remedy="choose another folder, or correct its permissions",
         )
     return None
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _reason(error: OSError) -> str:

@@ -15,13 +15,14 @@ import logging as _logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils.launch import rank_in
+from nemo_lite.utils.run_files import AppendedFile
 
 STYLES = ("plain", "nemo")
 LEVELS = ("debug", "info", "warning", "error")
@@ -58,7 +59,7 @@ class Logger:
         self._stderr.addFilter(_is_for_stderr)
         for handler in (self._stdout, self._stderr):
             handler.addFilter(_is_on_writing_rank)
-        self._files: dict[Path, _logging.FileHandler] = {}
+        self._files: dict[Path, _LogFile] = {}
         self._show_warning = warnings.showwarning
         self.setLevel(_logging.DEBUG if _is_set("NEMO_TESTING") else _logging.INFO)
         self.add_stream_handlers()
@@ -178,12 +179,13 @@ class Logger:
         return _PatchedStream(self._stderr, stream)
 
     def add_file_handler(self, log_file: str | Path) -> None:
-        """Append to this file as well, on every rank; a file is added once."""
+        """Append to this file as well, on every rank; a file is added once.
+
+        Where it cannot be written, one warning says so, and each further line is tried.
+        """
         path = Path(log_file).absolute()
         if path not in self._files:
-            handler = _logging.FileHandler(path, encoding="utf-8")
-            handler.setFormatter(_NemoFormatter(with_rank=True))
-            self._files[path] = handler
+            self._files[path] = handler = _LogFile(path, self.warning)
             self._logger.addHandler(handler)
 
     def remove_file_handler(self, log_file: str | Path) -> None:
@@ -220,7 +222,7 @@ class _StandardStream(_logging.StreamHandler[TextIO]):
 
     def __init__(self, name: str, formatter: _logging.Formatter) -> None:
         self.patched: TextIO | None = None
-        self._name_in_sys = name
+        self._name_in_sys, self._is_told = name, False
         super().__init__()
         self.setFormatter(formatter)
 
@@ -231,6 +233,32 @@ class _StandardStream(_logging.StreamHandler[TextIO]):
     @stream.setter
     def stream(self, value: TextIO) -> None:
         """Ignored: the base class sets the stream of the moment when it was made."""
+
+    def handleError(self, record: _logging.LogRecord) -> None:  # noqa: N802 - the standard library's spelling
+        """A full disk or a closed pipe costs lines, and is told once on stderr. Other errors show their traceback."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_told:
+            self._is_told = True
+            if self._name_in_sys == "stdout" and not isinstance(error, BrokenPipeError):  # `| head` is meant so
+                print(f"warning: stdout cannot be written: {error.strerror}; the run goes on", file=sys.stderr)
+
+
+class _LogFile(_logging.Handler):
+    """Appends lines to a file; a full disk costs lines and not the run."""
+
+    def __init__(self, path: Path, tell: Callable[[str], object]) -> None:
+        super().__init__()
+        self.setFormatter(_NemoFormatter(with_rank=True))
+        self._file = AppendedFile(path, tell)
+        self._file.append(b"")  # the file is there from now on
+
+    def emit(self, record: _logging.LogRecord) -> None:
+        try:
+            self._file.append(f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        except Exception:  # a message that does not fit its arguments
+            self.handleError(record)
 
 
 class _PatchedStream:

@@ -197,6 +197,29 @@ def test_a_file_is_added_once(logger, tmp_path):
     assert (tmp_path / "log.txt").read_text(encoding="utf-8").count("\n") == 1
 
 
+def test_a_log_file_on_a_full_disk_costs_a_warning(logger, capsys):
+    logger.add_file_handler("/dev/full")
+    logger.info("one")
+    logger.info("two")
+    logger.remove_file_handler("/dev/full")
+    captured = capsys.readouterr()
+    assert captured.out == "one\ntwo\n"
+    assert captured.err.startswith("warning: /dev/full: cannot be written: No space left on device; the run goes on")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_full_disk_behind_stdout_costs_a_warning(logger, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        logger.info("one")
+        logger.info("two")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):
+            full.close()
+    told = "warning: stdout cannot be written: No space left on device; the run goes on\n"
+    assert capsys.readouterr().err == told
+
+
 def test_an_exception_is_written_with_its_trace(logger, capsys):
     try:
         raise KeyError("k")

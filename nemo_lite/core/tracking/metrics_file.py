@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_lite.core.tracking.records import Record, Tracker
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+from nemo_lite.utils.run_files import AppendedFile
 
 
 class MetricsFile(Tracker):
     """Appends each record to a file, one JSON object a line, as it comes. A run that goes on appends to its file.
 
     Numbers that are not finite become ``null``, as JSON has none. What JSON cannot hold (a path) becomes a text.
+    Where the file cannot be written, one warning says so, and each further record is tried.
 
     Args:
         path: the file.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self._file = AppendedFile(path, logging.warning)
+        self._has_written = False
 
     def write(self, record: Record) -> None:
         """Append one line."""
         line = json.dumps(_plain(record), ensure_ascii=False, default=str, allow_nan=False)
-        with self.path.open("ab+") as file:
-            # A process that was killed may have left half a line.
-            needs_break = file.tell() > 0 and file.seek(-1, 2) >= 0 and file.read(1) != b"\n"
-            file.write(("\n" if needs_break else "").encode() + line.encode() + b"\n")
+        # A process that was killed may have left half a line.
+        lead = "" if self._has_written or _ends_a_line(self._file.path) else "\n"
+        self._has_written |= self._file.append(f"{lead}{line}\n".encode())
 
 
 def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -51,6 +55,15 @@ def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict) and "kind" in record:
             yield record
+
+
+def _ends_a_line(path: Path) -> bool:
+    """Whether the next line can begin at the end of the file."""
+    try:
+        with path.open("rb") as file:
+            return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) >= 0 and file.read(1) == b"\n")
+    except OSError:
+        return True
 
 
 def _plain(value: Any) -> Any:

@@ -35,11 +35,15 @@ def test_a_run_that_goes_on_appends_after_a_line_cut_off(tmp_path):
     ]
 
 
-def test_a_file_that_cannot_be_written_costs_a_warning_and_not_the_run(tmp_path, capsys):
-    trackers = Trackers([MetricsFile(tmp_path / "gone" / "metrics.jsonl")])
+def test_a_file_that_cannot_be_written_costs_a_warning_and_not_the_run_and_goes_on_later(tmp_path, capsys):
+    path = tmp_path / "gone" / "metrics.jsonl"
+    trackers = Trackers([MetricsFile(path)])
     trackers.record("train", step=1)
     trackers.record("train", step=2)
-    assert capsys.readouterr().err.count("MetricsFile takes no more records of this run: ") == 1
+    path.parent.mkdir()
+    trackers.record("train", step=3)
+    assert [record["step"] for record in read_metrics(path)] == [3]
+    assert capsys.readouterr().err.count("metrics.jsonl: cannot be written: No such file or directory; the run ") == 1
 
 
 def test_metrics_that_are_not_there_are_an_error_that_names_the_file(tmp_path):

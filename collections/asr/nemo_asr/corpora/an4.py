@@ -18,7 +18,7 @@ import numpy.typing as npt
 import soundfile
 
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, describe, numbered_lines, write_manifest
+from nemo_asr.corpora.writing import Entry, describe, numbered_lines, write_manifest, write_recording
 from nemo_lite.errors import DataError, reported_to_user
 from nemo_lite.utils.files import make_writable_folder
 
@@ -108,7 +108,7 @@ def _convert(corpus: Path, root: Path, file_id: str, text: str, place: str) -> E
     samples = _samples(corpus / "wav" / file_id, place)
     path = Path("wav") / f"{file_id}.wav"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(root / path, samples, SAMPLE_RATE, subtype="PCM_16")
+    write_recording(root / path, samples, SAMPLE_RATE)
     seconds = round(len(samples) / SAMPLE_RATE, 4)
     return {"audio_filepath": str(path), "duration": seconds, "text": text, "speaker": Path(file_id).parent.name}
 

@@ -19,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 import soxr
 from numpy.random import Generator, default_rng
 
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.corpora.sentences import VOCABULARY, new_sentence, sentence
-from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest
+from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
 from nemo_lite.errors import UsageError, reported_to_user
 
 SAMPLE_RATE = 16000
@@ -127,7 +126,7 @@ def _make_set(folder: Path, name: str, items: Sequence[_Item], synthesizer: Synt
     for i, item in enumerate(items):
         path = f"{name}/{i:05d}.wav"
         samples = _record(item, synthesizer)
-        soundfile.write(folder / path, samples, SAMPLE_RATE, subtype="PCM_16")
+        write_recording(folder / path, samples, SAMPLE_RATE)
         seconds = round(len(samples) / SAMPLE_RATE, 4)
         entries.append({"audio_filepath": path, "duration": seconds, "text": item.text, "speaker": item.voice})
     write_manifest(folder / f"{name}.json", entries)
@@ -166,7 +165,7 @@ def say(path: str | Path, text: str, voice: str, seed: int = 1) -> float:
     """
     with Synthesizer() as synthesizer:
         samples = _record(_Item(text, voice, default_rng(seed)), synthesizer)
-    soundfile.write(path, samples, SAMPLE_RATE, subtype="PCM_16")
+    write_recording(Path(path), samples, SAMPLE_RATE)
     return len(samples) / SAMPLE_RATE
 
 

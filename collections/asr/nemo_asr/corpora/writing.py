@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import glob
+import io
 import json
 import os
 import shutil
@@ -11,12 +13,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import numpy.typing as npt
 import soundfile
 
 from nemo_lite.errors import DataError
-from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.utils.files import make_writable_folder, temporary_name, unwritable, write_atomically
 
 _PARTIAL = ".partial"
 _ABANDONED_AFTER_SECONDS = 86_400
@@ -53,6 +56,31 @@ def write_manifest(path: Path, entries: Iterable[Entry]) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(lines, encoding="utf-8"))
 
 
+def write_recording(path: Path, samples: npt.NDArray[Any], sample_rate: int) -> None:
+    """Write 16-bit WAV, all of it or nothing.
+
+    libsndfile says "System error" when a disk is full, so Python writes the bytes.
+
+    Args:
+        path: the file; its folder is there.
+        samples: (T,), 16-bit integers, or floats of which 1 is full scale.
+        sample_rate: in Hz.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    wav = io.BytesIO()
+    soundfile.write(wav, samples, sample_rate, format="WAV", subtype="PCM_16")
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        temporary.write_bytes(wav.getvalue())
+        temporary.rename(path)
+    except OSError as error:
+        raise unwritable(error, path) or error from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def as_written(audio: Path, root: Path) -> str:
     """Relative to the manifest's folder where the audio lies under it, so that the folder can be moved as a whole."""
     absolute, base = Path(os.path.abspath(audio)), Path(os.path.abspath(root))
@@ -82,7 +110,7 @@ def filling_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of ``folder`` when the block ends without an error.
 
     Raises:
-        UsageError: the folder that is to hold it is not writable.
+        UsageError: the folder that is to hold it is not writable, or the disk is full.
     """
     make_writable_folder(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=_PARTIAL, dir=folder.parent))
@@ -94,6 +122,10 @@ def filling_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             folder.rename(temporary / "old")
         new.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # of something that the block reads, perhaps
+            raise
+        raise unwritable(error, folder) or error from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
