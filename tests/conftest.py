@@ -33,7 +33,10 @@ def _names_are_free():
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "soak" not in config.getoption("markexpr"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     for item in items:
         if isinstance(item, pytest.Function):
             if any(makes_once(definition) for name in item.fixturenames for definition in fixtures_of(item, name)):

@@ -37,8 +37,16 @@ def test_a_card_says_in_a_line_how_far_the_model_is_and_how_good():
 
 
 def test_fields_of_a_later_writer_of_the_same_version_are_passed_over():
-    later = {**json.loads(card_to_json(CARD)), "colour": "blue"}
-    assert card_from_json(json.dumps(later).encode(), "model.json") == CARD
+    fields = {**json.loads(card_to_json(CARD)), "colour": "blue"}
+    without = json.dumps({name: value for name, value in fields.items() if name != "sha256"}).encode()
+    assert card_from_json(without, "model.json") == CARD
+
+
+def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
+    changed = card_to_json(CARD).replace(b'"a"', b'"b"')
+    told = r'^model\.json: the card was changed or damaged: .*copy the folder again, or remove "sha256" from it$'
+    with pytest.raises(CheckpointError, match=told):
+        card_from_json(changed, "model.json")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ VERSION = 1
 CARD = "model.json"
 METRICS = ("wer", "cer", "error", "loss")  # what a Rate holds
 _MAX_BYTES = 8 * 2**20
+_SHA256 = "sha256"  # of the other fields; a field of the file, not of the card
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,15 +156,22 @@ def versions() -> dict[str, str]:
 
 
 def card_to_json(card: ModelCard) -> bytes:
-    """The card as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(card), indent=1)
+    """The card as indented JSON, with the SHA-256 of what it says: labels that a disk has changed must not be read."""
+    fields: dict[str, Any] = msgspec.to_builtins(card)
+    return msgspec.json.format(msgspec.json.encode({**fields, _SHA256: _digest_of(fields)}), indent=1)
+
+
+def _digest_of(fields: dict[str, Any]) -> str:
+    plain = {name: value for name, value in fields.items() if name != _SHA256}
+    return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 
 def card_from_json(text: bytes, place: str) -> ModelCard:
     """Read a card.
 
     Raises:
-        CheckpointError: it is of another format or of a newer version, or a field is missing or wrong.
+        CheckpointError: it is of another format or of a newer version, a field is missing or wrong, or it is not what
+            was written. A card without a SHA-256, of an earlier version or changed by hand, is read as it is.
     """
     try:
         head: Any = msgspec.json.decode(text)
@@ -175,6 +184,9 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
                 wanted=f'format "{FORMAT}", version up to {VERSION}',
                 remedy="install the nemo_lite that wrote it" if kind == FORMAT else "give a model folder",
             )
+        if head.get(_SHA256, _digest_of(head)) != _digest_of(head):
+            problem, remedy = "the card was changed or damaged", f'copy the folder again, or remove "{_SHA256}" from it'
+            raise CheckpointError(problem, place=place, got="another SHA-256 than the card's own", remedy=remedy)
         return msgspec.json.decode(text, type=ModelCard)
     except (msgspec.MsgspecError, RecursionError, AttributeError) as error:
         raise CheckpointError("the file is damaged", place=place, got=str(error)) from None
