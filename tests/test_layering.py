@@ -79,9 +79,11 @@ ORDERS = {
         < check
     """,
     "nemo_lite.backends.pytorch.engine": """
-        arguments, module_state, step_batches, step_values < objectives, evaluation, averaging
-        < run_state, verdict < counters, stopping < training
+        arguments, generators, module_state, step_batches, step_clock, step_values
+        < objectives, evaluation, averaging, resuming
+        < run_state, verdict, learning_rates < counters, stopping < training
     """,
+    "nemo_lite.backends.pytorch.engine.resuming": "buffers < position",
     "nemo_lite.backends.pytorch.engine.averaging": "statistics < averages",
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",

@@ -13,7 +13,6 @@ from torch import fx
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
-from nemo_lite.backends.pytorch.data.seeds import reseeding
 from nemo_lite.backends.pytorch.distributed import (
     Agreement,
     Comm,
@@ -247,8 +246,9 @@ class PtActions(Counters, DeploymentExport):
         length = "" if state.total_steps is None else f", {state.total_steps} steps"
         logging.info("Training %s parameters%s", f"{sum(map(torch.numel, trained)):,}", length)
         arguments.tell_batch_size(data_layer, self._comm, options)
-        reseed = reseeding(self._comm.random_seed() if self._seed is None else self._seed, self._comm.rank)
-        about_run = (state, tensors, called, lr_policy, options, reseed, self._shard_weights)
+        state.position.is_seed_drawn = self._seed is None
+        state.position.seed = self._comm.random_seed() if self._seed is None else self._seed
+        about_run = (state, tensors, called, lr_policy, options, self._shard_weights)
         return Training(objectives, loader, data_layer.place_of, *about_run)
 
     def eval(self, callbacks: Sequence[Callback]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+
+# Any: what a callback saves is a tree of numbers, texts and tensors.
 
 Hook = Callable[[ActionState], None]
 
@@ -66,6 +68,19 @@ class Callback:
     def fingerprint(self) -> Mapping[str, object]:
         """Which of its arguments have to be the same on all ranks, by name. Its class, and what it reads, always do."""
         return {}
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What decides later what it does, for a checkpoint: a tree of numbers, texts and tensors. By default nothing.
+
+        Rank 0's is saved.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave. Called on all ranks after ``on_action_start`` of all callbacks.
+
+        It is not called where there is no such state: a new run, or a checkpoint of older versions.
+        """
 
     def join(self, label: str, tags: TagOwners) -> None:
         """Take its name in the list of callbacks, and the record of which callback writes which tag."""
@@ -187,6 +202,20 @@ class CallbackList:
         """Call what the callbacks have for this moment, in their order."""
         for hook in self._hooks[moment]:
             hook(state)
+
+    def state_dict(self) -> list[list[Any]]:
+        """Of each callback that has a state: its class and its state, in order."""
+        states = ((type(each).__name__, dict(each.state_dict())) for each in self._callbacks)
+        return [[name, state] for name, state in states if state]
+
+    def load_state_dict(self, saved: Iterable[Sequence[Any]]) -> None:
+        """Give the callbacks their states: the first of a class gets the first state of that class, and so on."""
+        of_class: dict[str, list[Any]] = {}
+        for name, state in saved:
+            of_class.setdefault(name, []).append(state)
+        for callback in self._callbacks:
+            if states := of_class.get(type(callback).__name__):
+                callback.load_state_dict(states.pop(0))
 
     def close(self) -> None:
         """Let every callback release the terminal; called when a run ends, also with an error."""

@@ -29,11 +29,15 @@ class _SoFar:
         num_steps: steps done; 0 before the first step of this run.
         evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0;
             ``None`` before the first epoch.
+        num_evaluated: how many steps were done at the last evaluation that came to its end; ``None`` before it.
+        is_resumed: the run goes on from a checkpoint that knows the above, and no epoch of it has started.
     """
 
     is_stale: bool = True
     num_steps: int = 0
     evaluated_at_step: int | None = None
+    num_evaluated: int | None = None
+    is_resumed: bool = False
 
 
 class Collected(dict[str, Any]):
@@ -53,7 +57,8 @@ class EvaluatorCallback(ActionCallback):
     It evaluates after each step whose index ``eval_step`` divides, after each ``eval_epoch``-th epoch, and at the end
     unless the weights are those evaluated last. The evaluation at the start takes the place of that after step 0: it
     costs one pass over the data, shows where training began, and an evaluation that cannot work ends the run there
-    instead of hours later.
+    instead of hours later. A run that is resumed has no such evaluation; what was due when it was interrupted, or was
+    interrupted itself, it makes up for.
 
     With several ranks each evaluates its part of the data. The user's functions get the values of all, in data order,
     on rank 0, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
@@ -131,7 +136,10 @@ class EvaluatorCallback(ActionCallback):
 
     def on_epoch_start(self) -> None:
         """Evaluate before the first step; here and not earlier, so that a checkpoint has been restored."""
-        if self._so_far.evaluated_at_step is None:
+        if self._so_far.is_resumed:
+            self._so_far.is_resumed = False
+            self._make_up_for()
+        elif self._so_far.evaluated_at_step is None:
             self._so_far.evaluated_at_step = self.step if self._eval_at_start else 0
             if self._eval_at_start:
                 self._evaluate("Evaluation before the first step", self.step)
@@ -139,20 +147,45 @@ class EvaluatorCallback(ActionCallback):
     def on_iteration_end(self) -> None:
         """Evaluate after every ``eval_step``-th step."""
         self._so_far.is_stale, self._so_far.num_steps = True, self.step + 1
-        if self._eval_step and self.step % self._eval_step == 0 and self.step != self._so_far.evaluated_at_step:
+        if self._is_due_after(self.step):
             self._evaluate("Evaluation", self.step)
 
     def on_epoch_end(self) -> None:
         """Evaluate after every ``eval_epoch``-th epoch."""
-        if self._eval_epoch and (self.epoch_num + 1) % self._eval_epoch == 0 and self._so_far.is_stale:
+        if self._is_due_at(self.epoch_num + 1) and self._so_far.is_stale:
             self._evaluate("Evaluation", self._so_far.num_steps)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Which evaluations there were."""
+        return {"evaluated_at_step": self._so_far.evaluated_at_step, "num_evaluated": self._so_far.num_evaluated}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Evaluate at the steps at which the uninterrupted run would: not at the start, unless one was due there."""
+        self._so_far = _SoFar(is_resumed=True, num_steps=self.step, **state)
+
+    def _is_due_after(self, step: int) -> bool:
+        return bool(self._eval_step and step % self._eval_step == 0 and step != self._so_far.evaluated_at_step)
+
+    def _is_due_at(self, num_epochs: int) -> bool:
+        return bool(self._eval_epoch and num_epochs % self._eval_epoch == 0)
+
+    def _make_up_for(self) -> None:
+        """Evaluate where the run was interrupted before an evaluation, or in it."""
+        done = self.step  # nothing has been made yet: those of the checkpoint
+        if self._so_far.num_evaluated == done:
+            return
+        if self._is_due_after(done - 1):
+            self._evaluate("Evaluation", done - 1)
+        elif self.action.is_epoch_over and self._is_due_at(self.epoch_num):
+            self._evaluate("Evaluation", done)
 
     def on_action_end(self) -> None:
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
             self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
         self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
-        self._so_far = _SoFar()
+        # For the next action, which may be an evaluation alone; a checkpoint that is still to be saved has its state.
+        self._so_far = _SoFar(**self.state_dict())
 
     def evaluate_now(self, state: ActionState, num_steps: int) -> None:
         """Evaluate the weights as they are. All ranks call it, inside an action.
@@ -185,6 +218,8 @@ class EvaluatorCallback(ActionCallback):
             self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
         self._so_far.is_stale = False
         self.action.publish(lambda: self._finish(evaluated, num_batches, collected, step, started))
+        if not self.action.interrupted_by:
+            self._so_far.num_evaluated = self._so_far.num_steps or step
 
     def _finish(
         self, evaluated: Evaluated, num_batches: int, collected: Collected, step: int, started: float

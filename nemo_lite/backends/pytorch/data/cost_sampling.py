@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from nemo_lite.backends.pytorch.data.order import (
     Plan,
+    Plans,
     Rows,
     Shard,
     cut_into_rounds,
@@ -92,7 +93,11 @@ def plans(
 ) -> Callable[[int], Plan]:
     """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`."""
     if training:
-        return lambda epoch: training_plan(num_items, batching, shard, epoch, costs)
+
+        def make(epoch: int, shard: Shard, items: Rows) -> Plan:
+            return training_plan(len(items), batching, shard, epoch, None if costs is None else costs[items])
+
+        return Plans(num_items, shard, make)
     plan = evaluation_plan(num_items, batching.batch_size, shard)
     return lambda epoch: plan
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from nemo_lite.backends.pytorch.data.items import Loaded, Request
-from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Rows, Shard
+from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
+from nemo_lite.utils import logging
 
 _NUM_SPARES = 4
 
@@ -57,6 +59,9 @@ class BatchLoader(Protocol):
       fewer batches: in evaluation, and in training with ``uneven="join"``. See :func:`length_of`.
     - ``leftover(epoch)``: what becomes of the items that do not fill the rounds, see :func:`leftover_of`.
     - ``settle(comm)``: bring together what each rank noticed on the way, see :func:`settle`.
+    - ``rest_of_epoch(epoch, done)``: the batches of an epoch after the rounds that are done, without reading those, see
+      :func:`rest_of_epoch`.
+    - ``digest(epoch, done)``: a hash of which items make which batches, see :func:`digest_of`.
     """
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -96,7 +101,8 @@ class PlannedLoader:
     ) -> None:
         device = device or torch.device("cpu")
         num_workers = workers_for(device, num_workers)
-        self._plan_of, self._port_names = lru_cache(maxsize=1)(plan_of), tuple(port_names)
+        self._plans, self._shard, self._port_names = plan_of, shard, tuple(port_names)
+        self._plan_of = lru_cache(maxsize=1)(plan_of)
         self._refs_of, self._training, self._account = refs_of, training, account
         self._sampler = EpochSampler()
         self._loader: DataLoader[Loaded] = DataLoader(
@@ -119,17 +125,26 @@ class PlannedLoader:
         return self._plan_of(epoch).leftover
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of that epoch. The draws of each worker start from a seed of the epoch.
+        """The batches of that epoch. What is drawn for a batch starts from a seed of its position in the epoch.
 
         Raises:
             DataError: more items are unusable than the account allows, a batch ends the run, or no item of a training
                 batch can be used.
             UsageError: items are left over, and the shard's ``uneven`` is ``error``.
         """
+        return self.rest_of_epoch(epoch, ())
+
+    def rest_of_epoch(self, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
+        """The batches of that epoch after the rounds that are done, which are not read. See :meth:`epoch`."""
+        before, start = divided(done, self._shard.world_size)
         plan = self._plan_of(epoch)
-        self._sampler.choose(epoch, _Requests(epoch, plan.batches, self._refs_of, self._training))
+        if before:
+            assert isinstance(self._plans, Plans), "a loader without a digest cannot plan what other ranks have left"
+            plan = self._plans.after(epoch, before)
+        requests = _Requests(epoch, plan.batches, self._refs_of, self._training, start)
+        self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
         try:
-            for index, loaded in enumerate(self._loader):
+            for index, loaded in enumerate(self._loader, start):
                 if self._account is not None:
                     self._account.note(loaded)
                 if loaded.ids:
@@ -142,6 +157,10 @@ class PlannedLoader:
             if self._account is not None:
                 self._account.report()  # after an error the ranks do not settle
             raise
+
+    def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
+        """See :func:`digest_of`."""
+        return self._plans.digest(epoch, done) if isinstance(self._plans, Plans) else ""
 
     def settle(self, comm: Comm) -> None:
         """Bring together what could not be used on any rank, and log it. All ranks call it, at the end of an epoch.
@@ -179,18 +198,20 @@ class DatasetLoader(PlannedLoader):
 
 @dataclass(frozen=True)
 class _Requests:
-    """A request for each batch of an epoch. They are made in this process, one by one."""
+    """A request for each batch of an epoch from batch ``start`` on. They are made in this process, one by one."""
 
     epoch: int
     batches: Sequence[Rows]
     refs_of: Callable[[Rows], Sequence[Any]] | None
     training: bool
+    start: int = 0
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return max(len(self.batches) - self.start, 0)
 
     def __iter__(self) -> Iterator[Request[Any]]:
-        for index, rows in enumerate(self.batches):
+        for index in range(self.start, len(self.batches)):
+            rows = self.batches[index]
             # From a neighbouring batch, so of similar cost where there is bucketing.
             spares = self._items(self.batches[index - 1][:_NUM_SPARES]) if self.training else ()
             yield Request(self.epoch, self._items(rows), spares, self.training)
@@ -255,6 +276,31 @@ def length_of(loader: BatchLoader) -> int | None:
         return len(cast(Sized, loader))
     except TypeError:
         return None
+
+
+def rest_of_epoch(loader: BatchLoader, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
+    """The batches of an epoch after the rounds that are done.
+
+    A loader that does not find the place itself is read from the start of the epoch, and what is done thrown away.
+    """
+    if not done:
+        return loader.epoch(epoch)
+    offered: Callable[[int, Sequence[Stretch]], Iterator[Batch]] | None = getattr(loader, "rest_of_epoch", None)
+    if offered is not None:
+        return offered(epoch, done)
+    (_, num_rounds), *_ = done
+    logging.info("The data layer gives batches only in order: reading the %d that are done again", num_rounds)
+    return islice(loader.epoch(epoch), num_rounds, None)
+
+
+def digest_of(loader: BatchLoader, epoch: int, done: Sequence[Stretch]) -> str:
+    """A hash of which items make which batches in an epoch, on rank 0 in the last of these stretches of rounds.
+
+    Equal hashes: the rounds that were done before a run was resumed took the items that this loader says. "" where the
+    loader cannot tell; then it cannot find out what other numbers of ranks have left either.
+    """
+    offered: Callable[[int, Sequence[Stretch]], str] | None = getattr(loader, "digest", None)
+    return "" if offered is None or not done else offered(epoch, done)
 
 
 def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:

@@ -6,8 +6,9 @@ items that several rounds take together do not depend on how many ranks share th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -42,6 +43,25 @@ class Shard:
     def __post_init__(self) -> None:
         if self.uneven not in get_args(Uneven):
             raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
+
+
+class Stretch(NamedTuple):
+    """Rounds of an epoch that are done, all with one number of ranks.
+
+    Attributes:
+        world_size: the number of ranks.
+        num_rounds: how many rounds.
+    """
+
+    world_size: int
+    num_rounds: int
+
+
+def divided(done: Sequence[Stretch], world_size: int) -> tuple[Sequence[Stretch], int]:
+    """The stretches that this number of ranks does not go on with, and the rounds done of the one that it does."""
+    if done and done[-1].world_size == world_size:
+        return done[:-1], done[-1].num_rounds
+    return done, 0
 
 
 class Leftover(NamedTuple):
@@ -83,6 +103,53 @@ class Plan:
     def number(self, index: int) -> int | None:
         """The number of this rank's batch ``index``, see ``numbers``."""
         return None if self.numbers is None else self.numbers[index]
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of one rank by epoch, also of what is left of an epoch that began with other numbers of ranks.
+
+    Args:
+        num_items: all items.
+        shard: this rank.
+        make: the plan of an epoch for a rank and for the items at some positions, which ascend. It gives positions
+            among these.
+    """
+
+    num_items: int
+    shard: Shard
+    make: Callable[[int, Shard, Rows], Plan]
+
+    def __call__(self, epoch: int) -> Plan:
+        return self.after(epoch, ())
+
+    def after(self, epoch: int, done: Sequence[Stretch]) -> Plan:
+        """The batches of this rank for the items that some rounds of the epoch have not taken.
+
+        Args:
+            epoch: which epoch.
+            done: the rounds, in order. Each stretch was planned for the items that those before it had left.
+        """
+        return self._plan(epoch, self.shard, self._left(epoch, done))
+
+    def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
+        """A hash of the plan that the last of these stretches follows on rank 0: of items, order and batches."""
+        *before, (world_size, _) = done
+        plan = self._plan(epoch, replace(self.shard, rank=0, world_size=world_size), self._left(epoch, before))
+        lengths = np.array([len(plan), *map(len, plan.batches)], np.int64)
+        return hashlib.sha256(np.concatenate([lengths, *plan.batches]).tobytes()).hexdigest()[:16]
+
+    def _left(self, epoch: int, done: Sequence[Stretch]) -> Rows:
+        left: Rows = np.arange(self.num_items)
+        for world_size, num_rounds in done:
+            shards = [replace(self.shard, rank=rank, world_size=world_size) for rank in range(world_size)]
+            taken = [rows for shard in shards for rows in self._plan(epoch, shard, left).batches[:num_rounds]]
+            left = np.setdiff1d(left, np.concatenate(taken))
+        return left
+
+    def _plan(self, epoch: int, shard: Shard, items: Rows) -> Plan:
+        plan = self.make(epoch, shard, items)
+        return plan if len(items) == self.num_items else replace(plan, batches=[items[rows] for rows in plan.batches])
 
 
 def evaluation_plan(num_items: int, batch_size: int, shard: Shard) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,7 +24,9 @@ from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_C
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
+from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart
 from nemo_lite.backends.pytorch.engine.step_batches import Wishes
+from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.precision import Precision
@@ -38,27 +39,6 @@ from nemo_lite.interruption import StopSignals, name_of
 from nemo_lite.utils import logging
 
 T = TypeVar("T")
-
-
-class _Clock:
-    """Sums of what the steps took, and what each reader had seen of them."""
-
-    def __init__(self) -> None:
-        self.total = StepTiming()
-        # Readers need not be hashable. Each is kept with its id, which no other object can get while it lives.
-        self._seen: dict[int, tuple[object, StepTiming]] = {}
-
-    def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
-        self.total.num_steps += 1
-        self.total.seconds += seconds
-        self.total.data_wait_seconds += data_wait_seconds
-        self.total.amount += amount
-
-    def read(self, reader: object) -> StepTiming:
-        now, (_, before) = replace(self.total), self._seen.get(id(reader), (reader, StepTiming()))
-        self._seen[id(reader)] = (reader, now)
-        sums = ("num_steps", "seconds", "data_wait_seconds", "amount")
-        return replace(now, **{name: getattr(now, name) - getattr(before, name) for name in sums})
 
 
 class RunState:
@@ -98,10 +78,14 @@ class RunState:
         self.saved = self.loaded_from = self.restored = ""
         self.changes: Sequence[str] = ()
         self.steps_before = 0
-        self.clock = _Clock()
+        self.clock = StepClock()
         # Waits for what is not known yet of the last step: before anything that reads weights or says how it went.
         self.settle: Callable[[], None] = _nothing_open
         self.averaging: Averaging | None = None
+        self.position = Position(comm, device, self.modules)
+        self.parts: Sequence[SavedPart] = [self.position]
+        # Of the callbacks, from a checkpoint: for those that are still to hear of the start.
+        self.saved_callbacks: Sequence[Any] = ()
         self.evaluation: EvaluationResult | None = None
         self._evaluated: dict[str, EvaluationResult] = {}
         self._callbacks, self._lowering, self._contract = callbacks or CallbackList([]), lowering, contract
@@ -184,7 +168,9 @@ class RunState:
             "optimizers": [self.comm.whole(optimizer.state_dict()) for optimizer in self.optimizers],
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
-            **(self.averaging.state_dict() if self.averaging else {}),
+            "callbacks": self._callbacks.state_dict(),
+            "evaluations": [vars(each) for each in self._evaluated.values()],
+            **{key: value for part in self.parts for key, value in part.state_dict().items()},
         }
 
     def load_state_dict(self, state: TrainingState, place: str = "") -> None:
@@ -214,10 +200,14 @@ class RunState:
             problem = "the optimizer's state does not fit the parameters"
             raise CheckpointError(problem, place=place, got=str(error)) from error
         self.precision.load_state_dict(state.get("precision", {}))
-        if self.averaging:
-            self.averaging.load_state_dict(state, place)
         self.step = self.steps_done = self.steps_before = int(state["step"])
         self.epoch = self.epochs_done = int(state["epoch"])
+        for part in self.parts:
+            part.load_state_dict(state, place)
+        self.learning_rate = self.optimizers[0].param_groups[0]["lr"] if self.optimizers else 0.0
+        self.is_epoch_over = not self.position.done
+        self.saved_callbacks = state.get("callbacks", ())
+        self._evaluated = {each["name"]: EvaluationResult(**each) for each in state.get("evaluations", ())}
 
     def _optimizer_names(self) -> list[str]:
         return [type(optimizer).__name__ for optimizer in self.optimizers]

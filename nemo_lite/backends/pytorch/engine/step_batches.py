@@ -8,12 +8,22 @@ items the next step has, and who has none left.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import NamedTuple
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Uneven, leftover_of, settle
+from nemo_lite.backends.pytorch.data import (
+    Batch,
+    BatchLoader,
+    Stretch,
+    Uneven,
+    digest_of,
+    divided,
+    leftover_of,
+    rest_of_epoch,
+    settle,
+)
 from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.errors import UsageError
@@ -131,17 +141,34 @@ class StepBatchLoader:
         self._batches: Iterator[Batch] = iter(())
         self._current: list[Batch] = []
         self._repeatable: list[Batch] = []
-        self._epoch = self._step = 0
+        self._epoch = self._step = self._start = 0
+        self._before: Sequence[Stretch] = ()
         self._repeated = self._dropped = self._joined = 0.0
 
-    def first(self, epoch: int, wishes: Wishes = NO_WISHES) -> StepBatches:
-        """The batches of the first step of an epoch; for ``wishes`` see :meth:`following`."""
-        self._batches = iter(self._loader.epoch(epoch))
+    def first(self, epoch: int, wishes: Wishes = NO_WISHES, done: Sequence[Stretch] = ()) -> StepBatches:
+        """The batches of the first step of an epoch, or of the first after the rounds that are done.
+
+        Args:
+            epoch: which epoch.
+            wishes: see :meth:`following`.
+            done: rounds that are not to come again.
+        """
+        self._batches = iter(rest_of_epoch(self._loader, epoch, done))
         self._epoch, self._step = epoch, 0
+        self._before, self._start = divided(done, self._comm.world_size)
         self._repeated = self._dropped = self._joined = 0.0
         taken = self._agree(True, wishes)
         taken.first_wait = taken.wait_seconds
         return taken
+
+    @property
+    def done(self) -> tuple[Stretch, ...]:
+        """The rounds of the epoch that the steps before the present one have taken."""
+        return (*self._before, Stretch(self._comm.world_size, self._start + self._step * self._size))
+
+    def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
+        """A hash of the batches of an epoch, see ``digest_of``."""
+        return digest_of(self._loader, epoch, done)
 
     def following(self, *, are_finite: bool, wishes: Wishes = NO_WISHES) -> StepBatches:
         """The batches of the next step.
@@ -159,11 +186,8 @@ class StepBatchLoader:
     def _agree(self, are_finite: bool, wishes: Wishes) -> StepBatches:
         started = time.perf_counter()
         with WAITING_FOR_DATA:
-            batches = list(islice(self._batches, self._size))
+            batches = self._taken_from(self._batches)
         wait_seconds = time.perf_counter() - started
-        if self._ahead is not None:
-            for batch in batches:
-                batch.values = self._ahead.start(batch.values)
         if self._comm.world_size == 1:  # no other rank to agree with; this runs at every step
             return StepBatches(
                 batches,
@@ -174,6 +198,8 @@ class StepBatchLoader:
                 wishes=wishes,
                 wait_seconds=wait_seconds,
             )
+        if not batches and not self._repeatable:
+            self._repeatable = self._earlier()
         # Batches with a loss that is not finite are not repeated, if there are others.
         if are_finite or not self._repeatable:
             self._repeatable = self._current or self._repeatable
@@ -207,6 +233,22 @@ class StepBatchLoader:
             taken.batches = [*counted, *islice(cycle(counted or self._repeatable), self._size - len(counted))]
         return taken
 
+    def _taken_from(self, batches: Iterator[Batch]) -> list[Batch]:
+        """Those of a step, on their way to the device."""
+        taken = list(islice(batches, self._size))
+        if self._ahead is not None:
+            for batch in taken:
+                batch.values = self._ahead.start(batch.values)
+        return taken
+
+    def _earlier(self) -> list[Batch]:
+        """This rank's last batches from before the place in the epoch at which the run was resumed, to be repeated."""
+        for start in range(self._start - self._size, -1, -self._size):
+            done = (*self._before, Stretch(self._comm.world_size, start))
+            if found := self._taken_from(rest_of_epoch(self._loader, self._epoch, done)):
+                return found
+        return []
+
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
         if self._uneven == "error" or num_helpless:
             raise UsageError(
@@ -219,6 +261,11 @@ class StepBatchLoader:
     def settle(self) -> None:
         """Let the ranks' loaders bring together what they noticed, also when the run ends within an epoch."""
         settle(self._loader, self._comm)
+
+    def close(self) -> None:
+        """Let go of the loader, whose workers end then. Left to the garbage collector, they may take ten seconds."""
+        self._batches = iter(())
+        del self._loader
 
     def report(self) -> None:
         """Log how many items the epoch repeated or left out to keep the ranks together."""

@@ -39,8 +39,7 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
     steps, epochs = state.steps_done, state.epochs_done
     error = options.nothing_left(steps, epochs)
     if error is None and state.restored:
-        epoch = epochs + 1  # counted from 1, as in the lines of the terminal
-        logging.info("Restored %s: going on at step %d, at the start of epoch %d", state.restored, steps, epoch)
+        logging.info("Restored %s: going on at step %d, %s", state.restored, steps, state.position.words(epochs))
         for line in state.changes:
             logging.info("%s", line)
     if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
@@ -56,14 +55,14 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
 
 
 def interruption_text(state: RunState, number: int) -> str:
-    """What a signal ended, where it is saved, what will be repeated and how to go on."""
+    """What a signal ended, where it is saved, where it will go on and how."""
     if state.steps_done == state.steps_before:
         return f"{name_of(number)}: stopped before the first step of this run; there is nothing new to save"
     stopped = f"{name_of(number)}: stopped after {state.steps_done} steps"
     if not state.saved:
         return f"{stopped}; nothing was saved: there is no CheckpointCallback that saves (--work_dir, --checkpoint_dir)"
-    again = "" if state.is_epoch_over else f", from the start of epoch {state.epoch}"
-    return f"{stopped}; saved {state.saved}. To go on{again}: {_how_to_go_on(state)}"
+    place = "" if state.is_epoch_over else f" {state.position.words(state.epochs_done)}"
+    return f"{stopped}; saved {state.saved}. To go on{place}: {_how_to_go_on(state)}"
 
 
 def _how_to_go_on(state: RunState) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
+from nemo_lite.backends.pytorch.engine.learning_rates import LearningRates
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.run_state import RunState
@@ -42,7 +45,6 @@ class Training:
         callbacks: notified of each moment.
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
-        reseed: called with the index of each epoch before it starts.
         is_sharded: weights are divided among the ranks.
     """
 
@@ -56,12 +58,12 @@ class Training:
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
         options: RunOptions,
-        reseed: Callable[[int], None],
         is_sharded: bool = False,
     ) -> None:
         self._objectives = objectives
         self._state, self._tensors, self._callbacks = state, tensors, callbacks
-        self._lr_policy, self._options, self._reseed = lr_policy, options, reseed
+        self._lr_policy, self._options = lr_policy, options
+        self._rates = LearningRates(objectives, lr_policy)
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._before_step = RunningStatistics(self._modules)
         # What zero-weight batches must not change; kept apart from what a skipped step puts back.
@@ -71,18 +73,22 @@ class Training:
         self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
         state.settle = self._verdict.settle
+        state.position.digest = lambda done: self._batches.digest(state.epochs_done, done)
         about = (options.ema_decay, state.comm, is_sharded, self._run_for_statistics)
         self._averaging = state.averaging = Averaging([*state.modules.values()], *about)
+        state.parts = [state.position, self._averaging, self._rates, self._skipped]
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
         state, callbacks = self._state, self._callbacks
         callbacks.notify("on_action_start", state)
+        callbacks.load_state_dict(state.saved_callbacks)
+        state.position.check(state.epochs_done)
         if not state.is_stopping:
             check_what_is_left(state, self._options, self._lr_policy)
         while not self._is_done():
             state.epoch = state.epochs_done
-            self._reseed(state.epoch)
+            state.position.before_epoch(partial(self._reseed, state.epoch))
             callbacks.notify("on_epoch_start", state)
             self._epoch()
         self._skipped.report(state.steps_done)
@@ -90,10 +96,14 @@ class Training:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._tensors.clear()
+        state.position.close()
+        self._batches.close()
 
     def _epoch(self) -> None:
         state = self._state
-        taken = self._batches.first(state.epoch, state.wishes)
+        state.position.before_first_batch()
+        taken = self._batches.first(state.epoch, state.wishes, state.position.done)
+        state.position.after_first_batch()
         state.agree(taken.wishes)
         if taken.is_over:
             raise UsageError(
@@ -110,6 +120,11 @@ class Training:
             self._batches.report()
             self._callbacks.notify("on_epoch_end", state)
 
+    def _reseed(self, epoch: int) -> None:
+        """Seed the generators, differently on each rank, for dropout; without a seed they go on."""
+        if (seed := self._state.position.seed) is not None:
+            seed_all(seed_of(seed, rank=self._state.comm.rank, epoch=epoch))
+
     def _is_done(self) -> bool:
         return self._state.is_stopping or is_over(self._state, self._options)
 
@@ -120,7 +135,7 @@ class Training:
         state.comm.at_step(state.step)
         objective = self._objectives[state.step % len(self._objectives)]
         callbacks.notify("on_step_start", state)
-        self._set_learning_rate(objective)
+        state.learning_rate = self._rates.set(objective, state.step, state.epoch)
         objective.clear_gradients()
         self._before_step.keep()
         items = StepItems(objective.loss_modules, taken.num_items, taken.is_alone)
@@ -138,6 +153,7 @@ class Training:
         self._averaging.update(state.step)
         state.steps_done += 1
         state.is_epoch_over = following.is_over
+        state.position.done = () if following.is_over else self._batches.done
         if following.is_over:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
@@ -204,13 +220,6 @@ class Training:
         objective.module.needs_reach_check = False
         reached: set[object] = {call.module for call in objective.calls}
         refuse_unreached(loss, [(module.label, module) for module in self._modules if module in reached])
-
-    def _set_learning_rate(self, objective: Objective) -> None:
-        state = self._state
-        if self._lr_policy is not None:
-            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
-                group["lr"] = self._lr_policy(initial, state.step, state.epoch)
-        state.learning_rate = objective.optimizer.param_groups[0]["lr"]
 
 
 def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:

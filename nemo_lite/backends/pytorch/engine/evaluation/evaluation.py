@@ -13,6 +13,7 @@ from torch import fx
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
 from nemo_lite.backends.pytorch.distributed import EVALUATION, Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation.rounds import BatchResult, Rounds, StopsEarly
+from nemo_lite.backends.pytorch.engine.generators import generators_set_aside
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
@@ -54,8 +55,9 @@ class Evaluation:
         All ranks give the same number of blocks, which may be empty; the n-th blocks of all ranks are neighbours in the
         data. Each block begins with an exchange, so all ranks must take their blocks alike.
 
-        Normalisation layers use the mean of the ranks' statistics. Modes and statistics are put back when the iteration
-        ends, also when it is left early. At its end the loaders of all ranks settle what they noticed.
+        Normalisation layers use the mean of the ranks' statistics. Modes, statistics and generators of random numbers
+        are put back when the iteration ends, also when it is left early. At its end the loaders of all ranks settle
+        what they noticed.
 
         Args:
             comm: the ranks.
@@ -70,6 +72,7 @@ class Evaluation:
             self._precision.prepared(self.modules),
             mean_statistics(self.modules, comm),
             evaluating([self.module]),
+            generators_set_aside(self._device, self.dag.modules),
             torch.no_grad(),
         ):
             for block in rounds.blocks(self._result):

@@ -5,9 +5,9 @@ A step is left out if its loss or gradient is not finite; an item is left out of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.backends.pytorch.distributed import Comm
@@ -18,6 +18,8 @@ from nemo_lite.utils import logging
 
 _SHOWN_ITEMS = 20
 _SHOWN_OF_A_STEP = 5
+
+# Any: a training state is a tree of tensors, numbers and texts.
 
 
 class Found(NamedTuple):
@@ -73,6 +75,17 @@ class SkippedSteps:
         self._total = self._in_a_row = 0
         self._num_left_out = 0
         self._left_out: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, for a training state."""
+        counts = {"total": self._total, "in_a_row": self._in_a_row, "num_left_out": self._num_left_out}
+        return {"skipped": {**counts, "left_out": sorted(self._left_out)}}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Go on with the counts of :meth:`state_dict`."""
+        if (saved := state.get("skipped")) is not None:
+            self._total, self._in_a_row = saved["total"], saved["in_a_row"]
+            self._num_left_out, self._left_out = saved["num_left_out"], set(saved["left_out"])
 
     def none(self) -> None:
         """The last step counts."""

@@ -1,0 +1,4 @@
+"""What a run needs beside weights and optimizers to go on as if it had not been interrupted. Re-exports."""
+
+from nemo_lite.backends.pytorch.engine.resuming.position import Position as Position
+from nemo_lite.backends.pytorch.engine.resuming.position import SavedPart as SavedPart

@@ -1,0 +1,183 @@
+"""A run that is interrupted anywhere and resumed makes the steps of the uninterrupted one, to the bit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys.nets import Points
+from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, joined, train
+
+from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
+from nemo_lite.backends.pytorch.precision import Precision, loss_scale
+from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.interruption import Interrupted
+
+TWO = {"batches_per_step": 2}  # six steps an epoch
+
+
+def disturb() -> None:
+    """Another process would have other generators."""
+    torch.manual_seed(random.randrange(1000))
+    random.seed(8)
+    np.random.seed(8)
+
+
+def in_parts(folder: Path, *ends: int, **settings: Any) -> Trained:
+    parts = []
+    for end in ends:
+        disturb()
+        parts.append(train(folder, end, **settings))
+    return joined(parts)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(tmp_path_factory.mktemp("whole"), 14, **TWO)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 6, 7, 11, 12])
+def test_a_run_resumed_at_any_step_is_the_uninterrupted_run(whole: Trained, tmp_path: Path, cut: int) -> None:
+    parts = in_parts(tmp_path, cut, 14, **TWO)
+    assert (parts.steps, parts.weights) == (whole.steps, whole.weights)
+
+
+def test_a_run_resumed_with_another_number_of_workers_is_the_uninterrupted_run(whole: Trained, tmp_path: Path) -> None:
+    parts = [train(tmp_path, 4, data=DrawingPoints(workers=2), **TWO), in_parts(tmp_path, 14, **TWO)]
+    assert (joined(parts).steps, parts[-1].weights) == (whole.steps, whole.weights)
+
+
+def test_finding_the_place_reads_no_item(whole: Trained, tmp_path: Path) -> None:
+    data = DrawingPoints()
+    train(tmp_path, 4, **TWO)
+    rest = train(tmp_path, 5, data=data, **TWO)
+    # Those of step 4, and of the epoch's last step, which are fetched ahead.
+    assert rest.reads == whole.reads[4 * 2 * BATCH : NUM_ITEMS]
+
+
+def test_a_run_without_a_seed_goes_on_with_its_own_generators(tmp_path: Path) -> None:
+    def seeded(folder: Path, *ends: int) -> Trained:
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        parts = [train(folder, ends[0], seed=None, **TWO)]
+        return joined([*parts, *([in_parts(folder, *ends[1:], seed=None, **TWO)] if ends[1:] else [])])
+
+    assert seeded(tmp_path / "parts", 3, 6, 9) == seeded(tmp_path / "whole", 9)
+
+
+class Shuffled(Points):
+    """A data layer with torch's own DataLoader, which the engine can only read in order."""
+
+    @property
+    def dataset(self) -> None:  # type: ignore[override]
+        return None
+
+    @property
+    def data_iterator(self) -> Any:
+        pairs = torch.utils.data.TensorDataset(self.x, self.y)
+        return torch.utils.data.DataLoader(pairs, batch_size=2, shuffle=True)
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_a_data_iterator_is_read_again_up_to_the_place_and_says_so(
+    tmp_path: Path, seed: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seeded(folder: Path, *ends: int) -> Trained:
+        torch.manual_seed(3)
+        parts = [train(folder, ends[0], seed=seed, data=Shuffled(), net=DrawingNet())]
+        return joined([*parts, *([in_parts(folder, *ends[1:], seed=seed, data=Shuffled())] if ends[1:] else [])])
+
+    random.seed(3)
+    np.random.seed(3)
+    expected = seeded(tmp_path / "whole", 9)
+    random.seed(3)
+    np.random.seed(3)
+    assert seeded(tmp_path / "parts", 4, 9) == expected
+    told = [line for line in caplog.messages if "reading the" in line]
+    assert told == ["The data layer gives batches only in order: reading the 4 that are done again"]
+
+
+# What decides later
+
+
+def test_an_average_skipped_steps_and_a_loss_scale_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Precision.__init__
+
+    def scaling(precision: Precision, level: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:
+        make(precision, level, device, *args, **kwargs)
+        precision._scale = LossScale(device)  # which otherwise only float16 on a GPU has
+
+    monkeypatch.setattr(Precision, "__init__", scaling)
+    monkeypatch.setattr(loss_scale, "_GROWTH_INTERVAL", 3)
+    settings: dict[str, Any] = {
+        "data": None,
+        "params": {"ema_decay": 0.9, "grad_norm_clip": 1.0},
+        "factory_settings": {"optimization_level": "O1", "amp_dtype": "bfloat16"},
+        **TWO,
+    }
+    expected = train(tmp_path / "whole", 9, **settings)
+    parts = in_parts(tmp_path / "parts", 4, 9, **settings)
+    assert (parts.steps, parts.weights) == (expected.steps, expected.weights)
+    states = [read_state(tmp_path / name) for name in ("whole", "parts")]
+    assert states[0] == states[1]
+
+
+def read_state(folder: Path) -> str:
+    path = CheckpointFolder(folder).newest().path_of("trainer")
+    assert path is not None
+    state = load_training_state(path)
+    assert state["precision"]["scale"] > 2.0**16
+    return str([state["precision"], state["average"], state["skipped"]])
+
+
+# Evaluations
+
+
+def test_a_resumed_run_is_evaluated_when_the_uninterrupted_one_is(tmp_path: Path) -> None:
+    expected = train(tmp_path / "whole", 9, evaluate=4, **TWO)
+    assert [step for step, _ in expected.evaluations] == [0, 5, 9]
+    for cut in (2, 6):
+        parts = in_parts(tmp_path / str(cut), cut, 9, evaluate=4, **TWO)
+        # The first part evaluates its weights at its end.
+        kept = [each for each in parts.evaluations if each[0] != cut]
+        assert (parts.steps, parts.weights, kept) == (expected.steps, expected.weights, expected.evaluations)
+
+
+def test_a_run_stopped_inside_an_evaluation_repeats_it_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    expected = train(tmp_path / "whole", 9, evaluate=4, **TWO)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "parts", 9, evaluate=4, stop_in_evaluation=True, **TWO)
+    assert read_checkpoint(tmp_path / "parts").step == 5
+    rest = in_parts(tmp_path / "parts", 9, evaluate=4, **TWO)
+    assert rest.evaluations == expected.evaluations[1:]
+    assert (rest.steps, rest.weights) == (expected.steps[5:], expected.weights)
+
+
+# Other data, and older checkpoints
+
+
+def test_a_run_whose_batches_changed_goes_on_at_the_start_of_its_epoch_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, 3)
+    rest = train(tmp_path, 4, data=DrawingPoints(batch_size=3))
+    assert [index for index, _, _ in rest.steps] == [3]
+    assert "the data or how they make batches changed: going on at the start of epoch 1" in caplog.messages
+    assert sorted(rest.reads) == sorted(set(rest.reads)), "nothing was read twice"
+
+
+def test_the_log_says_at_which_batch_of_the_epoch_a_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, 8, **TWO)
+    train(tmp_path, 12, **TWO)
+    assert any(line.endswith("going on at step 8, in epoch 2 after 4 batches") for line in caplog.messages)
+    train(tmp_path, 13, **TWO)
+    assert any(line.endswith("going on at step 12, at the start of epoch 3") for line in caplog.messages)

@@ -1,0 +1,74 @@
+"""The states of generators as a tree: put back, everything is drawn again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
+from nemo_lite.backends.pytorch.engine.generators import (
+    generator_states,
+    generators_set_aside,
+    set_generator_states,
+)
+
+CPU = torch.device("cpu")
+
+
+class Masks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = torch.Generator().manual_seed(2)
+
+
+def drawn(module: Masks) -> list[float]:
+    # Pairs: Python and NumPy keep the second number of each.
+    of_numpy = [float(np.random.rand()), float(np.random.randn())]
+    own = torch.rand(1, generator=module.rng).item()
+    return [random.random(), random.gauss(0, 1), *of_numpy, torch.rand(1).item(), own]
+
+
+def test_all_is_drawn_again_after_the_states_went_through_a_file(tmp_path: Any) -> None:
+    module = nn.Sequential(Masks())
+    masks = module[0]
+    assert isinstance(masks, Masks)
+    drawn(masks)
+    save_training_state(tmp_path / "state.safetensors", generator_states(CPU, {"net": module}))
+    expected = drawn(masks)
+    set_generator_states(load_training_state(tmp_path / "state.safetensors"), CPU, {"net": module})
+    assert drawn(masks) == expected
+
+
+def test_generators_of_another_module_are_left_alone() -> None:
+    masks = Masks()
+    states = generator_states(CPU, {"net": masks})
+    expected = drawn(masks)
+    set_generator_states(states, CPU, {"other": masks})
+    assert (drawn(masks)[:-1], drawn(masks)[-1] != expected[-1]) == (expected[:-1], True)
+
+
+def test_another_generator_in_numpys_place_is_left_alone() -> None:
+    from numpy.random.mtrand import get_bit_generator, set_bit_generator
+
+    before = get_bit_generator()
+    set_bit_generator(np.random.PCG64(1))
+    try:
+        states = generator_states(CPU, {})
+        assert states["numpy"] is None
+        set_generator_states(states, CPU, {})
+    finally:
+        set_bit_generator(before)
+
+
+def test_what_is_drawn_inside_changes_nothing() -> None:
+    masks = Masks()
+    states = generator_states(CPU, {"net": masks})
+    with generators_set_aside(CPU, {"net": masks}):
+        expected = drawn(masks)
+    assert drawn(masks) == expected
+    set_generator_states(states, CPU, {"net": masks})
+    assert drawn(masks) == expected

@@ -1,0 +1,54 @@
+"""The learning rate of a resumed run: by its policy, by the checkpoint, or as the user gives it anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys.resumable import train
+
+import nemo_lite as nemo
+
+
+def fading(initial: float, step: int, epoch: int) -> float:
+    return initial * max(0.0, 1 - step / 4)
+
+
+class Halve(nemo.NeMoCallback):
+    """A schedule of the user's own."""
+
+    def on_step_end(self, state: Any) -> None:
+        for group in state.optimizers[0].param_groups:
+            group["lr"] /= 2
+
+
+def rates(folder: Path, max_steps: int, **settings: Any) -> list[float]:
+    return [rate for _, _, rate in train(folder, max_steps, **settings).steps]
+
+
+def test_a_run_resumed_without_its_policy_takes_the_rate_that_is_given(tmp_path: Path) -> None:
+    assert rates(tmp_path, 4, lr_policy=fading)[-1] < 0.02
+    assert rates(tmp_path, 6) == [0.05, 0.05], "not what the policy had last"
+
+
+def test_a_run_resumed_with_another_rate_takes_it(tmp_path: Path) -> None:
+    rates(tmp_path, 2)
+    assert rates(tmp_path, 4, params={"lr": 0.3}) == [0.3, 0.3]
+
+
+def test_a_rate_that_a_callback_has_set_goes_on(tmp_path: Path) -> None:
+    assert rates(tmp_path, 2, callbacks=[Halve()]) == [0.05, 0.025]
+    assert rates(tmp_path, 4, callbacks=[Halve()]) == [0.0125, 0.00625]
+
+
+def test_callbacks_of_a_resumed_run_see_its_rate_before_the_first_step(tmp_path: Path) -> None:
+    seen = []
+
+    class See(nemo.NeMoCallback):
+        def on_epoch_start(self, state: Any) -> None:
+            seen.append(state.learning_rate)
+
+    rates(tmp_path, 2)
+    rates(tmp_path, 3, callbacks=[See()])
+    assert seen == [pytest.approx(0.05)]
