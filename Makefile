@@ -4,8 +4,8 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 SYNTH := data/synth
 RUNS := runs/demo
-# Three test processes, also on two cores: many tests wait for processes that they start.
-PYTEST := $(RUN) -m pytest -n 3 --dist loadgroup
+# Four test processes, also on two cores: many tests wait for processes that they start. Tests come in their order.
+PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test check unit lint format clean
 
@@ -21,7 +21,9 @@ demo: $(VENV)/.installed-demo
 	$(RUN) -m nemo_asr.corpora.synth $(SYNTH)
 	$(RUN) examples/asr/demo.py --corpus $(SYNTH) --work_dir $(RUNS)
 
-test: lint unit
+# Side by side: types are checked by one process, and tests wait now and then.
+test: $(VENV)/.installed-demo-dev
+	$(MAKE) --no-print-directory -j 2 lint unit
 
 # The inner loop: all but the tests that start processes or take long.
 check: lint

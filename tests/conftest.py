@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 
@@ -45,6 +46,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             fixtures = [definition.func for name in item.fixturenames for definition in fixtures_of(item, name)]
             if any(starts_processes(function, set()) for function in [item.function, *fixtures]):
                 item.add_marker(pytest.mark.slow)
+    put_long_ones_first(items)
+
+
+def put_long_ones_first(items: list[pytest.Item]) -> None:
+    """The groups with most slow tests, then slow tests, then the others, so that test processes end together."""
+    slow_in_group = Counter(group_of(item) for item in items if item.get_closest_marker("slow"))
+    del slow_in_group[""]
+    items.sort(
+        key=lambda item: (
+            -slow_in_group[group_of(item)],
+            group_of(item),
+            not group_of(item) and item.get_closest_marker("slow") is None,
+        )
+    )
+
+
+def group_of(item: pytest.Item) -> str:
+    """The tests of a group run in one test process; "" where it may be any."""
+    marker = item.get_closest_marker("xdist_group")
+    return str(marker.args[0]) if marker else ""
 
 
 @pytest.hookimpl(trylast=True)
