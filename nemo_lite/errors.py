@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
 _STDOUT = 1  # the file descriptor
+_MAX_LINES = 50  # of problems with one file: more than a screen
 # What when_failing was given last.
 _tell: list[Callable[[BaseException], object]] = []
 # What a terminal obeys or cannot show: control characters, marks that turn the order of letters, halves of surrogates.
@@ -55,16 +56,27 @@ class UsageError(NemoLiteError, ValueError):
     """Arguments that contradict each other, are missing or out of range."""
 
 
+class OutOfRangeError(UsageError):
+    """An argument outside of the range that its parameter has."""
+
+    def __init__(self, place: str, got: str, wanted: str) -> None:
+        super().__init__("is out of range", place=place, got=got, wanted=wanted)
+
+    def _text(self) -> str:
+        return f"{self.place} is {self.got}, wanted {self.wanted}"
+
+
 class FileInTheWayError(UsageError, FileExistsError):
     """A file that would have to be replaced, and is not."""
 
 
 class ConfigError(NemoLiteError, ValueError):
-    """A configuration file that cannot be used. ``problems`` holds one line for each thing found."""
+    """A configuration file that cannot be used. ``problems`` holds one line for each thing found; the text shows 50."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
-        super().__init__("\n".join(problems))
+        more = [f"... and {len(problems) - _MAX_LINES} more"] if len(problems) > _MAX_LINES else []
+        super().__init__("\n".join([*problems[:_MAX_LINES], *more]))
 
 
 class UnknownNameError(NemoLiteError, ValueError):

@@ -28,7 +28,7 @@ LAYERS = {
 # than its folder. "*" stands for the files that are not named: they are on one level too.
 ORDERS = {
     "nemo_lite.untrusted": "opening < json_values < tensor_files, tar_and_zip",
-    "nemo_lite.config": "values < checking, loading < overriding",
+    "nemo_lite.config": "values < ranges < checking, loading < overriding",
     "nemo_lite.utils": """
         alive, substitutes, launch, lr_policies, misc, helpers, files, digests, help_pages, precision_options, run_files
         < nemo_logging < argparse, decorators, exp_logging
@@ -172,6 +172,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.backends.pytorch.export",
     "nemo_lite.backends.pytorch.nm",
     "nemo_lite.config",
+    "nemo_lite.config.ranges",
     "nemo_lite.config.values",
     "nemo_lite.core",
     "nemo_lite.core.action_state",

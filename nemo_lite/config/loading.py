@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -24,9 +25,13 @@ from nemo_lite.errors import ConfigError
 
 # Any: ruamel.yaml is not annotated, and values are what a YAML file holds.
 
-MAX_BYTES = 1 << 20
+# A list of 15,000 labels is within these bounds; the Chinese characters of our largest file are 3,755. To read what is
+# just within them takes 1 s of processor time.
+MAX_BYTES = 1 << 19
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
+MAX_COST = 16_000
+_LARGEST_INT = 2**63 - 1
 
 _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = {f"{_TAG}map", f"{_TAG}seq"}
@@ -46,7 +51,9 @@ def load_config(path: str | os.PathLike[str], *, number_keys: bool = False) -> C
 
     Raises:
         ConfigError: the file is missing (with near names in its folder), larger than MAX_BYTES, nested deeper than
-            MAX_DEPTH, grows beyond MAX_VALUES through aliases, is not UTF-8 or not YAML, or has a key twice.
+            MAX_DEPTH, has more values than MAX_COST (a list or a mapping counts as three, an anchor as one), grows
+            beyond MAX_VALUES through aliases, is not UTF-8 or not YAML, has a key twice, or a whole number of more than
+            64 bits.
     """
     name = os.fspath(path)
     return parse_config(_text(Path(path), name), name, number_keys=number_keys)
@@ -99,18 +106,22 @@ def _compose(yaml: YAML, text: str, name: str) -> Node:
 
 
 class _BoundedComposer(Composer):
-    """Stops at MAX_DEPTH, which comes long before the interpreter's recursion limit."""
+    """Stops at MAX_DEPTH, which comes long before the interpreter's recursion limit, and at MAX_COST."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)
-        self.nesting = 0
+        self.nesting = self.cost = 0
         self.warn_double_anchors = False
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.nesting += 1
+        event = self.parser.peek_event()
+        self.cost += 1 + 2 * isinstance(event, CollectionStartEvent) + bool(getattr(event, "anchor", None))
         if self.nesting > MAX_DEPTH:
-            mark = self.parser.peek_event().start_mark
-            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", mark)
+            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+        if self.cost > MAX_COST:
+            problem = f"more than {MAX_COST} values (a list or mapping counts as three, an anchor as one)"
+            raise ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
         self.nesting -= 1
         return node
@@ -190,10 +201,13 @@ class _Values:
 
     def _number(self, node: Node, keys: Keys) -> Any:
         try:
-            return self._constructor.construct_object(node)
-        except (ValueError, LookupError, YAMLError):
+            number = self._constructor.construct_object(node)
+        except (ValueError, LookupError, OverflowError, YAMLError):
             self._problem(node, f"{dotted(keys)} is {shown(node.value)}, which does not fit its tag {_short(node.tag)}")
             return None
+        if isinstance(number, int) and abs(number) > _LARGEST_INT:
+            self._problem(node, f"{dotted(keys)} is {shown(node.value)}, wanted a number of at most 64 bits")
+        return number
 
     def _problem(self, node: Node, text: str) -> None:
         line, column = _mark(node)

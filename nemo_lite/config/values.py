@@ -194,5 +194,8 @@ def dotted(keys: Keys) -> str:
 
 def shown(value: Any) -> str:
     """A value as YAML writes it, cut to a short line."""
-    text = json.dumps(_plain(value), ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(_plain(value), ensure_ascii=False, default=str)
+    except ValueError:  # Python writes out 4300 digits at most
+        text = "a number of thousands of digits"
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."

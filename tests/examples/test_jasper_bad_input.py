@@ -249,7 +249,7 @@ def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(l
         ("activation: relu", "activation: relu\n  feat_in: 64", r"bad\.yaml:9:3: .*feat_in is 64, wanted 32: .*line 6"),
         ("activation: relu", "activation: rellu", r'bad\.yaml:7:1: JasperEncoder: activation "rellu" .*mean relu\?'),
         ("features: 32", "features: many", r'bad\.yaml:6:37: .*features is "many", wanted int'),
-        ("filters: 64", "filters: -64", r"bad\.yaml:12:7: .*jasper\[1\]: filters is -64, wanted .*at least 1"),
+        ("filters: 64", "filters: -64", r"bad\.yaml:12:8: .*jasper\[1\]\.filters is -64, wanted int from 1 to 65536"),
         ("model: Tones", "model: [Tones", r"bad\.yaml:\d+:\d+: cannot be parsed: "),
         (CONFIG, "", r"bad\.yaml: the file is empty, a mapping of sections was expected"),
         (CONFIG, "\x00\x01", r"bad\.yaml:1: character 0x00 has no place in YAML"),

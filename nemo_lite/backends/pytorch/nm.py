@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_modu
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
 from nemo_lite.backends.pytorch.torch_module import TorchModule
 from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
+from nemo_lite.config.ranges import Letters
 from nemo_lite.core.graph.kinds import ModuleType, OperationMode
 from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import UsageError
@@ -41,7 +42,10 @@ class TrainableNM(TorchModule):
     """
 
     def __init__(
-        self, pretrained_model_name: str | None = None, name: str | None = None, **first_generation: object
+        self,
+        pretrained_model_name: Annotated[str, Letters(256)] | None = None,
+        name: str | None = None,
+        **first_generation: object,
     ) -> None:
         super().__init__(name, **first_generation)
         if pretrained_model_name is not None:

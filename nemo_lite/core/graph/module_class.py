@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nemo_lite.config.ranges import refuse_out_of_range
 from nemo_lite.core.graph.module_config import is_plain
 from nemo_lite.core.graph.ports import Ports, check_ports
 from nemo_lite.errors import did_you_mean
@@ -39,7 +40,7 @@ def _ports_of_class(cls: type, attribute: str) -> Ports | None:
 
 
 class NeuralModuleMeta(type):
-    """Checks ports when a class is made, and records the constructor's arguments when an object is made."""
+    """Checks ports when a class is made; checks and records the constructor's arguments when an object is made."""
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, namespace, **kwargs)
@@ -52,6 +53,7 @@ class NeuralModuleMeta(type):
         signature = _signature_of(cls)
         kwargs = _known_arguments(cls, signature, kwargs) if kwargs else kwargs
         arguments = _bound(signature, args, kwargs)
+        refuse_out_of_range(cls.__init__, arguments, cls.__name__)
         module: M = type.__call__(cls, *args, **kwargs)
         object.__setattr__(module, "_init_params", arguments)
         object.__setattr__(module, "_unique_name", AppState().register_module(module, module._name))

@@ -8,9 +8,10 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from uuid import uuid4
 
+from nemo_lite.config.ranges import Letters, refuse_out_of_range
 from nemo_lite.core.graph import module_config
 from nemo_lite.core.graph.kinds import HasType, OperationMode, PretrainedModelInfo
 from nemo_lite.core.graph.module_class import FIRST_GENERATION_KEYWORDS, NeuralModuleMeta, without_unknown
@@ -70,7 +71,8 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     _id: str = ""
     _operation_mode: OperationMode = OperationMode.both
 
-    def __init__(self, name: str | None = None, **first_generation: object) -> None:
+    def __init__(self, name: Annotated[str, Letters(256)] | None = None, **first_generation: object) -> None:
+        refuse_out_of_range(NeuralModule.__init__, {"name": name}, type(self).__name__)
         without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
         self._name = name
 
@@ -157,10 +159,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
         return None, None
 
-    @property
-    def local_parameters(self) -> dict[str, Any]:
-        """The same as :attr:`init_params`: its name before NeMo 0.10."""
-        return self.init_params
+    local_parameters = init_params  # its name before NeMo 0.10
 
     @classmethod
     def list_pretrained_models(cls) -> list[PretrainedModelInfo]:

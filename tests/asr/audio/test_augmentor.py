@@ -56,7 +56,11 @@ def test_the_augmentor_knows_the_longest_result():
         ),
         ({"speed": {"prob": 1}}, UsageError, r"augmentor\.speed: sr is missing"),
         ({"gain": {"prob": 1, "min_gain_dbfs": 20}}, UsageError, r"gain: min_gain_dbfs is above max_gain_dbfs"),
-        ({"speed": {"prob": 1, "sr": 8, "min_speed_rate": 0}}, UsageError, r"speed: the speed rates are not usable"),
+        (
+            {"speed": {"prob": 1, "sr": 8, "min_speed_rate": 0}},
+            UsageError,
+            r"min_speed_rate is 0, wanted float from 0.1 to 10",
+        ),
         (
             {"speed": {"prob": 1, "sr": 8, "resample_type": "best"}},
             UnknownNameError,

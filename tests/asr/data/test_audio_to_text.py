@@ -446,10 +446,10 @@ def test_resampling_is_said_with_its_count_and_only_once(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_corrupt": -1}, "max_corrupt is a number of utterances, or a share below 1: got -1"),
-        ({"batch_size": 0}, "batch_size is a number above 0"),
-        ({"num_workers": -1}, "num_workers is too small: got -1, wanted 0 or more"),
-        ({"sample_rate": 0}, "sample_rate is too small: got 0, wanted 1 or more"),
+        ({"max_corrupt": -1}, "max_corrupt is -1, wanted float from 0 to 1000000000"),
+        ({"batch_size": 0}, "batch_size is 0, wanted int from 1 to 1000000 or -1"),
+        ({"num_workers": -1}, "num_workers is -1, wanted int from 0 to 1024"),
+        ({"sample_rate": 0}, "sample_rate is 0, wanted int from 1 to 768000"),
         ({"max_batch_seconds": 9.0}, "max_batch_seconds needs bucketing"),
     ],
 )

@@ -101,7 +101,7 @@ def test_words_are_found_in_subwords_too_and_the_classes_of_another_model_are_re
         ({"lm": "upper.arpa"}, UsageError, "the language model is of another vocabulary: got 2 words such as 'AB'"),
         ({"lm": "none.arpa"}, DataError, r"none\.arpa"),
         ({"beam_size": 0}, UsageError, "beam_size"),
-        ({"alpha": -1.0}, UsageError, "alpha is out of range: got -1, wanted 0 to 20"),
+        ({"alpha": -1.0}, UsageError, "alpha is -1.0, wanted float from 0 to 20"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(given, error, message, files, monkeypatch):

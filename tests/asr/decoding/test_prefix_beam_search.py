@@ -143,8 +143,8 @@ def test_a_hot_word_is_found_where_another_one_is_a_little_more_probable():
     ("given", "message"),
     [
         ({"beam_size": 0}, "beam_size"),
-        ({"cutoff_prob": 0.0}, "cutoff_prob is out of range: got 0, wanted above 0, at most 1"),
-        ({"min_log_prob": 0.5}, "min_log_prob is out of range: got 0.5, wanted below 0"),
+        ({"cutoff_prob": 0.0}, "cutoff_prob is 0.0, wanted float above 0, up to 1"),
+        ({"min_log_prob": 0.5}, "min_log_prob is 0.5, wanted float from -inf, below 0"),
     ],
 )
 def test_limits_out_of_range_are_refused(given, message):

@@ -75,5 +75,5 @@ def test_words_that_cannot_be_used_are_refused(given, message):
 @pytest.mark.parametrize("given", [{"alpha": -0.1}, {"beta": math.nan}, {"unknown_score": 1.0}, {"alpha": 1000.0}])
 def test_weights_out_of_range_are_refused(given):
     (name,) = given
-    with pytest.raises(UsageError, match=f"{name} is out of range: got .*, wanted -?[0-9]+ to [0-9]+"):
+    with pytest.raises(UsageError, match=f"Weights.{name} is .*, wanted float from -?[0-9]+ to [0-9]+"):
         Weights(**given)

@@ -424,12 +424,12 @@ def test_seconds_become_whole_samples_whatever_the_rounding(rate, window_size, s
         ({"n_window_stride": 160}, r"give one of window_stride and n_window_stride: got both"),
         ({"window_size": None}, r"give one of window_size and n_window_size: got neither"),
         ({"window_stride": 1e-6}, r"window_stride must be at least one sample: got 1e-06 s at 16000 Hz"),
-        ({"window_size": None, "n_window_size": -4}, r"window_size must be at least one sample: got -4"),
+        ({"window_size": None, "n_window_size": -4}, r"n_window_size is -4, wanted int from 1 to 65536"),
         ({"n_fft": 256}, r"the window is longer than n_fft: got 320 and 256 samples; raise n_fft, or leave it out"),
     ],
 )
 def test_impossible_frames_are_refused(cls, arguments, message):
-    with pytest.raises(UsageError, match=f"{cls.__name__}: {message}"):
+    with pytest.raises(UsageError, match=f"{cls.__name__}[:.] ?{message}"):
         cls(**arguments)
 
 
@@ -449,11 +449,11 @@ def test_bands_above_half_the_sample_rate_are_told_and_hear_nothing(capsys):
     [
         ({"lowfreq": 8000, "highfreq": 9000}, UsageError, r"wanted 0 <= lowfreq < highfreq, and lowfreq < 8000 Hz"),
         ({"lowfreq": 5000, "highfreq": 4000}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),
-        ({"features": 0}, UsageError, r"features is too small: got 0, wanted 1 or more"),
-        ({"dither": -1.0}, UsageError, r"dither is too small"),
-        ({"std_floor": -1.0}, UsageError, r"std_floor is too small"),
-        ({"frame_splicing": 0}, UsageError, r"frame_splicing is too small"),
-        ({"pad_to": -1}, UsageError, r'pad_to cannot be used: got -1, wanted 0, a positive number or "max"'),
+        ({"features": 0}, UsageError, r"features is 0, wanted int from 1 to 1024"),
+        ({"dither": -1.0}, UsageError, r"dither is -1.0, wanted float from 0 to 1000"),
+        ({"std_floor": -1.0}, UsageError, r"std_floor is -1.0, wanted"),
+        ({"frame_splicing": 0}, UsageError, r"frame_splicing is 0, wanted int from 1"),
+        ({"pad_to": -1}, UsageError, r'pad_to is -1, wanted int from 0 to 4096 or "max"'),
         ({"pad_to": "min"}, UsageError, r"pad_to cannot be used: got min"),
         (
             {"log_zero_guard_type": "sub"},
@@ -461,7 +461,7 @@ def test_bands_above_half_the_sample_rate_are_told_and_hear_nothing(capsys):
             r'log_zero_guard_type "sub" is not known; known: add',
         ),
         ({"log_zero_guard_value": "huge"}, UnknownNameError, r'log_zero_guard_value "huge" is not known'),
-        ({"log_zero_guard_value": 0.0}, UsageError, r"log_zero_guard_value must be above 0"),
+        ({"log_zero_guard_value": 0.0}, UsageError, r"log_zero_guard_value is 0.0, wanted float above 0"),
         (
             {"normalize": "per_featur"},
             UnknownNameError,
@@ -484,7 +484,7 @@ def test_impossible_mel_features_are_refused(arguments, error, message):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"dct_type": 3}, UsageError, r"dct_type is not supported: got 3, wanted 2"),
+        ({"dct_type": 3}, UsageError, r"dct_type is 3, wanted int 2"),
         ({"norm": "slaney"}, UnknownNameError, r'norm "slaney" is not known; known: ortho'),
         ({"n_mfcc": 65}, UsageError, r"n_mfcc does not fit n_mels: got 65, wanted 1 to 64"),
         ({"lowfreq": 9000.0}, UsageError, r"lowfreq and highfreq do not fit the sample rate"),

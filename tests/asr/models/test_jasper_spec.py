@@ -14,12 +14,15 @@ BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1
     [
         ({"filters": "many"}, r'jasper\[1\]\.filters is "many", wanted int'),
         ({"residual_mode": "ad"}, r'jasper\[1\]\.residual_mode is "ad", wanted .*\(did you mean add\?\)'),
-        ({"repeat": 0}, r"jasper\[1\]: repeat is 0, wanted one whole number of at least 1"),
-        ({"kernel": [3, 5]}, r"jasper\[1\]: kernel is \[3, 5\], wanted one whole number"),
-        ({"dropout": 1.0}, r"jasper\[1\]: dropout is 1.0, wanted at least 0 and below 1"),
-        ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted more than 0"),
+        ({"repeat": 0}, r"jasper\[1\]\.repeat is 0, wanted int from 1 to 100"),
+        (
+            {"kernel": [3, 5]},
+            r"jasper\[1\]\.kernel is \[3, 5\] \(2 items\), wanted int .* or a list of int .* \(1 item\)",
+        ),
+        ({"dropout": 1.0}, r"jasper\[1\]\.dropout is 1.0, wanted float from 0, below 1"),
+        ({"kernel_size_factor": 0.0}, r"kernel_size_factor is 0.0, wanted float above 0, up to 100"),
         ({"residual": False, "residual_dense": True}, r"residual_dense is true, which needs residual: true"),
-        ({"heads": 4}, r"heads is 4, wanted -1, or at least 1 with separable: true"),
+        ({"heads": 4}, r"heads is 4, wanted -1, or separable: true"),
         ({"se": True, "se_reduction_ratio": 16}, r"se_reduction_ratio is 16, wanted at most filters \(8\)"),
     ],
 )
@@ -35,7 +38,7 @@ def test_everything_wrong_with_all_blocks_is_told_at_once():
     assert [problem.split(": ", 1)[1] for problem in error.value.problems] == [
         "jasper[0].repeat is missing",
         "jasper[1].residual is 2, wanted bool",
-        'jasper[1].groups is "a", wanted int',
+        'jasper[1].groups is "a", wanted int from 1 to 65536',
     ]
 
 

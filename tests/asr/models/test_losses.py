@@ -158,5 +158,5 @@ def test_label_smoothing_acts_in_training_only_and_0_is_bitwise_no_smoothing():
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_label_smoothing_out_of_range_is_refused(share):
-    with pytest.raises(UsageError, match=f"label_smoothing is out of range: got {share}, wanted a number from 0"):
+    with pytest.raises(UsageError, match=f"label_smoothing is {share}, wanted float from 0, below 1"):
         CTCLossNM(num_classes=4, label_smoothing=share)

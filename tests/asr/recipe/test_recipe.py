@@ -271,7 +271,7 @@ def test_everything_wrong_is_told_at_once(write: Write) -> None:
     text = with_("dropout: *drop, residual: false", "dropout: *drop, residul: false", text)
     assert problems_of(write(text + "MultiplyBach: {}\n")) == [
         "a.yaml:6:3: AudioToTextDataLayer.max_duratoin is not a key (did you mean max_duration?)",
-        'a.yaml:16:3: SpectrogramAugmentation.freq_masks is "one", wanted int',
+        'a.yaml:16:3: SpectrogramAugmentation.freq_masks is "one", wanted int from 0 to 1000',
         "a.yaml:21:88: JasperEncoder.jasper[0].residul is not a key (did you mean residual?)",
         "a.yaml:24:25: label 'b' repeats the one at a.yaml:24:20",
         "a.yaml:25:1: MultiplyBach is not a key (did you mean MultiplyBatch?)",
@@ -283,7 +283,7 @@ def test_everything_wrong_is_told_at_once(write: Write) -> None:
     [
         ("  activation: relu\n", "", "JasperEncoder.activation is missing"),
         ("relu", "rellu", 'activation "rellu" is not known'),
-        ("filters: 8", "filters: 0", "JasperEncoder.jasper[0]: filters is 0, wanted one whole number of at least 1"),
+        ("filters: 8", "filters: 0", "JasperEncoder.jasper[0].filters is 0, wanted int from 1 to 65536"),
         ("n_fft: 512", "n_fft: 64", "AudioToMelSpectrogramPreprocessor: "),
         ("n_fft: 512", "n_ftt: 512", "AudioToMelSpectrogramPreprocessor.n_ftt is not a key (did you mean n_fft?)"),
         ("sample_rate: 16000", "sample_rate: 16k", 'a.yaml:2:1: sample_rate is "16k", wanted int'),

@@ -51,7 +51,7 @@ def test_what_is_set_is_logged(capsys) -> None:
         ("JasperEncoder.activaton=relu", "JasperEncoder.activaton is not a key (did you mean activation?)"),
         ("JasperEncoder.jasper.0.dropuot=0.1", "JasperEncoder.jasper[0].dropuot is not a key (did you mean dropout?)"),
         ("JasperEncoder.jasper.0.dropout=a lot", 'JasperEncoder.jasper[0].dropout is "a lot", wanted float'),
-        ("JasperEncoder.jasper.0.dropout=1.5", "JasperEncoder.jasper[0]: dropout is 1.5, wanted"),
+        ("JasperEncoder.jasper.0.dropout=1.5", "JasperEncoder.jasper[0].dropout is 1.5, wanted float from 0, below 1"),
         ("JasperEncoder.jasper.99.dropout=0", "99 is not an item of JasperEncoder.jasper, which has"),
         ("AudioToMelSpectrogramPreprocessor.features=-1", "AudioToMelSpectrogramPreprocessor"),
         ("AudioToMelSpectrogramPreprocessor.sample_rate=8000", "AudioToMelSpectrogramPreprocessor.sample_rate is 8000"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 import nemo_lite
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import ConfigError, UsageError
 
@@ -25,7 +27,7 @@ class Stack(NeuralModule):
         blocks: Sequence[dict[str, Any]] = (),
         rate: float = 0.5,
         bias: bool = True,
-        limit: float | None = None,
+        limit: Annotated[float, Between(0, math.inf)] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from nemo_asr.arguments import FrameSamples, Rates, SampleRate, Share, SpeedRate
 from nemo_asr.audio.time_stretch import time_stretched
 from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
@@ -37,21 +38,19 @@ class TimeStretchAugmentation(NonTrainableNM):
 
     def __init__(
         self,
-        sample_rate: int,
-        probability: float,
-        min_speed_rate: float = 0.9,
-        max_speed_rate: float = 1.1,
-        num_rates: int = 5,
-        n_fft: int = 512,
+        sample_rate: SampleRate,
+        probability: Share,
+        min_speed_rate: SpeedRate = 0.9,
+        max_speed_rate: SpeedRate = 1.1,
+        num_rates: Rates = 5,
+        n_fft: FrameSamples = 512,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
         place = type(self).__name__
-        if not 0 <= probability <= 1:
-            raise UsageError("probability is none", place=place, got=str(probability), wanted="0 to 1")
-        if not 0 < min_speed_rate <= max_speed_rate or n_fft < 4 or n_fft % 4:
+        if min_speed_rate > max_speed_rate or n_fft % 4:
             got = f"{min_speed_rate}, {max_speed_rate} and n_fft {n_fft}"
-            wanted = "0 < min_speed_rate <= max_speed_rate, and a multiple of 4"
+            wanted = "min_speed_rate <= max_speed_rate, and a multiple of 4"
             raise UsageError("rates or n_fft are not usable", place=place, got=got, wanted=wanted)
         self.sample_rate, self.probability, self.n_fft = sample_rate, probability, n_fft
         self._rates = np.linspace(min_speed_rate, max_speed_rate, num_rates) if num_rates > 0 else None

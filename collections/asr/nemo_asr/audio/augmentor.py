@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from nemo_asr.arguments import NumbersRng, generator_from
+from nemo_asr.arguments import NumbersRng, Share, generator_from
 from nemo_asr.audio import perturbation
 from nemo_asr.audio.perturbation import Perturbation
 from nemo_asr.audio.reading import Samples
 from nemo_asr.audio.segment import AudioSegment
+from nemo_lite.config import Config, check_call, unknown_key
+from nemo_lite.config.ranges import Checked, Items
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
 
 perturbation_types: dict[str, type[Perturbation]] = {
@@ -51,6 +53,27 @@ class MissingProbabilityError(UsageError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def perturbation_problems(section: Config) -> list[str]:
+    """One line for each problem with the keys of ``augmentor`` in a file: names, probabilities, arguments."""
+    problems = []
+    for name, arguments in section.items():
+        if name not in perturbation_types:
+            problems.append(unknown_key(section, name, perturbation_types))
+        elif not isinstance(arguments, Config):
+            problems.append(f"{section.place(name)}: {section.path_of(name)} holds no mapping of arguments")
+        else:
+            others = arguments.without("prob")
+            problems += check_call(arguments.without(*others), _act) + check_call(others, perturbation_types[name])
+    return problems
+
+
+def _act(prob: Share) -> None:
+    """The key that all perturbations have."""
+
+
+Perturbations: TypeAlias = Annotated[Mapping[str, Any], Items(0, 100), Checked(perturbation_problems)]
 
 
 class AudioAugmentor:

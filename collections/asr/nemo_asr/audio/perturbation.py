@@ -7,19 +7,35 @@ do not depend on worker processes. NeMo's ``perturb`` changes an `AudioSegment` 
 from __future__ import annotations
 
 import math
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import soxr
 
-from nemo_asr.arguments import NumbersRng, generator_from, look_up
+from nemo_asr.arguments import (
+    Decibels,
+    FilePath,
+    FrameSamples,
+    NumbersRng,
+    Rates,
+    SampleRate,
+    SpeedRate,
+    Word,
+    generator_from,
+    look_up,
+)
 from nemo_asr.audio.reading import Samples
 from nemo_asr.audio.recordings import check_recordings, read_recordings
 from nemo_asr.audio.segment import AudioSegment
 from nemo_asr.audio.time_stretch import time_stretched
+from nemo_lite.config.ranges import Between, within_ranges
 from nemo_lite.errors import UsageError
 
 # NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
+
+
+Milliseconds: TypeAlias = Annotated[float, Between(-60_000, 60_000)]  # a minute
 
 
 class Perturbation:
@@ -34,6 +50,11 @@ class Perturbation:
     """
 
     _rng: np.random.Generator | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Arguments outside of the ranges beside their parameters are refused."""
+        if "__init__" in vars(cls):
+            cls.__init__ = within_ranges(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, rng: NumbersRng | None = None) -> None:
         self._rng = generator_from(rng)
@@ -73,8 +94,8 @@ class _RatePerturbation(Perturbation):
 
     def __init__(self, place: str, least: float, most: float, num_rates: int, rng: NumbersRng | None) -> None:
         super().__init__(rng)
-        if not 0 < least <= most:
-            got, wanted = f"min_speed_rate {least} and max_speed_rate {most}", "0 < min_speed_rate <= max_speed_rate"
+        if least > most:
+            got, wanted = f"min_speed_rate {least} and max_speed_rate {most}", "min_speed_rate <= max_speed_rate"
             raise UsageError("the speed rates are not usable", place=place, got=got, wanted=wanted)
         self._least, self._most = least, most
         self._choices = np.linspace(least, most, num_rates) if num_rates > 0 else None
@@ -110,11 +131,11 @@ class SpeedPerturbation(_RatePerturbation):
 
     def __init__(
         self,
-        sr: int,
-        resample_type: str = "kaiser_fast",
-        min_speed_rate: float = 0.9,
-        max_speed_rate: float = 1.1,
-        num_rates: int = 5,
+        sr: SampleRate,
+        resample_type: Word = "kaiser_fast",
+        min_speed_rate: SpeedRate = 0.9,
+        max_speed_rate: SpeedRate = 1.1,
+        num_rates: Rates = 5,
         rng: NumbersRng | None = None,
     ) -> None:
         super().__init__("speed", min_speed_rate, max_speed_rate, num_rates, rng)
@@ -146,13 +167,13 @@ class TimeStretchPerturbation(_RatePerturbation):
 
     def __init__(
         self,
-        min_speed_rate: float = 0.9,
-        max_speed_rate: float = 1.1,
-        num_rates: int = 5,
-        n_fft: int = 512,
+        min_speed_rate: SpeedRate = 0.9,
+        max_speed_rate: SpeedRate = 1.1,
+        num_rates: Rates = 5,
+        n_fft: FrameSamples = 512,
         rng: NumbersRng | None = None,
     ) -> None:
-        if n_fft < 4 or n_fft % 4:
+        if n_fft % 4:
             raise UsageError("n_fft must be a multiple of 4", place="time_stretch", got=str(n_fft))
         super().__init__("time_stretch", min_speed_rate, max_speed_rate, num_rates, rng)
         self._n_fft = n_fft
@@ -171,7 +192,7 @@ class GainPerturbation(Perturbation):
     """
 
     def __init__(
-        self, min_gain_dbfs: float = -10.0, max_gain_dbfs: float = 10.0, rng: NumbersRng | None = None
+        self, min_gain_dbfs: Decibels = -10.0, max_gain_dbfs: Decibels = 10.0, rng: NumbersRng | None = None
     ) -> None:
         super().__init__(rng)
         self._limits = _ordered("gain", min_gain_dbfs=min_gain_dbfs, max_gain_dbfs=max_gain_dbfs)
@@ -188,7 +209,9 @@ class ShiftPerturbation(Perturbation):
         max_shift_ms: greatest shift in milliseconds.
     """
 
-    def __init__(self, min_shift_ms: float = -5.0, max_shift_ms: float = 5.0, rng: NumbersRng | None = None) -> None:
+    def __init__(
+        self, min_shift_ms: Milliseconds = -5.0, max_shift_ms: Milliseconds = 5.0, rng: NumbersRng | None = None
+    ) -> None:
         super().__init__(rng)
         self._limits = _ordered("shift", min_shift_ms=min_shift_ms, max_shift_ms=max_shift_ms)
 
@@ -212,7 +235,7 @@ class WhiteNoisePerturbation(Perturbation):
         max_level: highest level in dB of full scale.
     """
 
-    def __init__(self, min_level: float = -90, max_level: float = -46, rng: NumbersRng | None = None) -> None:
+    def __init__(self, min_level: Decibels = -90, max_level: Decibels = -46, rng: NumbersRng | None = None) -> None:
         super().__init__(rng)
         self._limits = _ordered("white_noise", min_level=min_level, max_level=max_level)
 
@@ -239,10 +262,10 @@ class NoisePerturbation(Perturbation):
 
     def __init__(
         self,
-        manifest_path: str,
-        min_snr_db: float = 40.0,
-        max_snr_db: float = 50.0,
-        max_gain_db: float = 300.0,
+        manifest_path: FilePath,
+        min_snr_db: Decibels = 40.0,
+        max_snr_db: Decibels = 50.0,
+        max_gain_db: Decibels = 300.0,
         rng: NumbersRng | None = None,
     ) -> None:
         super().__init__(rng)
@@ -280,7 +303,7 @@ class ImpulsePerturbation(Perturbation):
         DataError: a manifest or a recording that cannot be read.
     """
 
-    def __init__(self, manifest_path: str, rng: NumbersRng | None = None) -> None:
+    def __init__(self, manifest_path: FilePath, rng: NumbersRng | None = None) -> None:
         super().__init__(rng)
         self._recordings = read_recordings(manifest_path)
 

@@ -6,12 +6,13 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentor import perturbation_types
 from nemo_asr.models.jasper_spec import JasperBlockSpec
 from nemo_asr.recipe.registry import KNOWN, ROLES, Known
+from nemo_lite.config.ranges import RANGES, annotations_of
 from nemo_lite.utils.argparse import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
@@ -51,7 +52,7 @@ class Key(NamedTuple):
 
 def keys_of(target: type) -> list[Key]:
     """The keys of a section that is for this class, in the order of the constructor."""
-    texts, types = argument_texts(target), get_type_hints(target.__init__)  # type: ignore[misc]  # of the class itself
+    texts, types = argument_texts(target), annotations_of(target.__init__)  # type: ignore[misc]  # of the class itself
     # Of the constructor: a class of ours may have a metaclass with another signature.
     _, *parameters = inspect.signature(target.__init__).parameters.values()  # type: ignore[misc]  # of the class itself
     return [
@@ -133,6 +134,9 @@ def _summary(target: type) -> str:
 def _written(kind: object) -> str:
     """A type as a reader of YAML knows it."""
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        ranges = [str(mark) for mark in arguments[1:] if isinstance(mark, RANGES)]
+        return " ".join([_written(arguments[0]), *ranges])
     if origin is Literal:
         return ", ".join(map(str, arguments))
     if origin in (Union, UnionType):

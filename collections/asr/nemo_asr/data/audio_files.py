@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from nemo_asr.arguments import BatchSize, FilePaths, SampleRate
 from nemo_asr.audio.reading import read_audio
 from nemo_lite import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
@@ -42,7 +43,7 @@ class AudioFilesDataLayer(DataLayerNM):
     """
 
     def __init__(
-        self, paths: Sequence[str], batch_size: int = 1, sample_rate: int = 16000, name: str | None = None
+        self, paths: FilePaths, batch_size: BatchSize = 1, sample_rate: SampleRate = 16000, name: str | None = None
     ) -> None:
         super().__init__(name)
         if not paths:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.arguments import (
+    BatchSeconds,
+    BatchSize,
+    Duration,
+    LabelId,
+    Labels,
+    PadId,
+    SampleRate,
+    Unusable,
+    Word,
+    Workers,
+)
+from nemo_asr.audio.augmentor import AudioAugmentor, Perturbations
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.file_durations import with_file_durations
 from nemo_asr.data.iteration import ItemTensors
@@ -78,27 +90,27 @@ class AudioToTextDataLayer(SpeechDataLayer):
     def __init__(
         self,
         manifest_filepath: ManifestPaths,
-        labels: Sequence[str],
-        batch_size: int,
-        sample_rate: int = 16000,
+        labels: Labels,
+        batch_size: BatchSize,
+        sample_rate: SampleRate = 16000,
         int_values: bool = False,
-        bos_id: int | None = None,
-        eos_id: int | None = None,
-        pad_id: int | None = None,
-        min_duration: float | None = 0.1,
-        max_duration: float | None = None,
+        bos_id: LabelId | None = None,
+        eos_id: LabelId | None = None,
+        pad_id: PadId | None = None,
+        min_duration: Duration | None = 0.1,
+        max_duration: Duration | None = None,
         normalize_transcripts: bool = True,
         trim_silence: bool = False,
         load_audio: bool = True,
         drop_last: bool = False,
         shuffle: bool = True,
-        num_workers: int | None = None,
-        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
+        num_workers: Workers | None = None,
+        augmentor: Perturbations | AudioAugmentor | None = None,
         bucketing: bool = False,
-        max_batch_seconds: float | None = None,
-        max_corrupt: float | None = None,
-        parser: str = "auto",
-        language: str | None = None,
+        max_batch_seconds: BatchSeconds | None = None,
+        max_corrupt: Unusable | None = None,
+        parser: Word = "auto",
+        language: Word | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,

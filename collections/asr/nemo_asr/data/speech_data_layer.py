@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import check_least, source_argument
-from nemo_asr.audio.augmentor import AudioAugmentor, augmentor_of
+from nemo_asr.arguments import SampleRate, Unusable, Workers, source_argument
+from nemo_asr.audio.augmentor import AudioAugmentor, Perturbations, augmentor_of
 from nemo_asr.audio.featurizer import WaveformFeaturizer
 from nemo_asr.data import preflight
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
@@ -55,7 +55,7 @@ def speech_ports(sample_rate: int) -> Ports:
 class SpeechPorts(DataLayerNM):
     """The ports and shapes of transcribed speech, without data. It stands for a data layer where no module runs."""
 
-    def __init__(self, sample_rate: int, name: str | None = None) -> None:
+    def __init__(self, sample_rate: SampleRate, name: str | None = None) -> None:
         super().__init__(name)
         self._sample_rate = sample_rate
 
@@ -104,17 +104,13 @@ class SpeechDataLayer(SpeechPorts):
         *,
         reading: Reading,
         batching: Batching,
-        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
-        max_corrupt: float | None = None,
-        num_workers: int | None = None,
+        augmentor: Perturbations | AudioAugmentor | None = None,
+        max_corrupt: Unusable | None = None,
+        num_workers: Workers | None = None,
         pin_memory: bool | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(reading.sample_rate, name)
-        if num_workers is not None:
-            check_least(num_workers=(num_workers, 0))
-        if max_corrupt is not None and max_corrupt < 0:
-            raise UsageError("max_corrupt is a number of utterances, or a share below 1", got=str(max_corrupt))
         self.batch_size, self.num_workers, self.pin_memory = batching.batch_size, num_workers, pin_memory
         self._batching, self._reading, self.new_parser = batching, reading, make_parser
         self._augmentor = augmentor_of(augmentor)

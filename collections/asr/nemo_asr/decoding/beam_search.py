@@ -7,24 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nemo_asr.arguments import FilePath, Label, Labels
 from nemo_asr.decoding.language_model import BatchedLanguageModel
 from nemo_asr.decoding.lexicon import read_words
 from nemo_asr.decoding.ngram import load_language_model
-from nemo_asr.decoding.prefix_beam_search import Hypothesis, Limits, search
+from nemo_asr.decoding.prefix_beam_search import (
+    BeamSize,
+    CutoffProb,
+    Hypothesis,
+    Limits,
+    LogProb,
+    MaxLabels,
+    search,
+)
 from nemo_asr.decoding.spelling import Spelling
 from nemo_asr.decoding.texts import text_of
-from nemo_asr.decoding.word_scores import Weights, WordScores
+from nemo_asr.decoding.word_scores import Alpha, Beta, HotwordWeight, UnknownScore, Weights, WordScores
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
+from nemo_lite.config.ranges import Between, Items
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import UsageError
 
+HotWords: TypeAlias = Annotated[Sequence[Label], Items(0, 10_000)]
 _BLOCK = 64  # utterances that are searched together, which bounds memory
 
 
@@ -68,16 +80,16 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     def __init__(
         self,
-        labels: list[str],
-        beam_size: int = 16,
-        lexicon: str | None = None,
-        lm: str | None = None,
-        hotwords: Sequence[str] = (),
-        alpha: float = Weights.alpha,
-        beta: float = Weights.beta,
-        hotword_weight: float = Weights.hotword_weight,
-        unknown_score: float = Weights.unknown_score,
-        min_log_prob: float = Limits.min_log_prob,
+        labels: Labels,
+        beam_size: BeamSize = 16,
+        lexicon: FilePath | None = None,
+        lm: FilePath | None = None,
+        hotwords: HotWords = (),
+        alpha: Alpha = Weights.alpha,
+        beta: Beta = Weights.beta,
+        hotword_weight: HotwordWeight = Weights.hotword_weight,
+        unknown_score: UnknownScore = Weights.unknown_score,
+        min_log_prob: LogProb = Limits.min_log_prob,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
@@ -147,14 +159,14 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
 
     def __init__(
         self,
-        vocab: list[str],
-        beam_width: int,
-        alpha: float,
-        beta: float,
-        lm_path: str | None,
-        num_cpus: int,
-        cutoff_prob: float = 1.0,
-        cutoff_top_n: int = 40,
+        vocab: Labels,
+        beam_width: BeamSize,
+        alpha: Alpha,
+        beta: Beta,
+        lm_path: FilePath | None,
+        num_cpus: Annotated[int, Between(0, 1_000_000)],
+        cutoff_prob: CutoffProb = 1.0,
+        cutoff_top_n: MaxLabels = 40,
         input_tensor: bool = True,
         name: str | None = None,
     ) -> None:

@@ -6,18 +6,18 @@ al., "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.arguments import check_least
 from nemo_asr.decoding.frame_labels import FrameLabels
 from nemo_asr.decoding.lexicon import ROOT
 from nemo_asr.decoding.word_scores import WordScores
-from nemo_lite.errors import UsageError
+from nemo_lite.config.ranges import Between, refuse_out_of_range
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -27,6 +27,12 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_MORE = np.uint64(0x94D049BB133111EB)
 _NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+BeamSize: TypeAlias = Annotated[int, Between(1, 10_000)]  # more than 1,000 gain nothing
+LogProb: TypeAlias = Annotated[float, Between(-math.inf, 0, below=True)]
+MaxLabels: TypeAlias = Annotated[int, Between(1, 100_000)]
+CutoffProb: TypeAlias = Annotated[float, Between(0, 1, above=True)]
 
 
 @dataclass(frozen=True)
@@ -43,17 +49,13 @@ class Limits:
         UsageError: a number is out of range.
     """
 
-    beam_size: int = 16
-    min_log_prob: float = -6.0
-    max_labels: int = 40
-    cutoff_prob: float = 1.0
+    beam_size: BeamSize = 16
+    min_log_prob: LogProb = -6.0
+    max_labels: MaxLabels = 40
+    cutoff_prob: CutoffProb = 1.0
 
     def __post_init__(self) -> None:
-        check_least(beam_size=(self.beam_size, 1), max_labels=(self.max_labels, 1))
-        if not 0 < self.cutoff_prob <= 1:
-            raise UsageError("cutoff_prob is out of range", got=f"{self.cutoff_prob:g}", wanted="above 0, at most 1")
-        if not self.min_log_prob < 0:
-            raise UsageError("min_log_prob is out of range", got=f"{self.min_log_prob:g}", wanted="below 0")
+        refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
 
 
 class Hypothesis(NamedTuple):

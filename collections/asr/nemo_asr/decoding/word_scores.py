@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,16 @@ import numpy.typing as npt
 from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel, Ids, Scores
 from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable
 from nemo_asr.decoding.spelling import Spelling
+from nemo_lite.config.ranges import Between, refuse_out_of_range
 from nemo_lite.errors import UsageError
 
 _LN10 = math.log(10)
+
+
+Alpha: TypeAlias = Annotated[float, Between(0, 20)]
+Beta: TypeAlias = Annotated[float, Between(-50, 50)]
+HotwordWeight: TypeAlias = Annotated[float, Between(0, 100)]
+UnknownScore: TypeAlias = Annotated[float, Between(-1_000, 0)]
 
 
 @dataclass(frozen=True)
@@ -31,17 +39,13 @@ class Weights:
         UsageError: a weight is out of range.
     """
 
-    alpha: float = 0.5
-    beta: float = 1.0
-    hotword_weight: float = 6.0
-    unknown_score: float = -10.0
+    alpha: Alpha = 0.5
+    beta: Beta = 1.0
+    hotword_weight: HotwordWeight = 6.0
+    unknown_score: UnknownScore = -10.0
 
     def __post_init__(self) -> None:
-        ranges = {"alpha": (0, 20), "beta": (-50, 50), "hotword_weight": (0, 100), "unknown_score": (-1000, 0)}
-        for name, (least, most) in ranges.items():
-            value = getattr(self, name)
-            if not least <= value <= most:  # NaN is not either
-                raise UsageError(f"{name} is out of range", got=f"{value:g}", wanted=f"{least} to {most}")
+        refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
 
 
 class WordScores:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 import torch.nn.functional as F
 
+from nemo_asr.arguments import FrameSamples, FrameSeconds, SampleRate, Word
 from nemo_asr.features import signal_processing
 from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import (
@@ -24,11 +25,13 @@ from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div, named
 from nemo_lite.errors import UsageError
 
-SecondsOrSamples: TypeAlias = "tuple[float | None, int | None]"  # of which one is given
+SecondsOrSamples: TypeAlias = tuple[FrameSeconds | None, FrameSamples | None]  # of which one is given
 
 # With pad_to="max" batches are padded to the longest utterance of NeMo's LibriSpeech recipes.
 MAX_SECONDS = 16.7
 FRAMES_MULTIPLE = 16
+_MOST_SAMPLES = 65_536
+_MOST_SPECTRUM_VALUES = 2**24  # of a second; speech at 16 kHz has 100 frames of 512
 
 
 class AudioPreprocessor(NonTrainableNM):
@@ -77,23 +80,31 @@ class AudioPreprocessor(NonTrainableNM):
 
     def __init__(
         self,
-        sample_rate: int,
+        sample_rate: SampleRate,
         window_size: SecondsOrSamples,
         window_stride: SecondsOrSamples,
-        n_fft: int | None,
-        window: str | None,
+        n_fft: FrameSamples | None,
+        window: Word | None,
         *,
         periodic: bool,
         name: str | None,
     ) -> None:
         super().__init__(name)
+        place = type(self).__name__
         self.sample_rate = sample_rate
         self.win_length = self._num_samples("window_size", *window_size)
         self.hop_length = self._num_samples("window_stride", *window_stride)
+        if self.win_length > _MOST_SAMPLES:
+            wanted = f"at most {_MOST_SAMPLES}"
+            raise UsageError("the window is too long", place=place, got=f"{self.win_length} samples", wanted=wanted)
         self.n_fft = n_fft or 2 ** math.ceil(math.log2(self.win_length))
         if self.win_length > self.n_fft:
             got, remedy = f"{self.win_length} and {self.n_fft} samples", "raise n_fft, or leave it out"
-            raise UsageError("the window is longer than n_fft", place=type(self).__name__, got=got, remedy=remedy)
+            raise UsageError("the window is longer than n_fft", place=place, got=got, remedy=remedy)
+        if (values := self.sample_rate // self.hop_length * self.n_fft) > _MOST_SPECTRUM_VALUES:
+            got, wanted = f"{values} numbers (frames x n_fft)", f"at most {_MOST_SPECTRUM_VALUES}"
+            problem, remedy = "the spectrum of a second of audio is too large", "raise window_stride, or lower n_fft"
+            raise UsageError(problem, place=place, got=got, wanted=wanted, remedy=remedy)
         weights = signal_processing.window_function(window, self.win_length, periodic=periodic)
         self.register_buffer("window", signal_processing.centred(weights, self.n_fft), persistent=False)
 

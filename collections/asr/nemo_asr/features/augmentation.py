@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
 
-from nemo_asr.arguments import NumbersRng, check_least, seed_from
+from nemo_asr.arguments import NumbersRng, Share, seed_from
 from nemo_lite import NonTrainableNM
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
 from nemo_lite.errors import UsageError
 
 Rng: TypeAlias = torch.Generator | NumbersRng
+Masks: TypeAlias = Annotated[int, Between(0, 1_000)]  # memory grows with masks x frames of a batch
+Width: TypeAlias = Annotated[int, Between(0, 65_536)]
 
 
 class SpectrogramAugmentation(NonTrainableNM):
@@ -52,13 +55,13 @@ class SpectrogramAugmentation(NonTrainableNM):
 
     def __init__(
         self,
-        freq_masks: int = 0,
-        time_masks: int = 0,
-        freq_width: int = 10,
-        time_width: int | float = 10,
-        rect_masks: int = 0,
-        rect_time: int = 5,
-        rect_freq: int = 20,
+        freq_masks: Masks = 0,
+        time_masks: Masks = 0,
+        freq_width: Width = 10,
+        time_width: Width | Share = 10,
+        rect_masks: Masks = 0,
+        rect_time: Width = 5,
+        rect_freq: Width = 20,
         rng: Rng | None = None,
         name: str | None = None,
     ) -> None:
@@ -68,9 +71,6 @@ class SpectrogramAugmentation(NonTrainableNM):
         self.freq_width, self.time_width = freq_width, time_width
         self.rect_time, self.rect_freq = rect_time, rect_freq
         self._rng = None if rng is None else _torch_generator(rng, place)
-        masks = {"freq_masks": (freq_masks, 0), "time_masks": (time_masks, 0), "rect_masks": (rect_masks, 0)}
-        widths = {"freq_width": (freq_width, 0), "time_width": (time_width, 0)}
-        check_least(place, **masks, **widths, rect_time=(rect_time, 0), rect_freq=(rect_freq, 0))
         if isinstance(time_width, float) and time_width > 1.0:
             wanted = "a float from 0 to 1 (a share of the frames) or an int (frames)"
             raise UsageError("time_width is no share", place=place, got=str(time_width), wanted=wanted)
@@ -144,9 +144,8 @@ class MultiplyBatch(NonTrainableNM):
     }
     output_ports: Ports = {port.replace("in", "out"): ntype for port, ntype in input_ports.items()}
 
-    def __init__(self, mult_batch: int = 1, name: str | None = None) -> None:
+    def __init__(self, mult_batch: Annotated[int, Between(1, 100)] = 1, name: str | None = None) -> None:
         super().__init__(name)
-        check_least(type(self).__name__, mult_batch=(mult_batch, 1))
         self.mult_batch = mult_batch
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
@@ -179,9 +178,8 @@ class CropOrPadSpectrogramAugmentation(NonTrainableNM):
         "length": NeuralType("B", LengthsType()),
     }
 
-    def __init__(self, audio_length: int, name: str | None = None) -> None:
+    def __init__(self, audio_length: Annotated[int, Between(1, 65_536)], name: str | None = None) -> None:
         super().__init__(name)
-        check_least(type(self).__name__, audio_length=(audio_length, 1))
         self.audio_length = audio_length
 
     @property

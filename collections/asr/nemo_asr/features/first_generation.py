@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, Normalization
+from typing import Annotated
+
+from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, Hertz, SampleRate, Splicing, Word
+from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor, Dither, Normalization, PadTo
+from nemo_lite.config.ranges import Between
 from nemo_lite.errors import UnknownFeatureTypeError
 
 _TAKES_LOGARITHM = {"logfbank": True, "fbank": False}
@@ -20,20 +24,20 @@ class AudioPreprocessing(AudioToMelSpectrogramPreprocessor):
 
     def __init__(
         self,
-        sample_rate: int = 16000,
-        window_size: float | None = 0.02,
-        window_stride: float | None = 0.01,
-        window: str | None = "hann",
+        sample_rate: SampleRate = 16000,
+        window_size: FrameSeconds | None = 0.02,
+        window_stride: FrameSeconds | None = 0.01,
+        window: Word | None = "hann",
         normalize: Normalization = "per_feature",
-        n_fft: int | None = None,
-        preemph: float | None = 0.97,
-        features: int = 64,
-        lowfreq: float = 0,
-        highfreq: float | None = None,
-        feat_type: str = "logfbank",
-        dither: float = 1e-5,
-        pad_to: int = 16,
-        frame_splicing: int = 1,
+        n_fft: FrameSamples | None = None,
+        preemph: Annotated[float, Between(-1, 1)] | None = 0.97,
+        features: Features = 64,
+        lowfreq: Hertz = 0,
+        highfreq: Hertz | None = None,
+        feat_type: Word = "logfbank",
+        dither: Dither = 1e-5,
+        pad_to: PadTo = 16,
+        frame_splicing: Splicing = 1,
         stft_conv: bool = False,
         name: str | None = None,
     ) -> None:

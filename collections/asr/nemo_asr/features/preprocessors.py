@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 
-from nemo_asr.arguments import check_least
+from nemo_asr.arguments import Features, FrameSamples, FrameSeconds, Hertz, SampleRate, Splicing, Word
 from nemo_asr.features import signal_processing
 from nemo_asr.features.audio_preprocessor import AudioPreprocessor
 from nemo_asr.features.signal_processing import MelScale
+from nemo_lite.config.ranges import Between, Items
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 
-Normalization = Literal["per_feature", "all_features", "none", False] | Mapping[str, Sequence[float]] | None
+Dither: TypeAlias = Annotated[float, Between(0, 1_000)]  # audio of any scale: full scale may be 32768
+PadTo: TypeAlias = Annotated[int, Between(0, 4_096)]  # frames; 41 s
+Guard: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
+Fixed: TypeAlias = Annotated[
+    Sequence[Annotated[float, Between(-1_000_000, 1_000_000)]], Items(1, 1_024)
+]  # one for each feature
+Normalization: TypeAlias = (
+    Literal["per_feature", "all_features", "none", False] | Annotated[Mapping[str, Fixed], Items(0, 2)] | None
+)
 
 _AXES: dict[str | bool | None, tuple[int, ...]] = {
     "per_feature": (2,),
@@ -25,6 +34,7 @@ _AXES: dict[str | bool | None, tuple[int, ...]] = {
     False: (),
 }
 _GUARD_VALUES = {"tiny": torch.finfo(torch.float32).tiny, "eps": torch.finfo(torch.float32).eps}
+_MOST_FILTER_VALUES = 2**22  # 32 MB while they are made; speech has 2**15
 _LOG_MEL_OFFSET = 1e-6  # torchaudio.transforms.MFCC with log_mels=True
 _SMALLEST_POWER = 1e-10  # torchaudio.transforms.AmplitudeToDB
 _DYNAMIC_RANGE_DB = 80.0  # the same
@@ -34,6 +44,12 @@ def _register_filters(
     module: AudioPreprocessor, lowfreq: float, highfreq: float | None, *, scale: MelScale, equal_area: bool
 ) -> None:
     """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands)."""
+    if (module.n_fft // 2 + 1) * module.num_bands > _MOST_FILTER_VALUES:
+        got, wanted = (
+            f"n_fft {module.n_fft} and {module.num_bands} bands",
+            f"n_fft / 2 x bands <= {_MOST_FILTER_VALUES}",
+        )
+        raise UsageError("the mel filters are too large", place=type(module).__name__, got=got, wanted=wanted)
     nyquist = module.sample_rate / 2
     highfreq = highfreq or nyquist
     place = type(module).__name__
@@ -57,8 +73,6 @@ def _guard_value(place: str, kind: str, value: float | str) -> float:
         if value not in _GUARD_VALUES:
             raise UnknownNameError("log_zero_guard_value", value, [*_GUARD_VALUES, "a number"], place=place)
         return _GUARD_VALUES[value]
-    if value <= 0:
-        raise UsageError("log_zero_guard_value must be above 0", place=place, got=str(value))
     return value
 
 
@@ -94,13 +108,13 @@ class AudioToSpectrogramPreprocessor(AudioPreprocessor):
 
     def __init__(
         self,
-        sample_rate: int = 16000,
-        window_size: float | None = 0.02,
-        window_stride: float | None = 0.01,
-        n_window_size: int | None = None,
-        n_window_stride: int | None = None,
-        n_fft: int | None = None,
-        window: str | None = "hann",
+        sample_rate: SampleRate = 16000,
+        window_size: FrameSeconds | None = 0.02,
+        window_stride: FrameSeconds | None = 0.01,
+        n_window_size: FrameSamples | None = None,
+        n_window_stride: FrameSamples | None = None,
+        n_fft: FrameSamples | None = None,
+        window: Word | None = "hann",
         normalized: bool = True,
         name: str | None = None,
     ) -> None:
@@ -167,38 +181,36 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
 
     def __init__(
         self,
-        sample_rate: int = 16000,
-        window_size: float | None = 0.02,
-        window_stride: float | None = 0.01,
-        n_window_size: int | None = None,
-        n_window_stride: int | None = None,
-        window: str | None = "hann",
+        sample_rate: SampleRate = 16000,
+        window_size: FrameSeconds | None = 0.02,
+        window_stride: FrameSeconds | None = 0.01,
+        n_window_size: FrameSamples | None = None,
+        n_window_stride: FrameSamples | None = None,
+        window: Word | None = "hann",
         normalize: Normalization = "per_feature",
-        n_fft: int | None = None,
-        preemph: float | None = 0.97,
-        features: int = 64,
-        lowfreq: float = 0,
-        highfreq: float | None = None,
+        n_fft: FrameSamples | None = None,
+        preemph: Annotated[float, Between(-1, 1)] | None = 0.97,
+        features: Features = 64,
+        lowfreq: Hertz = 0,
+        highfreq: Hertz | None = None,
         log: bool = True,
         log_zero_guard_type: Literal["add", "clamp"] = "add",
-        log_zero_guard_value: float | Literal["tiny", "eps"] = 2**-24,
-        dither: float = 1e-5,
-        pad_to: int | Literal["max"] = 16,
-        frame_splicing: int = 1,
+        log_zero_guard_value: Guard | Literal["tiny", "eps"] = 2**-24,
+        dither: Dither = 1e-5,
+        pad_to: PadTo | Literal["max"] = 16,
+        frame_splicing: Splicing = 1,
         stft_conv: bool = False,
-        pad_value: float = 0,
-        mag_power: float = 2.0,
-        std_floor: float = 0.1,
+        pad_value: Annotated[float, Between(-1_000_000, 1_000_000)] = 0,
+        mag_power: Annotated[float, Between(0, 10, above=True)] = 2.0,
+        std_floor: Annotated[float, Between(0, 1_000)] = 0.1,
         name: str | None = None,
     ) -> None:
         place = type(self).__name__
         size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
         super().__init__(sample_rate, size, stride, n_fft, window, periodic=stft_conv, name=name)
-        check_least(place, features=(features, 1), dither=(dither, 0), frame_splicing=(frame_splicing, 1))
-        check_least(place, std_floor=(std_floor, 0))
         self.num_features = self.num_bands = features
         self.dither, self.preemph, self.mag_power = dither, preemph, mag_power
-        if pad_to != "max" and (isinstance(pad_to, str) or pad_to < 0):
+        if pad_to != "max" and isinstance(pad_to, str):
             wanted = '0, a positive number or "max"'
             raise UsageError("pad_to cannot be used", place=place, got=str(pad_to), wanted=wanted)
         self.pad_to, self.pad_value, self.frame_splicing = pad_to, pad_value, frame_splicing
@@ -273,18 +285,18 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
 
     def __init__(
         self,
-        sample_rate: int = 16000,
-        window_size: float | None = 0.02,
-        window_stride: float | None = 0.01,
-        n_window_size: int | None = None,
-        n_window_stride: int | None = None,
-        window: str | None = "hann",
-        n_fft: int | None = None,
-        lowfreq: float = 0.0,
-        highfreq: float | None = None,
-        n_mels: int = 64,
-        n_mfcc: int = 64,
-        dct_type: int = 2,
+        sample_rate: SampleRate = 16000,
+        window_size: FrameSeconds | None = 0.02,
+        window_stride: FrameSeconds | None = 0.01,
+        n_window_size: FrameSamples | None = None,
+        n_window_stride: FrameSamples | None = None,
+        window: Word | None = "hann",
+        n_fft: FrameSamples | None = None,
+        lowfreq: Hertz = 0.0,
+        highfreq: Hertz | None = None,
+        n_mels: Features = 64,
+        n_mfcc: Features = 64,
+        dct_type: Annotated[int, Between(2, 2)] = 2,
         norm: Literal["ortho"] | None = "ortho",
         log: bool = True,
         name: str | None = None,
@@ -292,8 +304,6 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         place = type(self).__name__
         size, stride = (window_size, n_window_size), (window_stride, n_window_stride)
         super().__init__(sample_rate, size, stride, n_fft, window, periodic=True, name=name)
-        if dct_type != 2:
-            raise UsageError("dct_type is not supported", place=place, got=str(dct_type), wanted="2")
         if norm not in ("ortho", None):
             raise UnknownNameError("norm", str(norm), ["ortho"], place=place)
         if not 1 <= n_mfcc <= n_mels:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.jasper import JasperEncoder, frames_type
+from nemo_asr.arguments import Channels, Classes, Splicing, Word, refuse_too_large
+from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type
 from nemo_asr.models.jasper_blocks import init_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
@@ -44,15 +46,15 @@ class ContextNetEncoder(JasperEncoder):
 
     def __init__(
         self,
-        jasper: Sequence[Mapping[str, Any]],
-        activation: str,
-        feat_in: int,
-        normalization_mode: str = "batch",
-        residual_mode: str = "add",
-        norm_groups: int = -1,
+        jasper: Blocks,
+        activation: Word,
+        feat_in: Channels,
+        normalization_mode: Word = "batch",
+        residual_mode: Word = "add",
+        norm_groups: Annotated[int, Between(1, 65_536, also=(-1,))] = -1,
         conv_mask: bool = False,
-        frame_splicing: int = 1,
-        init_mode: str = "xavier_uniform",
+        frame_splicing: Splicing = 1,
+        init_mode: Word = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -88,14 +90,15 @@ class ContextNetDecoderForCTC(TrainableNM):
 
     def __init__(
         self,
-        feat_in: int,
-        num_classes: int,
-        hidden_size: int = 640,
-        init_mode: str = "xavier_uniform",
+        feat_in: Channels,
+        num_classes: Classes,
+        hidden_size: Annotated[int, Between(1, 65_536)] = 640,
+        init_mode: Word = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self._feat_in, self._num_classes = feat_in, num_classes + 1
+        refuse_too_large("ContextNetDecoderForCTC", hidden_size * (4 * (feat_in + hidden_size) + num_classes + 1))
         self.rnn = nn.LSTM(feat_in, hidden_size, batch_first=True)
         self.clf = nn.Linear(hidden_size, self._num_classes)
         init_weights(self.clf, init_mode, "ContextNetDecoderForCTC")

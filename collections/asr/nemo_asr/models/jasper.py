@@ -6,18 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import look_up
+from nemo_asr.arguments import Channels, Classes, Labels, Splicing, Word, look_up, refuse_too_large
 from nemo_asr.models.convolution import TimeConv1d
 from nemo_asr.models.frames import Frames, valid_frames
 from nemo_asr.models.jasper_blocks import ACTIVATIONS, JasperBlock, init_weights
-from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, read_blocks
+from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, block_problems, read_blocks
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.config.ranges import Between, Checked, Items
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -32,6 +33,9 @@ from nemo_lite.core.neural_types import (
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div
 from nemo_lite.errors import UnknownNameError, UsageError
+
+Block: TypeAlias = Annotated[Mapping[str, Any], Checked(block_problems)]
+Blocks: TypeAlias = Annotated[Sequence[Block], Items(0, 256)]  # the largest models have 23
 
 _BATCH, _TIME = AxisType(AxisKind.Batch), AxisType(AxisKind.Time)
 
@@ -68,16 +72,16 @@ class JasperEncoder(TrainableNM):
 
     def __init__(
         self,
-        jasper: Sequence[Mapping[str, Any]],
-        activation: str,
-        feat_in: int,
-        normalization_mode: str = "batch",
-        residual_mode: str = "add",
-        norm_groups: int = -1,
+        jasper: Blocks,
+        activation: Word,
+        feat_in: Channels,
+        normalization_mode: Word = "batch",
+        residual_mode: Word = "add",
+        norm_groups: Annotated[int, Between(1, 65_536, also=(-1,))] = -1,
         conv_mask: bool = True,
-        frame_splicing: int = 1,
-        init_mode: str = "xavier_uniform",
-        intermediate_block: int | None = None,
+        frame_splicing: Splicing = 1,
+        init_mode: Word = "xavier_uniform",
+        intermediate_block: Annotated[int, Between(-1, 256)] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -194,8 +198,11 @@ def _context_of(blocks: Iterable[JasperBlock]) -> int | None:
 
 def _blocks(specs: Iterable[JasperBlockSpec], num_channels: int, settings: Mapping[str, Any]) -> Iterator[JasperBlock]:
     residual: list[int] = []
+    num_weights = 0
     for index, spec in enumerate(specs):
         residual = [*residual, num_channels] if spec.residual_dense else []
+        num_weights += spec.num_weights(num_channels, residual or [num_channels] * spec.residual)
+        refuse_too_large(f"JasperEncoder.jasper[{index}]", num_weights)
         yield JasperBlock(
             num_channels, spec, residual_channels=residual, place=f"JasperEncoder.jasper[{index}]", **settings
         )
@@ -223,10 +230,10 @@ class JasperDecoderForCTC(TrainableNM):
 
     def __init__(
         self,
-        feat_in: int,
-        num_classes: int,
-        init_mode: str = "xavier_uniform",
-        vocabulary: Sequence[str] | None = None,
+        feat_in: Channels,
+        num_classes: Classes,
+        init_mode: Word = "xavier_uniform",
+        vocabulary: Labels | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -235,6 +242,7 @@ class JasperDecoderForCTC(TrainableNM):
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self._feat_in = feat_in
         self._num_classes = self._num_classes_with_blank = num_classes + 1
+        refuse_too_large("JasperDecoderForCTC", feat_in * (num_classes + 1))
         self.decoder_layers = nn.Sequential(TimeConv1d(feat_in, self._num_classes_with_blank, 1, bias=True))
         init_weights(self.decoder_layers, init_mode, "JasperDecoderForCTC")
 
@@ -291,11 +299,11 @@ class JasperDecoderForClassification(TrainableNM):
     def __init__(
         self,
         *,
-        feat_in: int,
-        num_classes: int,
-        init_mode: str = "xavier_uniform",
+        feat_in: Channels,
+        num_classes: Classes,
+        init_mode: Word = "xavier_uniform",
         return_logits: bool = True,
-        pooling_type: str = "avg",
+        pooling_type: Word = "avg",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -303,6 +311,7 @@ class JasperDecoderForClassification(TrainableNM):
             raise UnknownNameError("pooling_type", pooling_type, _POOLINGS, place="JasperDecoderForClassification")
         self._feat_in, self._num_classes = feat_in, num_classes
         self._return_logits, self._pooling_type = return_logits, pooling_type
+        refuse_too_large("JasperDecoderForClassification", feat_in * num_classes)
         self.decoder_layers = nn.Sequential(nn.Linear(feat_in, num_classes))
         init_weights(self.decoder_layers, init_mode, "JasperDecoderForClassification")
 

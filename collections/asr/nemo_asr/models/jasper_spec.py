@@ -5,17 +5,26 @@ No torch and no modules in this file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
+from nemo_asr.arguments import Channels
 from nemo_lite.config import Config, check_call, raise_if, unknown_key
+from nemo_lite.config.ranges import Between, Items, refuse_out_of_range
 from nemo_lite.config.values import Keys, Source
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 ResidualMode = Literal["add", "max", "stride_add", "stride_last"]
 RESIDUAL_MODES: tuple[ResidualMode, ...] = get_args(ResidualMode)
+_LONGEST_KERNEL = 10_001
+_MOST_CONVOLUTIONS = 2_000  # of an encoder; Jasper 10x5 has 109, QuartzNet 15x5 168; to make as many takes 1 s
+Kernel: TypeAlias = Annotated[int, Between(1, _LONGEST_KERNEL)]  # frames; the longest of QuartzNet has 87
+Step: TypeAlias = Annotated[int, Between(1, 1_024)]
+Window: TypeAlias = Annotated[int, Between(-1, 1_000_000)]
 _NO_BLOCKS = ["JasperEncoder: jasper has no blocks"]
 
 
@@ -50,45 +59,39 @@ class JasperBlockSpec:
         UsageError: a value out of its range, or keys that contradict each other.
     """
 
-    filters: int
-    repeat: int
-    kernel: int | list[int]
-    stride: int | list[int]
-    dilation: int | list[int]
-    dropout: float
+    filters: Channels
+    repeat: Annotated[int, Between(1, 100)]
+    kernel: Kernel | Annotated[list[Kernel], Items(1, 1)]
+    stride: Step | Annotated[list[Step], Items(1, 1)]
+    dilation: Step | Annotated[list[Step], Items(1, 1)]
+    dropout: Annotated[float, Between(0, 1, below=True)]
     residual: bool
     residual_dense: bool = False
     residual_mode: ResidualMode | None = None
-    groups: int = 1
+    groups: Channels = 1
     separable: bool = False
-    heads: int = -1
+    heads: Annotated[int, Between(1, 65_536, also=(-1,))] = -1
     se: bool = False
-    se_reduction_ratio: int = 8
-    se_context_window: int = -1
+    se_reduction_ratio: Channels = 8
+    se_context_window: Window = -1
     se_interpolation_mode: Literal["nearest", "linear", "area"] = "nearest"
-    kernel_size_factor: float = 1.0
+    kernel_size_factor: Annotated[float, Between(0, 100, above=True)] = 1.0
     stride_last: bool = False
-    se_context_size: int | None = None
+    se_context_size: Window | None = None
 
     def __post_init__(self) -> None:
+        refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
         problems = list(self._problems())
         if problems:
             raise UsageError("; ".join(problems))
 
     def _problems(self) -> Iterator[str]:
-        for key in ("filters", "repeat", "kernel", "stride", "dilation", "groups", "se_reduction_ratio"):
-            value = getattr(self, key)
-            numbers = [value] if isinstance(value, int) else value
-            if len(numbers) != 1 or numbers[0] < 1:
-                yield f"{key} is {value}, wanted one whole number of at least 1"
-        if not 0 <= self.dropout < 1:
-            yield f"dropout is {self.dropout}, wanted at least 0 and below 1"
-        if not self.kernel_size_factor > 0:
-            yield f"kernel_size_factor is {self.kernel_size_factor}, wanted more than 0"
+        if self.kernel_size > _LONGEST_KERNEL:
+            yield f"kernel times kernel_size_factor is {self.kernel_size}, wanted at most {_LONGEST_KERNEL}"
         if self.residual_dense and not self.residual:
             yield "residual_dense is true, which needs residual: true"
-        if self.heads != -1 and (self.heads < 1 or not self.separable):
-            yield f"heads is {self.heads}, wanted -1, or at least 1 with separable: true"
+        if self.heads != -1 and not self.separable:
+            yield f"heads is {self.heads}, wanted -1, or separable: true"
         if self.se and self.filters < self.se_reduction_ratio:
             yield f"se_reduction_ratio is {self.se_reduction_ratio}, wanted at most filters ({self.filters})"
 
@@ -106,6 +109,20 @@ class JasperBlockSpec:
     def dilation_size(self) -> int:
         """Frames between two taps of a filter."""
         return _only(self.dilation)
+
+    def num_weights(self, num_channels: int, residual_channels: Sequence[int] = ()) -> int:
+        """Weights of its convolutions, which are nearly all.
+
+        Args:
+            num_channels: of its input.
+            residual_channels: of the inputs that are added to its output.
+        """
+        total = self.filters * sum(residual_channels)
+        for _ in range(self.repeat):
+            taps = num_channels if self.separable else num_channels * self.filters // self.groups
+            total += taps * self.kernel_size + self.separable * num_channels * self.filters // self.groups
+            num_channels = self.filters
+        return total
 
     def strides(self, residual_mode: ResidualMode) -> list[int]:
         """The stride of each sub-block, under this residual mode."""
@@ -126,11 +143,14 @@ def read_blocks(jasper: Sequence[Mapping[str, Any]]) -> list[JasperBlockSpec]:
             a block is a :class:`Config`, also unknown keys, and file, line and column.
     """
     blocks = [_placed(block, index) for index, block in enumerate(jasper)]
-    raise_if([each for block in blocks for each in _problems_of(block)] or _NO_BLOCKS[: not blocks])
-    return [JasperBlockSpec(**block) for block in blocks]
+    raise_if([each for block in blocks for each in block_problems(block)] or _NO_BLOCKS[: not blocks])
+    specs = [JasperBlockSpec(**block) for block in blocks]
+    raise_if(_too_many(specs, blocks))
+    return specs
 
 
-def _problems_of(block: Config) -> list[str]:
+def block_problems(block: Config) -> list[str]:
+    """One line for each problem with the keys of one block."""
     problems = check_call(block, JasperBlockSpec)
     if not problems:
         try:
@@ -138,6 +158,19 @@ def _problems_of(block: Config) -> list[str]:
         except UsageError as error:
             problems = [f"{block.place_to_blame()}: {block.path}: {error}"]
     return problems
+
+
+def _too_many(specs: Sequence[JasperBlockSpec], blocks: Sequence[Config]) -> Iterator[str]:
+    """The block with which an encoder has more convolutions than it may."""
+    total = residuals = 0
+    for spec, block in zip(specs, blocks, strict=True):
+        residuals = residuals + 1 if spec.residual_dense else 0
+        total += spec.repeat * (1 + spec.separable) + spec.residual * max(residuals, 1)
+        if total > _MOST_CONVOLUTIONS:
+            yield (
+                f"{block.place()}: {block.path} brings the convolutions to {total}, wanted at most {_MOST_CONVOLUTIONS}"
+            )
+            return
 
 
 def _placed(block: Mapping[str, Any], index: int) -> Config:
@@ -153,13 +186,19 @@ def _placed(block: Mapping[str, Any], index: int) -> Config:
 
 def _converted(key: str, value: Any) -> Any:
     """What NeMo makes of a value: truth values of 0 and 1, whole numbers of floats, alone or in a list."""
-    kind = JasperBlockSpec.__annotations__[key]
-    if kind == "bool" and value in (0, 1):
+    kind = _kinds()[key]
+    if kind is bool and value in (0, 1):
         return bool(value)
     if isinstance(value, list):
         return [_converted(key, item) for item in value]
-    whole = isinstance(value, float) and (key == "kernel" or value.is_integer())
-    return int(value) if whole and kind.startswith("int") else value
+    whole = isinstance(value, float) and (value.is_integer() or (key == "kernel" and math.isfinite(value)))
+    return int(value) if whole and int in (kind, *get_args(kind)) else value
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """The type of each key, without its range."""
+    return get_type_hints(JasperBlockSpec)
 
 
 class _InScript(Source):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from nemo_asr.arguments import Classes
 from nemo_asr.models.frames import valid_frames
 from nemo_lite.backends.pytorch.nm import LossNM
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.neural_types import (
     AxisKind,
     AxisType,
@@ -19,7 +22,6 @@ from nemo_lite.core.neural_types import (
     NeuralType,
 )
 from nemo_lite.core.ports import Ports
-from nemo_lite.errors import UsageError
 
 
 class CTCLossNM(LossNM):
@@ -50,14 +52,13 @@ class CTCLossNM(LossNM):
     when_infinite = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
 
     def __init__(
-        self, num_classes: int, zero_infinity: bool = False, label_smoothing: float = 0.0, name: str | None = None
+        self,
+        num_classes: Classes,
+        zero_infinity: bool = False,
+        label_smoothing: Annotated[float, Between(0, 1, below=True)] = 0.0,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        if not 0 <= label_smoothing < 1:
-            wanted = "a number from 0, below 1"
-            raise UsageError(
-                "label_smoothing is out of range", place=self.label, got=str(label_smoothing), wanted=wanted
-            )
         self._blank, self._zero_infinity, self._smoothing = num_classes, zero_infinity, label_smoothing
 
     @property

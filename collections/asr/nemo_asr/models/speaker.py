@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_asr.arguments import Channels, Classes, Word, refuse_too_large
 from nemo_asr.models.frames import valid_frames
 from nemo_asr.models.jasper import frames_type
 from nemo_asr.models.jasper_blocks import init_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.config.ranges import Items
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -56,11 +59,11 @@ class JasperDecoderForSpkrClass(TrainableNM):
 
     def __init__(
         self,
-        feat_in: int,
-        num_classes: int,
-        emb_sizes: Sequence[int | str] | str = (1024, 1024),
-        pool_mode: str = "xvector",
-        init_mode: str = "xavier_uniform",
+        feat_in: Channels,
+        num_classes: Classes,
+        emb_sizes: Annotated[Sequence[Channels | Word], Items(2, 2)] | Word = (1024, 1024),
+        pool_mode: Word = "xvector",
+        init_mode: Word = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -72,6 +75,7 @@ class JasperDecoderForSpkrClass(TrainableNM):
         self._feat_in, self._num_classes, self._pool_mode = feat_in, num_classes, pool_mode
         first, second = self._emb_sizes = _two_sizes(emb_sizes)
         width = {"xvector": 2 * feat_in, "gram": feat_in**2, "superVector": feat_in**2 + 2 * feat_in}[pool_mode]
+        refuse_too_large(_PLACE, width * first + first * second + second * num_classes)
         self.mid1, self.mid2 = _layer(width, first), _layer(first, second)
         self.final = nn.Linear(second, num_classes)
         init_weights(self, init_mode, _PLACE)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from nemo_asr.arguments import parameters_of, source_argument
+from nemo_asr.arguments import MOST_WEIGHTS, FilePath, SampleRate, Word, parameters_of, source_argument
 from nemo_asr.data.labelled.classes import class_names
 from nemo_asr.data.labelled.speech_label import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
@@ -18,10 +18,12 @@ from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
 from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, check_call, shown
+from nemo_lite.config.ranges import Items, Letters
 from nemo_lite.core import AxisKind
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError
 from nemo_lite.utils.files import path_in_list
 
+Name: TypeAlias = Annotated[str, Letters(256)]
 DEFAULT_SAMPLE_RATE = 16000
 
 _DATA_ROLES = ("train", "eval")
@@ -64,6 +66,7 @@ class ConnectionCheck:
         self.derived: dict[str, dict[str, Any]] = {}
         self._decided: dict[str, dict[str, Any]] = {}  # by role: what other parts decide, also where a section says it
         self._roles: dict[str, str] = {}  # by the module's name
+        self._weights: dict[str, int] = {}  # how many, by role
         self._splicing = 1
         self.sample_rate = self._sample_rate(model)
         self.tokenizer = self._tokenizer(folder, carried)
@@ -86,6 +89,15 @@ class ConnectionCheck:
         log_probs = self._connect_part("decoder", encoded)
         self._connect_part("loss", log_probs, text)
         self._connect_part("greedy", log_probs)
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """All parts together must not be too large: one line, at the largest."""
+        total, largest = sum(self._weights.values()), max(self._weights, key=self._weights.__getitem__, default="")
+        if total > MOST_WEIGHTS:
+            section, count = self._parts[largest].params, self._weights[largest]
+            what = f"{section.path or self._parts[largest].target.__name__} has {count} of the model's {total} weights"
+            self.problems.append(f"{section.place()}: {what}, wanted at most {MOST_WEIGHTS} in all")
 
     def _sample_rate(self, model: Config) -> int:
         holders = [model, *(part.params for part in self._parts.values())]
@@ -174,6 +186,7 @@ class ConnectionCheck:
         if module is None or len(known) < len(signals):
             return None
         module.label = self._parts[role].target.__name__
+        self._weights[role] = module.num_weights
         self._roles[module.label] = role
         if role == "preprocessor":
             self._splicing = module.init_params.get("frame_splicing", 1)
@@ -256,12 +269,12 @@ class ConnectionCheck:
 
 
 def _model_keys(
-    model: str = "",
-    name: str = "",
-    sample_rate: int = DEFAULT_SAMPLE_RATE,
-    labels: Sequence[Any] | None = None,
-    tokenizer: str | None = None,
-    language: str | None = None,
+    model: Name = "",
+    name: Name = "",
+    sample_rate: SampleRate = DEFAULT_SAMPLE_RATE,
+    labels: Annotated[Sequence[Annotated[Any, Letters(256)]], Items(0, 100_000)] | None = None,
+    tokenizer: FilePath | None = None,
+    language: Word | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_asr.arguments import check_least
+from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.audio.reading import Samples
 from nemo_asr.transcription.recording import Recording as Recording
 from nemo_asr.transcription.recording import batches_by_length, named
@@ -72,14 +72,13 @@ class RecordingsDataLayer(DataLayerNM):
     def __init__(
         self,
         recordings: Sequence[Recording],
-        sample_rate: int,
-        batch_size: int = 16,
-        batch_seconds: float = 240.0,
-        num_workers: int = 0,
+        sample_rate: SampleRate,
+        batch_size: BatchSize = 16,
+        batch_seconds: BatchSeconds = 240.0,
+        num_workers: Workers = 0,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        check_least(batch_size=(batch_size, 1), num_workers=(num_workers, 0))
         self.recordings = list(recordings)
         self.faults: dict[int, str] = {}
         self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_lite.backends.pytorch.nm import LossNM
+from nemo_lite.config.ranges import Between, Items, Letters
 from nemo_lite.core.graph.ports import Ports
 from nemo_lite.core.neural_types import (
     LabelsType,
@@ -23,6 +24,8 @@ from nemo_lite.core.neural_types import (
 from nemo_lite.errors import MissingOptionError, UnknownNameError, UsageError
 
 LOSS = NeuralType(None, LossType())
+Weight: TypeAlias = Annotated[float, Between(-1_000_000, 1_000_000)]
+Word: TypeAlias = Annotated[str, Letters(64)]
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -57,13 +60,13 @@ class SequenceLoss(LossNM):
 
     def __init__(
         self,
-        pad_id: int = 0,
-        smoothing_coef: float = 0.0,
+        pad_id: Annotated[int, Between(-(2**31), 2**31 - 1)] = 0,
+        smoothing_coef: Annotated[float, Between(0, 1)] = 0.0,
         sample_wise: bool = False,
         aux_ctc: bool = False,
-        ctc_initial_coef: float = 0.1,
-        ctc_blank_id: int | None = None,
-        eps: float = 1e-5,
+        ctc_initial_coef: Weight = 0.1,
+        ctc_blank_id: Annotated[int, Between(0, 2**31 - 1)] | None = None,
+        eps: Annotated[float, Between(0, 1)] = 1e-5,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -107,9 +110,9 @@ class _MaskedLogitsLoss(LossNM):
 
     def __init__(
         self,
-        logits_ndim: int = 2,
-        weight: Sequence[float] | None = None,
-        reduction: str = "mean",
+        logits_ndim: Annotated[int, Between(1, 16)] = 2,
+        weight: Annotated[Sequence[Weight], Items(0, 1_000_000)] | None = None,
+        reduction: Word = "mean",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -208,7 +211,7 @@ class MSELoss(LossNM):
     input_ports = {"preds": NeuralType("B", RegressionValuesType()), "labels": NeuralType("B", LabelsType())}
     output_ports = {"loss": LOSS}
 
-    def __init__(self, reduction: str = "mean", name: str | None = None) -> None:
+    def __init__(self, reduction: Word = "mean", name: str | None = None) -> None:
         super().__init__(name=name)
         self._reduction = _check_reduction(reduction, "MSELoss")
 
@@ -229,7 +232,12 @@ class LossAggregatorNM(LossNM):
         UsageError: not one weight for each loss.
     """
 
-    def __init__(self, num_inputs: int = 2, weights: Sequence[float] | None = None, name: str | None = None) -> None:
+    def __init__(
+        self,
+        num_inputs: Annotated[int, Between(0, 1_000)] = 2,
+        weights: Annotated[Sequence[Weight], Items(0, 1_000)] | None = None,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         if weights is not None and len(weights) != num_inputs:
             got, wanted = f"{len(weights)} weights", f"{num_inputs}, one for each loss"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 from torch.utils.data import Dataset, default_collate
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.config.ranges import Between, Items, Letters
 from nemo_lite.core.graph.ports import Ports
 from nemo_lite.errors import CountError, UsageError
 
@@ -89,10 +90,10 @@ class MultiDataLayer(DataLayerNM):
     def __init__(
         self,
         data_layers: Sequence[DataLayerNM],
-        batch_size: int,
+        batch_size: Annotated[int, Between(1, 1_000_000, also=(-1,))],
         shuffle: bool = False,
         combination_mode: DataCombination = DataCombination.CROSSPRODUCT,
-        port_names: Sequence[str] | None = None,
+        port_names: Annotated[Sequence[Annotated[str, Letters(256)]], Items(0, 1_000)] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch.nm import NonTrainableNM, TrainableNM
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.neural_types import ChannelType, NeuralType, VoidType
 
 
@@ -24,7 +27,13 @@ class SequenceEmbedding(TrainableNM):
     input_ports = {"input_seq": NeuralType("B T", VoidType())}
     output_ports = {"outputs": NeuralType("B T C", ChannelType())}
 
-    def __init__(self, voc_size: int, hidden_size: int, dropout: float = 0.0, name: str | None = None) -> None:
+    def __init__(
+        self,
+        voc_size: Annotated[int, Between(1, 10_000_000)],
+        hidden_size: Annotated[int, Between(1, 65_536)],
+        dropout: Annotated[float, Between(0, 1)] = 0.0,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         self.embedding = nn.Embedding(voc_size, hidden_size)
         self.dropout = nn.Dropout(dropout)

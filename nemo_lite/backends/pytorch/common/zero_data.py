@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.config.ranges import Between, Items
 from nemo_lite.core.graph.ports import Ports
 from nemo_lite.core.neural_types import AxisKind, NeuralType
 from nemo_lite.errors import UsageError
 
+Sizes: TypeAlias = Annotated[Sequence[Annotated[int, Between(0, 10_000_000)]], Items(0, 16)]
 DType = torch.dtype | type[Tensor] | None
 
 
@@ -59,11 +62,11 @@ class ZerosDataLayer(DataLayerNM):
 
     def __init__(
         self,
-        size: int,
+        size: Annotated[int, Between(0, 2**62)],
         output_ports: Ports,
         dtype: DType | Sequence[DType] = None,
-        batch_size: int = 1,
-        shapes: Sequence[Sequence[int]] | None = None,
+        batch_size: Annotated[int, Between(1, 1_000_000, also=(-1,))] = 1,
+        shapes: Annotated[Sequence[Sizes], Items(0, 100)] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

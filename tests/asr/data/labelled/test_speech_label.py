@@ -139,7 +139,7 @@ def test_a_shorter_recording_is_repeated_and_filled_up_from_its_end(samples, bro
 
 
 def test_a_negative_time_length_is_refused(folder):
-    with pytest.raises(UsageError, match="time_length is too small: got -1, wanted 0 or more"):
+    with pytest.raises(UsageError, match="time_length is -1, wanted float from 0"):
         layer_of(manifest("yes"), time_length=-1)
 
 

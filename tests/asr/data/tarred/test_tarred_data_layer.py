@@ -170,7 +170,10 @@ def test_bad_shards_end_it_with_one_line(source, folder):
     assert "audio_3.tar: the tar shard does not exist" in refusal(shards.replace("2}", "3}"), manifest)
     os.truncate(folder / "tarred/audio_1.tar", 20000)
     assert "audio_1.tar: the tar shard ends early, within " in refusal(shards, manifest)
-    assert refusal(shards, manifest, shuffle_n=-1) == "shuffle_n is too small: got -1, wanted 0 or more"
+    assert (
+        refusal(shards, manifest, shuffle_n=-1)
+        == "TarredAudioToTextDataLayer.shuffle_n is -1, wanted int from 0 to 1000000000"
+    )
     assert "none.json: the manifest does not exist" in refusal(shards.replace("2}", "0}"), "none.json")
 
 

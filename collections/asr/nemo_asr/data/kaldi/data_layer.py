@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nemo_asr.arguments import BatchSize, Duration, FilePath, LabelId, Labels, PadId, Unusable, Word, Workers
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.dataset import Item, Reading, SpeechDataset, collate
 from nemo_asr.data.kaldi.folder import KaldiRef, KaldiUtterances
@@ -99,22 +100,22 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
 
     def __init__(
         self,
-        kaldi_dir: str | os.PathLike[str],
-        labels: Sequence[str],
-        batch_size: int,
-        min_duration: float | None = None,
-        max_duration: float | None = None,
+        kaldi_dir: FilePath | os.PathLike[str],
+        labels: Labels,
+        batch_size: BatchSize,
+        min_duration: Duration | None = None,
+        max_duration: Duration | None = None,
         normalize_transcripts: bool = True,
         drop_last: bool = False,
         shuffle: bool = True,
-        num_workers: int | None = None,
-        bos_id: int | None = None,
-        eos_id: int | None = None,
-        pad_id: int | None = None,
+        num_workers: Workers | None = None,
+        bos_id: LabelId | None = None,
+        eos_id: LabelId | None = None,
+        pad_id: PadId | None = None,
         bucketing: bool = False,
-        max_corrupt: float | None = None,
-        parser: str = "auto",
-        language: str | None = None,
+        max_corrupt: Unusable | None = None,
+        parser: Word = "auto",
+        language: Word | None = None,
         pin_memory: bool | None = None,
         name: str | None = None,
     ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
-from nemo_asr.arguments import check_least
-from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, Labels, SampleRate, Unusable, Workers
+from nemo_asr.audio.augmentor import AudioAugmentor, Perturbations
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.dataset import Item, Reading, SpeechDataset
 from nemo_asr.data.file_durations import with_file_durations
@@ -19,6 +19,7 @@ from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts
 from nemo_asr.data.utterances import R, UtteranceReader, check_limits
 from nemo_lite.backends.pytorch.data import Batching, CostWords, Counts, Request
+from nemo_lite.config.ranges import Between
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
@@ -146,29 +147,28 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
         self,
         *,
         manifest_filepath: ManifestPaths,
-        labels: Sequence[str] | None = None,
-        batch_size: int,
-        sample_rate: int = 16000,
+        labels: Labels | None = None,
+        batch_size: BatchSize,
+        sample_rate: SampleRate = 16000,
         int_values: bool = False,
-        num_workers: int | None = None,
+        num_workers: Workers | None = None,
         shuffle: bool = True,
-        min_duration: float | None = 0.1,
-        max_duration: float | None = None,
+        min_duration: Duration | None = 0.1,
+        max_duration: Duration | None = None,
         trim_silence: bool = False,
         drop_last: bool = False,
         load_audio: bool = True,
-        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
-        time_length: float = 0,
+        augmentor: Perturbations | AudioAugmentor | None = None,
+        time_length: Annotated[float, Between(0, 100_000)] = 0,
         bucketing: bool = False,
-        max_batch_seconds: float | None = None,
-        max_corrupt: float | None = None,
+        max_batch_seconds: BatchSeconds | None = None,
+        max_corrupt: Unusable | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
     ) -> None:
         names = None if labels is None else class_names(labels)
         check_limits(min_duration, max_duration)
-        check_least(time_length=(time_length, 0))
         reading = Reading(sample_rate, int_values, trim_silence, load_audio, strict_data=strict_data)
         batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)
         manifest = Manifest.open(manifest_filepath, strict=strict_data, lenient=True)

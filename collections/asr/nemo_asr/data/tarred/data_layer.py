@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import check_least
-from nemo_asr.audio.augmentor import AudioAugmentor
+from nemo_asr.arguments import BatchSize, Duration, LabelId, Labels, PadId, SampleRate, Unusable, Word, Workers
+from nemo_asr.audio.augmentor import AudioAugmentor, Perturbations
 from nemo_asr.data.dataset import Reading, collate
 from nemo_asr.data.iteration import ItemTensors
 from nemo_asr.data.manifest import ManifestPaths
@@ -22,6 +22,7 @@ from nemo_asr.data.tarred.utterances import TarredReader, TarredUtterances
 from nemo_asr.data.utterances import check_limits
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data import Batching, Plan, Plans, Rows, Shard, sequential_plan
+from nemo_lite.config.ranges import Between
 from nemo_lite.utils.digests import Content, digest_of
 
 
@@ -79,25 +80,25 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         self,
         audio_tar_filepaths: ShardPaths,
         manifest_filepath: ManifestPaths,
-        labels: Sequence[str],
-        batch_size: int,
-        sample_rate: int = 16000,
+        labels: Labels,
+        batch_size: BatchSize,
+        sample_rate: SampleRate = 16000,
         int_values: bool = False,
-        bos_id: int | None = None,
-        eos_id: int | None = None,
-        pad_id: int | None = None,
-        min_duration: float | None = 0.1,
-        max_duration: float | None = None,
+        bos_id: LabelId | None = None,
+        eos_id: LabelId | None = None,
+        pad_id: PadId | None = None,
+        min_duration: Duration | None = 0.1,
+        max_duration: Duration | None = None,
         normalize_transcripts: bool = True,
         trim_silence: bool = False,
-        shuffle_n: int = 0,
-        num_workers: int | None = None,
-        augmentor: Mapping[str, Any] | AudioAugmentor | None = None,
+        shuffle_n: Annotated[int, Between(0, 1_000_000_000)] = 0,
+        num_workers: Workers | None = None,
+        augmentor: Perturbations | AudioAugmentor | None = None,
         drop_last: bool = False,
         shuffle: bool = True,
-        max_corrupt: float | None = None,
-        parser: str = "auto",
-        language: str | None = None,
+        max_corrupt: Unusable | None = None,
+        parser: Word = "auto",
+        language: Word | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
@@ -108,7 +109,6 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         )
         new_parser()
         check_limits(min_duration, max_duration)
-        check_least(shuffle_n=(shuffle_n, 0))
         batching = Batching(batch_size, shuffle, drop_last=drop_last)
         utterances = TarredUtterances.open(audio_tar_filepaths, manifest_filepath, strict=strict_data)
         super().__init__(

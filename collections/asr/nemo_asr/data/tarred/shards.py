@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import bracex
 
+from nemo_asr.arguments import ManyPaths
 from nemo_asr.audio.reading import kind_unless_file
 from nemo_lite.errors import DataError, UsageError
 
 # One path, perhaps with braces, or a sequence of such paths.
-ShardPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+ShardPaths: TypeAlias = ManyPaths
 
 _MOST_SHARDS = 100_000  # of one pattern: a typing error must not fill the memory
 # NeMo's spellings of a range for shells that expand braces themselves.
