@@ -39,6 +39,8 @@ TESTED_WITH = {
     "nemo_lite/backends/pytorch/distributed/group.py": "tests/backends/distributed/test_comm.py",
     "nemo_lite/backends/pytorch/distributed/health/heartbeat.py": "tests/backends/distributed/health/test_monitor.py",
     "nemo_lite/backends/pytorch/checkpoint/averaging.py": "tests/backends/engine/averaging/test_averages.py",
+    "nemo_lite/backends/pytorch/checkpoint/store/best.py": "tests/backends/checkpoint/test_folder.py",
+    "nemo_lite/backends/pytorch/checkpoint/store/listing.py": "tests/backends/checkpoint/test_folder.py",
     "nemo_lite/backends/pytorch/engine/averaging/statistics.py": "tests/backends/engine/averaging/test_averages.py",
     "nemo_lite/backends/pytorch/engine/counters.py": "tests/backends/test_actions.py",
     "nemo_lite/backends/pytorch/engine/verdict/skipped_steps.py": "tests/backends/engine/verdict/test_verdict.py",

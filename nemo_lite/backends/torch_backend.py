@@ -14,6 +14,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_file
 from nemo_lite.errors import CheckpointError, ModelNotFoundError
 from nemo_lite.utils.files import write_atomically
+from nemo_lite.utils.helpers import stored_as
 
 # Any: dictionaries, lists, numbers, texts and tensors in each other.
 
@@ -30,15 +31,15 @@ def save(obj: Any, f: str | Path) -> None:
 def load(f: str | Path) -> Any:
     """Read what :func:`save` wrote, tensors into host memory; ``~`` is the home folder.
 
-    Where ``X.pt`` is missing and ``X.safetensors`` is there, as ``CheckpointCallback`` writes it, that one is read.
+    Where ``X-STEP-9.pt`` is missing, the ``.safetensors`` file of that name is read, also in ``checkpoint-STEP-9``.
 
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: it is damaged, or holds objects of classes, which are not read: that could run code.
     """
     path = Path(f).expanduser()
-    if not path.exists() and path.with_suffix(".safetensors").is_file():
-        return read_tensors(path)
+    if not path.exists() and (found := stored_as(path)) != path:
+        return read_tensors(found)
     if not path.is_file():
         raise ModelNotFoundError("no such file", place=str(path))
     try:

@@ -15,9 +15,11 @@ from pathlib import Path
 from nemo_lite.errors import NemoLiteError, UsageError
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
-_TEMPORARY = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]*)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}\.(?P<suffix>[a-z]+)")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<host>[A-Za-z0-9-]*)\.(?P<pid>[0-9]+)\.[0-9a-f]{8}\.(?P<suffix>[a-z]+)")
 _ABANDONED_AFTER_SECONDS = 86_400
-# What torch.save and safetensors say when the disk is full, instead of the system's error number.
+# How safetensors writes the system's error number.
+_SYSTEM_NUMBER = re.compile(r"\(os error ([0-9]+)\)")
+# What torch.save and safetensors say when the disk is full, instead of the number.
 _FULL_DISK = re.compile(r"unexpected pos [0-9]+ vs [0-9]+|No space left on device|PytorchStreamWriter failed writing")
 
 
@@ -87,6 +89,12 @@ def temporary_name(name: str, suffix: str = "tmp") -> str:
     return f".{name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.{suffix}"
 
 
+def name_in(temporary: str, suffix: str = "tmp") -> str | None:
+    """The name for which :func:`temporary_name` made this one; None where it did not."""
+    match = _TEMPORARY.fullmatch(temporary)
+    return match["name"] if match and match["suffix"] == suffix else None
+
+
 def is_abandoned(path: Path, suffix: str = "tmp") -> bool:
     """Whether a folder with a :func:`temporary_name` belongs to a process that ended (elsewhere: a day ago)."""
     match = _TEMPORARY.fullmatch(path.name)
@@ -138,25 +146,33 @@ def synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
-def unwritable(error: BaseException, path: Path) -> UsageError | None:
-    """What a failure to write ``path`` means for the user; None for an error of another kind."""
-    if isinstance(error, NemoLiteError):  # it says what is wrong; some are an OSError too
+def unwritable(error: BaseException, path: Path, problem: str = "the file cannot be written") -> UsageError | None:
+    """What failed with a file, in our words: its path, and the system's text and number.
+
+    Args:
+        error: of the system, or of a writer that hides it (torch and safetensors do).
+        path: of the file.
+        problem: what was tried, unless the disk is full.
+
+    Returns:
+        None of an error that has other causes, or says itself what is wrong.
+    """
+    if isinstance(error, NemoLiteError):  # some are an OSError too
         return None
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full or (isinstance(error, Exception) and _FULL_DISK.search(str(error))):
-        return UsageError(
-            "the disk is full",
-            place=str(path),
-            remedy="free some space; nothing that was there before has been changed",
-        )
-    if isinstance(error, OSError):
-        return UsageError(
-            "the file cannot be written",
-            place=str(path),
-            got=_reason(error),
-            remedy="choose another folder, or correct its permissions",
-        )
-    return None
+    number = error.errno if isinstance(error, OSError) else _number_in(str(error))
+    name = f" ({errno.errorcode.get(number, f'errno {number}')})" if number else ""
+    if number in (errno.ENOSPC, errno.EDQUOT) or (not isinstance(error, OSError) and _FULL_DISK.search(str(error))):
+        remedy = f"free some space; nothing that was there before has been changed{name}"
+        return UsageError("the disk is full", place=str(path), remedy=remedy)
+    if number is None and not isinstance(error, OSError):
+        return None
+    got = f'"{os.strerror(number) if number else error}"{name}'
+    return UsageError(problem, place=str(path), got=got, remedy="choose another folder, or correct its permissions")
+
+
+def _number_in(text: str) -> int | None:
+    match = _SYSTEM_NUMBER.search(text)
+    return int(match[1]) if match else None
 
 
 def _is_running(pid: int) -> bool:

@@ -41,6 +41,10 @@ class CheckpointName(NamedTuple):
         return f"{self.module}-{self.tag}{self.suffix}"
 
 
+RECORD = "record.json"
+"""The file of a checkpoint that lists the others."""
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors")
+_CHECKPOINT_FOLDER = re.compile(r"checkpoint-(?P<tag>(STEP|EPOCH)-(0|[1-9][0-9]*))")
 _CHECKPOINT_NAME = re.compile(r"(?P<module>.+)-(?P<kind>STEP|EPOCH)-(?P<number>[0-9]+)(?P<suffix>\.[A-Za-z0-9]+)")
 
 
@@ -50,6 +54,27 @@ def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
     if match is None:
         return None
     return CheckpointName(match["module"], match["kind"], int(match["number"]), match["suffix"])
+
+
+def tag_of_folder(name: str) -> str | None:
+    """``STEP-1000`` of ``checkpoint-STEP-1000``; None of other names."""
+    match = _CHECKPOINT_FOLDER.fullmatch(name)
+    return match["tag"] if match else None
+
+
+def stored_as(path: Path) -> Path:
+    """The file that NeMo's name of a checkpoint's file stands for.
+
+    For ``X-STEP-9.pt`` where there is none: ``X-STEP-9.safetensors``, beside it or in ``checkpoint-STEP-9``.
+
+    Returns:
+        ``path`` itself where it is there, or where nothing is found.
+    """
+    name = parse_checkpoint_name(path.name)
+    folders = [path.parent, *([path.parent / f"checkpoint-{name.tag}"] if name else [])]
+    files = (path.name, f"{path.stem}.safetensors") if path.suffix in _WEIGHTS else ()
+    candidates = [folder / file for folder in folders for file in files]
+    return next((found for found in candidates if found.is_file()), path)
 
 
 def find_checkpoint_files(
@@ -79,8 +104,8 @@ def find_checkpoint_files(
     common = [files for files in found.values() if names and all(name in files for name in names)]
     if not common:
         raise _nothing_common(folder, names, pattern, suffixes)
-    newest = max(common, key=lambda files: (files[names[0]].kind == "STEP", files[names[0]].number))
-    return newest[names[0]], [folder / newest[name].file_name for name in names]
+    newest = max(common, key=lambda files: _order(files[names[0]]))
+    return _named(newest[names[0]]), [newest[name] for name in names]
 
 
 def get_checkpoint_from_dir(
@@ -120,16 +145,29 @@ def newest_checkpoint_files(
         if not names or not all(any(name in files for files in found.values()) for name in names):
             raise
         paths = [find_checkpoint_files([name], folder, pattern, suffixes)[1][0] for name in names]
-    return [(path, name) for path in paths if (name := parse_checkpoint_name(path.name))]
+    return [(path, _named(path)) for path in paths]
 
 
-def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, CheckpointName]]:
-    found: dict[str, dict[str, CheckpointName]] = {}
+def _order(path: Path) -> tuple[bool, int]:
+    name = _named(path)
+    return name.kind == "STEP", name.number
+
+
+def _named(path: Path) -> CheckpointName:
+    name = parse_checkpoint_name(path.name)
+    assert name is not None
+    return name
+
+
+def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, Path]]:
+    """By tag and module the files in a folder, and in those of its checkpoints that have a record."""
+    folders = [path.parent for path in folder.glob(f"checkpoint-*/{RECORD}") if tag_of_folder(path.parent.name)]
+    found: dict[str, dict[str, Path]] = {}
     # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
-    for file_name in sorted(path.name for path in folder.iterdir()):
-        name = parse_checkpoint_name(file_name)
+    for path in sorted((path for each in (folder, *folders) for path in each.iterdir()), key=lambda path: path.name):
+        name = parse_checkpoint_name(path.name)
         if name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}":
-            found.setdefault(name.tag, {})[name.module] = name
+            found.setdefault(name.tag, {})[name.module] = path
     return found
 
 

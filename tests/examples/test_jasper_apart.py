@@ -34,7 +34,7 @@ def test_only_the_first_process_keeps_results_and_needs_the_checkpoints(options,
     assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
     kept = {"checkpoints", "tensorboard", "log_globalrank-1_localrank-1.txt"}
     assert left_in(tmp_path / "1/runs/Jasper") == kept
-    assert (tmp_path / "0/runs/Jasper/checkpoints/checkpoint-STEP-1.json").is_file()
+    assert (tmp_path / "0/runs/Jasper/checkpoints/checkpoint-STEP-1/record.json").is_file()
     words = [*options[:2], "--load_dir", "runs/Jasper/checkpoints", "--eval_datasets", corpus / "dev.json"]
     ends = on_ranks(2, run_apart, tmp_path, "jasper_eval.py", [*words, "--out", "results", "--shard_weights"])
     assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err

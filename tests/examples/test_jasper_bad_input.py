@@ -202,7 +202,7 @@ def test_an_evaluation_that_fails_at_the_end_costs_no_weights(lines, corpus, tmp
 
     monkeypatch.setattr("nemo_asr.tracking.score_evaluation", score)
     assert "the disk of the evaluation set is gone" in refusal(corpus, "--eval_datasets", corpus / "dev.json")
-    assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2.json").is_file()
+    assert (tmp_path / "runs/Jasper/checkpoints/checkpoint-STEP-2/record.json").is_file()
 
 
 def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_end(lines, corpus, audio):
@@ -218,7 +218,7 @@ def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_
     assert [re.match(r"  some\.json:(\d): ", line)[1] for line in last.splitlines()] == ["1", "2"]
     (log,) = audio.rglob("log*.txt")
     assert re.search(r"could not be used:.* Done: .* Report: ", log.read_text(), re.DOTALL), "before the summary"
-    assert {path.stem for path in audio.rglob("checkpoint-*.json")} == {"checkpoint-STEP-7", "checkpoint-STEP-14"}
+    assert {path.name for path in audio.rglob("checkpoint-*")} == {"checkpoint-STEP-7", "checkpoint-STEP-14"}
 
 
 def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(lines, corpus, tmp_path):
@@ -314,13 +314,15 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
     )
     told = refusal(corpus, load_dir=checkpoints, optimizer="sgd")
     differ = "the optimizers differ: got Novograd saved, wanted SGD of this run; train on with"
-    assert f"checkpoints/checkpoint-STEP-1.json: {differ}" in told
-    weights = checkpoints / "JasperEncoder-STEP-1.safetensors"
+    assert f"checkpoints/checkpoint-STEP-1: {differ}" in told
+    weights = checkpoints / "checkpoint-STEP-1" / "JasperEncoder-STEP-1.safetensors"
     weights.write_bytes(b"?" * weights.stat().st_size)
-    assert "JasperEncoder-STEP-1.safetensors: the file is damaged" in refusal(corpus, load_dir=checkpoints)
+    told = refusal(corpus, load_dir=checkpoints)
+    problem = "JasperEncoder-STEP-1.safetensors is not what was written (SHA-256 differs)"
+    assert f"every checkpoint is damaged: got checkpoint-STEP-1: {problem}" in told
     weights.unlink()
     told = refusal(corpus, load_dir=checkpoints)
-    assert "no complete checkpoint: got STEP-1 lacks JasperEncoder-STEP-1.safetensors" in told
+    assert "every checkpoint is damaged: got checkpoint-STEP-1: lacks JasperEncoder-STEP-1.safetensors" in told
 
 
 @pytest.mark.slow

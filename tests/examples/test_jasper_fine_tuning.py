@@ -37,7 +37,7 @@ def tune(corpus, base, *args, **options):
 
 def weights_in(folder, module):
     """The tensors of a module in the newest checkpoint."""
-    newest = max(folder.glob(f"checkpoints/{module}-STEP-*.safetensors"), key=lambda path: path.stat().st_mtime)
+    newest = max(folder.glob(f"checkpoints/*/{module}-STEP-*.safetensors"), key=lambda path: path.stat().st_mtime)
     return load_file(newest)
 
 

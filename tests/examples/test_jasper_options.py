@@ -133,7 +133,7 @@ def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     assert len(re.findall("Evaluation WER dev", finished.out)) == 3  # at the start, at step 4, at the end
     saved = sorted(path.name for path in (tmp_path / "runs/mine/checkpoints").glob("checkpoint-*"))
     assert saved == [
-        f"checkpoint-STEP-{step}.json" for step in (3, 4, 5, 6)
+        f"checkpoint-STEP-{step}" for step in (3, 4, 5, 6)
     ]  # the newest 4: 3 ends an epoch, 5 was evaluated
 
 
@@ -215,10 +215,10 @@ def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(bas
         "report.html",
         "training.svg",
         "tensorboard/events.out.",
-        "checkpoints/JasperEncoder-STEP-3.safetensors",
-        "checkpoints/JasperDecoderForCTC-STEP-3.safetensors",
-        "checkpoints/trainer-STEP-3.safetensors",
-        "checkpoints/checkpoint-STEP-3.json",
+        "checkpoints/checkpoint-STEP-3/JasperEncoder-STEP-3.safetensors",
+        "checkpoints/checkpoint-STEP-3/JasperDecoderForCTC-STEP-3.safetensors",
+        "checkpoints/checkpoint-STEP-3/trainer-STEP-3.safetensors",
+        "checkpoints/checkpoint-STEP-3/record.json",
         "model/JasperEncoder-..safetensors",
         "model/JasperDecoderForCTC-..safetensors",
         "model/config-..yaml",
@@ -230,7 +230,7 @@ def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(bas
 
 def test_folders_can_be_chosen_one_by_one(base, tmp_path):
     train(*base, "--checkpoint_dir", "checkpoints", "--tensorboard_dir", "events")
-    assert (tmp_path / "checkpoints" / "checkpoint-STEP-3.json").is_file()
+    assert (tmp_path / "checkpoints" / "checkpoint-STEP-3" / "record.json").is_file()
     assert len(list((tmp_path / "events").glob("events.*"))) == 1
     train(*base, "--work_dir", "runs", "--no-create_tb_writer")
     assert not (tmp_path / "runs/Jasper/tensorboard").exists()

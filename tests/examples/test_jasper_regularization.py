@@ -23,7 +23,7 @@ def train(corpus: Path, name: str, *more: object, script: str = "jasper.py") -> 
 
 
 def weights(name: str, step: int) -> dict[str, torch.Tensor]:
-    files = sorted(Path("runs", name, "checkpoints").glob(f"[JI]*-STEP-{step}.safetensors"))
+    files = sorted(Path("runs", name, "checkpoints").glob(f"*/[JI]*-STEP-{step}.safetensors"))
     return {f"{file.name}.{key}": value for file in files for key, value in load_file(file).items()}
 
 

@@ -51,7 +51,7 @@ def test_a_signal_ends_a_run_in_order_and_the_same_command_goes_on(corpus, tmp_p
         name, before = number.name, done
         done = steps_in("runs/Jasper/metrics.jsonl")
         assert f"{name}: stopping after this step; a second signal leaves at once" in out
-        saved = f"saved runs/Jasper/checkpoints/checkpoint-STEP-{done}.json. To go on"
+        saved = f"saved runs/Jasper/checkpoints/checkpoint-STEP-{done}. To go on"
         assert f"{name}: stopped after {done} steps; {saved}" in out
         assert command in out
         assert "Traceback" not in out + err

@@ -7,11 +7,19 @@ import types
 import pytest
 
 from nemo_lite.errors import CheckpointError, UsageError
-from nemo_lite.utils.helpers import get_checkpoint_from_dir, parse_checkpoint_name, rgetattr, rsetattr
+from nemo_lite.utils.helpers import (
+    get_checkpoint_from_dir,
+    parse_checkpoint_name,
+    rgetattr,
+    rsetattr,
+    stored_as,
+    tag_of_folder,
+)
 from nemo_lite.utils.misc import pad_to
 
 
 def touch(folder, *names):
+    folder.mkdir(exist_ok=True)
     for name in names:
         (folder / name).touch()
 
@@ -88,3 +96,20 @@ def test_names_and_patterns_that_are_no_texts_are_refused(tmp_path, names, patte
     touch(tmp_path, "E-STEP-9.pt")
     with pytest.raises(ValueError, match="get_checkpoint_from_dir: a name or pattern is no text: got int"):
         get_checkpoint_from_dir(names, tmp_path, pattern)
+
+
+def test_files_are_found_in_the_folders_of_checkpoints_under_their_flat_names(tmp_path):
+    made = tmp_path / "checkpoint-STEP-9"
+    touch(made, "E-STEP-9.safetensors", "D-STEP-9.safetensors", "record.json")
+    touch(tmp_path / "checkpoint-STEP-10", "E-STEP-10.safetensors", "D-STEP-10.safetensors")  # it has no record
+    files, steps = get_checkpoint_from_dir(["E", "D"], tmp_path, return_steps=True)
+    assert (files, steps) == ([str(made / f"{name}-STEP-9.safetensors") for name in "ED"], [9, 9])
+    for name in ("E-STEP-9.pt", "E-STEP-9.safetensors"):
+        assert stored_as(tmp_path / name) == made / "E-STEP-9.safetensors"
+    for name in ("F-STEP-9.pt", "E-STEP-9.txt", "x.pt"):
+        assert stored_as(tmp_path / name) == tmp_path / name
+
+
+def test_the_tag_of_a_checkpoint_is_in_the_name_of_its_folder():
+    names = ("checkpoint-STEP-9", "checkpoint-EPOCH-0", "checkpoint-STEP-09", "checkpoint-STEP-9.json", "STEP-9")
+    assert [tag_of_folder(name) for name in names] == ["STEP-9", "EPOCH-0", None, None, None]

@@ -26,8 +26,8 @@ class CheckpointCallback(NeMoCallback):
     saving is on; so is what a stop signal interrupts. With several ranks all take part and rank 0 writes, so only its
     machine needs a ``folder`` that can be written.
 
-    The index of a checkpoint (``checkpoint-STEP-1000.json``) records the results of evaluations, each with its step.
-    With ``best_of``, an evaluation that is among the best saves its weights if they are not saved yet.
+    The record of a checkpoint (``checkpoint-STEP-1000/record.json``) has the results of evaluations, each with its
+    step. With ``best_of``, an evaluation that is among the best saves its weights if they are not saved yet.
 
     Args:
         folder: where checkpoints are saved, and looked for if there is no ``load_from_folder``.
@@ -38,7 +38,7 @@ class CheckpointCallback(NeMoCallback):
         epoch_freq: save after every so many epochs; ``None`` or -1: not by epochs.
         checkpoints_to_keep: how many of the newest stay; older ones are deleted unless they are among the best.
         force_load: it is an error when there is nothing to restore.
-        about: stored in the index of each checkpoint, for those that read it without the modules: configuration,
+        about: stored in the record of each checkpoint, for those that read it without the modules: configuration,
             labels. Texts, numbers, lists and mappings of them.
         minutes: save when so many minutes have passed since the last checkpoint; ``None``: not by time.
         best_of: the evaluation (``EvaluatorCallback(name=...)``) by which checkpoints are judged; "": by none.
@@ -180,7 +180,7 @@ class CheckpointCallback(NeMoCallback):
         say = logging.info if self._record is None or logging.style == "nemo" else logging.debug
         say("Saved checkpoint %s in %s", name, self._folder)
         if self._record is not None:
-            path = str(Path(self._folder) / f"checkpoint-{name}.json")
+            path = str(Path(self._folder) / f"checkpoint-{name}")
             self._record("checkpoint", step=state.step + 1, epoch=state.epoch + 1, path=path)
 
 

@@ -42,7 +42,7 @@ def test_weights_of_a_checkpoint_are_copied_and_said(trained, tmp_path, capsys):
     assert done is not None
     assert done.is_complete
     said = capsys.readouterr().out
-    place = folder / "checkpoint-STEP-3.json"
+    place = folder / "checkpoint-STEP-3"
     assert f"Weights from {place}, step 3 (epoch 1):\n  JasperEncoder: all 13 tensors loaded\n" in said
 
 
@@ -93,7 +93,7 @@ def test_a_model_of_which_nothing_fits_is_refused_with_its_place(trained, tmp_pa
     # The decoder fits, but it says nothing about frames of another encoder.
     changes = {"first": ("filters: 32", "filters: 24"), "second": ("kernel: [11]", "kernel: [9]")}
     made = recipe(tmp_path, **changes)
-    with pytest.raises(CheckpointError, match=r"STEP-3\.json: none of its tensors before the decoder has the name"):
+    with pytest.raises(CheckpointError, match=r"STEP-3: none of its tensors before the decoder has the name"):
         nemo_asr.init_from(folder, made.model(), made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
+from nemo_lite.backends.pytorch.checkpoint.store import commit
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError
 
@@ -46,23 +48,20 @@ def names_in(path):
     return sorted(file.name for file in path.iterdir())
 
 
-def test_a_set_has_nemos_names_and_an_index_and_nothing_else(tmp_path):
+def test_a_set_is_a_folder_of_files_with_nemos_names_and_a_record_of_their_digests(tmp_path):
     save(CheckpointFolder(tmp_path), 10)
     save(CheckpointFolder(tmp_path), 2, kind="EPOCH")
-    assert names_in(tmp_path) == sorted(
-        f"{name}-{tag}.{suffix}"
-        for tag in ("STEP-10", "EPOCH-2")
-        for name, suffix in (
-            ("E", "safetensors"),
-            ("D", "safetensors"),
-            ("trainer", "safetensors"),
-            ("checkpoint", "json"),
-        )
-    )
-    index = json.loads((tmp_path / "checkpoint-STEP-10.json").read_text(encoding="utf-8"))
-    assert index["files"] == {
-        name: (tmp_path / name).stat().st_size for name in names_in(tmp_path) if name.endswith("STEP-10.safetensors")
+    assert names_in(tmp_path) == ["checkpoint-EPOCH-2", "checkpoint-STEP-10"]
+    files = [f"{name}-STEP-10.safetensors" for name in ("D", "E", "trainer")]
+    made = tmp_path / "checkpoint-STEP-10"
+    assert names_in(made) == sorted([*files, "record.json"])
+    record = json.loads((made / "record.json").read_text(encoding="utf-8"))
+    digests = {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in files}
+    assert record["files"] == {
+        name: {"bytes": (made / name).stat().st_size, "sha256": digests[name]} for name in record["files"]
     }
+    assert record["files"].keys() == digests.keys()
+    assert {path.stat().st_mode & 0o777 for path in made.iterdir()} == {made.stat().st_mode & 0o666}
 
 
 def test_the_newest_set_is_restored_with_its_state(tmp_path):
@@ -97,34 +96,71 @@ def test_a_part_of_a_set_can_be_restored(tmp_path):
     assert restored(folder, ("D",))[0] == 4.0
 
 
-@pytest.mark.parametrize("missing", ["checkpoint-STEP-20.json", "D-STEP-20.safetensors", "trainer-STEP-20.safetensors"])
-def test_a_set_that_lacks_a_file_does_not_count(tmp_path, missing):
+def damage(path, kind):
+    content = path.read_bytes()
+    if kind == "gone":
+        path.unlink()
+    elif kind == "torn":
+        path.write_bytes(content[:-1])
+    else:  # one bit in the middle: of the header or of the weights
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+
+
+@pytest.mark.parametrize("kind", ["gone", "torn", "one bit"])
+@pytest.mark.parametrize("name", ["record.json", "D-STEP-20.safetensors", "trainer-STEP-20.safetensors"])
+def test_a_damaged_set_is_named_and_the_one_before_is_taken(tmp_path, caplog, name, kind):
     folder = CheckpointFolder(tmp_path)
     save(folder, 10)
     save(folder, 20)
-    (tmp_path / missing).unlink()
+    damage(tmp_path / "checkpoint-STEP-20" / name, kind)
     assert restored(folder)[0] == 10.0
+    (told,) = caplog.messages
+    assert told.startswith(f"{tmp_path}/checkpoint-STEP-20 is damaged and not used: ")
+    assert told.endswith("; taking checkpoint-STEP-10")
+    assert "record" in told if name == "record.json" else name in told
 
 
-def test_a_set_with_a_torn_file_does_not_count(tmp_path):
+def test_where_every_set_is_damaged_each_is_told_and_nothing_starts_anew(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 10)
     save(folder, 20)
-    torn = tmp_path / "E-STEP-20.safetensors"
-    torn.write_bytes(torn.read_bytes()[:-1])
-    assert folder.latest().number == 10
-    (tmp_path / "E-STEP-10.safetensors").unlink()
-    message = r"no complete checkpoint: got STEP-\d+ lacks E-STEP-\d+\.safetensors; STEP-\d+ lacks E-STEP"
+    damage(tmp_path / "checkpoint-STEP-20" / "E-STEP-20.safetensors", "torn")
+    damage(tmp_path / "checkpoint-STEP-10" / "record.json", "one bit")
+    assert not folder.is_empty()
+    message = (
+        r"every checkpoint is damaged: got checkpoint-STEP-10: the record was changed or damaged .*; "
+        r"checkpoint-STEP-20: E-STEP-20\.safetensors has \d+ bytes, \d+ were written; take a copy"
+    )
     with pytest.raises(CheckpointError, match=message):
         restored(folder)
-
-
-def test_files_without_their_index_are_not_restored(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    save(folder, 10)
-    (tmp_path / "checkpoint-STEP-10.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-10 lacks checkpoint-STEP-10\.json"):
+    damage(tmp_path / "checkpoint-STEP-10" / "record.json", "gone")
+    assert not folder.is_empty()
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged: got .*-STEP-10: lacks record\.json"):
         restored(folder)
+
+
+def test_files_of_version_1_without_their_index_are_not_restored(tmp_path):
+    (tmp_path / "E-STEP-10.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-10 lacks checkpoint-STEP-10\.json"):
+        restored(CheckpointFolder(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["record.json", "E-STEP-9.safetensors"])
+def test_a_damaged_set_keeps_its_place_in_the_order(tmp_path, name):
+    folder = CheckpointFolder(tmp_path)
+    for number in (7, 8, 9):
+        save(folder, number)
+    serial = folder.latest().serial
+    damage(tmp_path / "checkpoint-STEP-9" / name, "torn")
+    assert save(folder, 10).serial == serial + 1
+
+
+def test_the_folder_of_one_set_is_read_alone(tmp_path):
+    for number in (10, 20):
+        save(CheckpointFolder(tmp_path), number)
+    assert restored(CheckpointFolder(tmp_path / "checkpoint-STEP-10"))[0] == 10.0
+    assert read_checkpoint(tmp_path / "checkpoint-STEP-10").step == 10
 
 
 def test_an_empty_or_missing_folder_is_an_error(tmp_path):
@@ -162,7 +198,7 @@ def test_only_the_last_sets_are_kept(tmp_path):
     for number in range(1, 6):
         save(folder, number, keep=2)
     assert [found.number for found in folder.sets()] == [4, 5]
-    assert len(names_in(tmp_path)) == 8
+    assert names_in(tmp_path) == ["checkpoint-STEP-4", "checkpoint-STEP-5"]
 
 
 def test_a_run_that_goes_on_counts_the_sets_before_it(tmp_path):
@@ -171,22 +207,24 @@ def test_a_run_that_goes_on_counts_the_sets_before_it(tmp_path):
     assert [found.number for found in CheckpointFolder(tmp_path).sets()] == [2, 3]
 
 
-def test_files_that_no_index_lists_are_not_deleted(tmp_path):
+def test_files_that_no_record_lists_are_not_deleted(tmp_path):
     others = ["E-STEP-1.pt", "X-STEP-1.safetensors", "notes.txt", "checkpoint-STEP-7.json"]
     for name in others:
         (tmp_path / name).touch()
     folder = CheckpointFolder(tmp_path)
     for number in (1, 2, 3):
         save(folder, number, keep=1)
+        (tmp_path / f"checkpoint-STEP-{number}" / "my notes.txt").touch()
     assert [found.number for found in folder.sets()] == [3]
     assert set(others) < set(names_in(tmp_path))
+    assert names_in(tmp_path / "checkpoint-STEP-1") == ["my notes.txt"]
 
 
 def test_a_set_that_lacks_a_file_does_not_take_the_place_of_a_complete_one(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
     save(folder, 2)
-    (tmp_path / "E-STEP-2.safetensors").unlink()
+    damage(tmp_path / "checkpoint-STEP-2" / "E-STEP-2.safetensors", "gone")
     save(folder, 3, keep=2)
     assert [found.number for found in folder.sets()] == [1, 3]
 
@@ -195,8 +233,9 @@ def test_a_set_written_again_with_other_modules_leaves_no_stray_files(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
     save(folder, 1, names=("E", "F"))
-    assert {"E-STEP-1.safetensors", "F-STEP-1.safetensors"} < set(names_in(tmp_path))
-    assert "D-STEP-1.safetensors" not in names_in(tmp_path)
+    assert names_in(tmp_path) == ["checkpoint-STEP-1"]
+    files = ["E-STEP-1.safetensors", "F-STEP-1.safetensors", "record.json", "trainer-STEP-1.safetensors"]
+    assert names_in(tmp_path / "checkpoint-STEP-1") == files
 
 
 def test_a_folder_is_empty_until_something_can_be_restored(tmp_path):
@@ -237,53 +276,49 @@ def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path):
     assert names_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("stage", ["before the index", "after the index", "after the first file"])
-def test_a_set_written_again_is_whole_wherever_the_process_ends(tmp_path, monkeypatch, stage):
+@pytest.mark.parametrize("last", range(3))
+def test_a_set_written_again_is_whole_wherever_the_process_ends(tmp_path, monkeypatch, last):
     save(CheckpointFolder(tmp_path), 5, value=1.0, keep=1)
-    commit, replace, moved = CheckpointFolder._commit, os.replace, []
+    rename, renamed = os.rename, []
 
-    def ending_commit(self, *args, **notes):
-        if stage == "after the index":
-            commit(self, *args, **notes)
-        raise SystemExit
-
-    def ending_replace(source, target):
-        if Path(target).parent == tmp_path and Path(source).parent.suffix == ".staged":
-            if moved:
-                raise SystemExit
-            moved.append(target)
-        replace(source, target)
+    def ending_rename(source, target):
+        if len(renamed) == last:
+            raise SystemExit
+        renamed.append(target)
+        rename(source, target)
 
     with monkeypatch.context() as patched:
-        # A process that is killed removes nothing.
-        patched.setattr(checkpoint, "shutil", SimpleNamespace(rmtree=lambda path, **kwargs: None))
-        if stage == "after the first file":
-            patched.setattr(os, "replace", ending_replace)
-        else:
-            patched.setattr(CheckpointFolder, "_commit", ending_commit)
-        with pytest.raises(SystemExit):
+        # A process that is killed removes nothing and puts nothing back.
+        patched.setattr(commit, "shutil", SimpleNamespace(rmtree=lambda path, **kwargs: None))
+        patched.setattr(commit, "_put_back", lambda folder: None)
+        patched.setattr(os, "rename", ending_rename)
+        if last == 2:  # after both renames: while the old one is deleted
             save(CheckpointFolder(tmp_path), 5, value=2.0, keep=1)
-    assert len(moved) == (stage == "after the first file")
-    expected = 1.0 if stage == "before the index" else 2.0
+        else:
+            with pytest.raises(SystemExit):
+                save(CheckpointFolder(tmp_path), 5, value=2.0, keep=1)
+    assert len(renamed) == last
+    assert any(name.startswith(".") for name in names_in(tmp_path))
+    expected = 2.0 if last == 2 else 1.0
     assert restored(CheckpointFolder(tmp_path)) == (expected, {"step": 5, "value": expected})
-    # The process of this test goes on, but the one that it plays has ended.
-    monkeypatch.setattr(checkpoint, "is_abandoned", lambda path, suffix: path.suffix == f".{suffix}")
     save(CheckpointFolder(tmp_path), 6)
     assert restored(CheckpointFolder(tmp_path), pattern="STEP-5")[0] == expected
-    assert [name for name in names_in(tmp_path) if name.startswith(".")] == []
+    assert names_in(tmp_path) == ["checkpoint-STEP-5", "checkpoint-STEP-6"]
 
 
-def test_an_index_of_others_is_neither_read_nor_obeyed(tmp_path):
-    folder = CheckpointFolder(tmp_path / "c")
-    save(folder, 1)
-    (tmp_path / "precious-STEP-9.pt").touch()
-    index = json.loads((tmp_path / "c" / "checkpoint-STEP-1.json").read_text(encoding="utf-8"))
-    for changes in ({"files": {"../precious-STEP-9.pt": 0}}, {"staged_in": "../c"}, {"version": "x"}, {"number": "x"}):
-        changed = index | {"number": 9, "serial": 99} | changes
-        (tmp_path / "c" / "checkpoint-STEP-9.json").write_text(json.dumps(changed), encoding="utf-8")
-        assert folder.latest().number == 1
-    (tmp_path / "c" / "checkpoint-STEP-8.json").write_text("[", encoding="utf-8")
-    assert folder.latest().number == 1
+def test_nothing_is_deleted_before_the_new_set_was_read_again(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1, keep=1)
+
+    def write_and_rot(*args):
+        saved = commit.write_set(*args)
+        damage(saved.path / "E-STEP-2.safetensors", "one bit")
+        return saved
+
+    monkeypatch.setattr(checkpoint, "write_set", write_and_rot)
+    with pytest.raises(CheckpointError, match=r"STEP-2: .* not stored as it was written: E-STEP-2\.safetensors"):
+        save(folder, 2, keep=1)
+    assert restored(folder)[0] == 1.0
 
 
 def test_a_folder_of_nemo_is_restored_by_exact_names(tmp_path):
@@ -331,7 +366,7 @@ for _ in range(20):
     child = os.fork()
     if not child:
         save_for_ever(number)
-    while not os.path.exists(f"{sys.argv[1]}/checkpoint-STEP-{number + 1}.json"):
+    while not os.path.exists(f"{sys.argv[1]}/checkpoint-STEP-{number + 1}/record.json"):
         time.sleep(0.001)
     time.sleep(rng.random() * 0.1)
     os.kill(child, signal.SIGKILL)
@@ -372,7 +407,7 @@ def test_a_set_is_read_without_its_modules(tmp_path):
     state = {"step": 7, "epoch": 2}
     folder.save(modules, state, kind="STEP", number=7, keep=9, about=about, evaluations=rates)
     stored = read_checkpoint(tmp_path)
-    assert (stored.name, stored.step, stored.epoch) == (f"{tmp_path}/checkpoint-STEP-7.json", 7, 2)
+    assert (stored.name, stored.step, stored.epoch) == (f"{tmp_path}/checkpoint-STEP-7", 7, 2)
     assert (stored.about, stored.evaluations) == (about, rates)
     assert {name: sorted(tensors) for name, tensors in stored.weights.items()} == {
         "E": ["bias", "weight"],
@@ -380,14 +415,6 @@ def test_a_set_is_read_without_its_modules(tmp_path):
     }
     assert stored.weights["D"]["weight"].tolist() == [[2.5, 2.5], [2.5, 2.5]]
     assert read_checkpoint(tmp_path, "STEP-6").step == 6
-
-
-def test_a_set_without_steps_in_its_index_takes_them_from_its_state(tmp_path):
-    saved = save(CheckpointFolder(tmp_path), 6)
-    content = json.loads(saved.index_path.read_text(encoding="utf-8"))
-    assert content.pop("step") == 6
-    saved.index_path.write_text(json.dumps(content), encoding="utf-8")
-    assert read_checkpoint(tmp_path).step == 6
 
 
 def test_a_folder_without_a_set_says_what_it_has(tmp_path):
@@ -398,8 +425,8 @@ def test_a_folder_without_a_set_says_what_it_has(tmp_path):
     save(CheckpointFolder(tmp_path), 6)
     with pytest.raises(CheckpointError, match="no complete checkpoint EPOCH: got STEP-6"):
         read_checkpoint(tmp_path, "EPOCH")
-    (tmp_path / "E-STEP-6.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"no complete checkpoint: got STEP-6 lacks E-STEP-6\.safetensors"):
+    damage(tmp_path / "checkpoint-STEP-6" / "E-STEP-6.safetensors", "gone")
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged: got .*: lacks E-STEP-6\.safetensors"):
         read_checkpoint(tmp_path)
 
 
@@ -434,13 +461,14 @@ def test_a_rate_of_other_weights_makes_no_set_the_best(tmp_path):
 def test_a_set_in_torchs_files_has_nemos_names_and_is_restored(tmp_path):
     folder, modules = CheckpointFolder(tmp_path), {"E": filled(4), "D": filled(4)}
     folder.save(modules, {"step": 4, "value": 4}, kind="STEP", number=4, keep=9, suffix=".pt")
-    assert names_in(tmp_path) == ["D-STEP-4.pt", "E-STEP-4.pt", "checkpoint-STEP-4.json", "trainer-STEP-4.pt"]
+    assert names_in(tmp_path) == ["D-STEP-4.pt", "E-STEP-4.pt", "checkpoint-STEP-4", "trainer-STEP-4.pt"]
     assert torch.load(tmp_path / "E-STEP-4.pt", weights_only=True)["weight"].unique().tolist() == [4.0]
     value, state = restored(folder)
     assert (value, state["step"]) == (4.0, 4)
     save(folder, 4, value=5.0)
-    assert "E-STEP-4.pt" not in names_in(tmp_path), "files of the set that was replaced"
     assert restored(folder)[0] == 5.0
+    folder.save(modules, None, kind="STEP", number=5, keep=1, suffix=".pt")
+    assert names_in(tmp_path) == ["D-STEP-5.pt", "E-STEP-5.pt", "checkpoint-STEP-5"], "no links to what is gone"
 
 
 def test_modules_of_nemos_folder_may_have_different_steps(tmp_path):

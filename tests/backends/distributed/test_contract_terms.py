@@ -259,7 +259,7 @@ def test_each_argument_of_the_factory_and_of_the_actions_is_in_the_contract_or_l
         callbacks=[nemo.CheckpointCallback(tmp_path, step_freq=1)],
         lr_policy=CosineAnnealing(10),
     )
-    stored = RunContract.of_json(json.loads((tmp_path / "checkpoint-STEP-1.json").read_text())["contract"])
+    stored = RunContract.of_json(json.loads((tmp_path / "checkpoint-STEP-1" / "record.json").read_text())["contract"])
     for function in (nemo.NeuralModuleFactory.__init__, nemo.NeuralModuleFactory.train):
         missing = set(inspect.signature(function).parameters) - {*stored.arguments} - {*left_out}
         assert not missing, function

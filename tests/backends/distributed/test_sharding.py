@@ -515,7 +515,7 @@ def test_losses_with_weights_and_optimizers_made_before_train_go_with_sharding()
 
 def weights_in(folder):
     net = Deep()
-    net.restore_from(sorted(folder.glob("net-STEP-*.safetensors"))[-1])
+    net.restore_from(sorted(folder.glob("*/net-STEP-*.safetensors"))[-1])
     return nn.utils.parameters_to_vector(net.parameters()).detach()
 
 

@@ -11,6 +11,7 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.store.record import with_digest
 from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.errors import CheckpointError, UsageError
 
@@ -87,7 +88,7 @@ def with_folders_of_their_own(folder, max_steps):
     own = folder / str(made.global_rank)  # as on machines that share no file system
     callback = nemo.CheckpointCallback(own, step_freq=4)
     weights = train_net(made, net, Points(n=16, batch_size=2), [callback], max_steps=max_steps, lr_policy=None)
-    return weights, sorted(path.name for path in own.glob("Net-*")), made.get_trainer().step
+    return weights, sorted(path.name for path in own.glob("*/Net-*")), made.get_trainer().step
 
 
 def test_a_checkpoint_need_only_lie_with_the_first_rank(tmp_path):
@@ -149,20 +150,20 @@ def test_a_resumed_run_says_what_is_other_than_in_its_checkpoint_and_refuses_not
 
 def test_a_checkpoint_of_before_contracts_is_resumed_without_a_word(tmp_path, caplog):
     saved_in(tmp_path)
-    index = tmp_path / "checkpoint-STEP-2.json"
-    content = json.loads(index.read_text())
-    del content["contract"]
-    index.write_text(json.dumps(content))
+    record = tmp_path / "checkpoint-STEP-2" / "record.json"
+    content = json.loads(record.read_text())
+    del content["contract"], content["sha256"]
+    record.write_text(with_digest(content))
     caplog.clear()
     saved_in(tmp_path, lr=0.5, max_steps=4)
-    assert not [line for line in caplog.messages if line.startswith("resuming with")]
-    assert (tmp_path / "checkpoint-STEP-4.json").is_file()
+    assert not [line for line in caplog.messages if line.startswith(("resuming with", str(tmp_path)))]
+    assert (tmp_path / "checkpoint-STEP-4").is_dir()
 
 
-def test_indexes_of_two_equal_runs_are_the_same_but_for_the_name_of_a_temporary_folder(tmp_path):
-    indexes = []
+def test_records_of_two_equal_runs_are_the_same(tmp_path):
+    records = []
     for name in ("one", "two"):
         saved_in(tmp_path / name)
-        indexes.append(json.loads((tmp_path / name / "checkpoint-STEP-2.json").read_text()) | {"staged_in": ""})
-    assert indexes[0] == indexes[1]
-    assert indexes[0]["contract"]["arguments"]["lr"] == 0.02
+        records.append(json.loads((tmp_path / name / "checkpoint-STEP-2" / "record.json").read_text()))
+    assert records[0] == records[1]
+    assert records[0]["contract"]["arguments"]["lr"] == 0.02

@@ -47,10 +47,10 @@ def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_pat
     name = signal.Signals(number).name
     step = read_checkpoint(tmp_path / "checkpoints").step
     assert f"{name}: stopping after this step; a second signal leaves at once" in end.out
-    saved = f"{tmp_path}/checkpoints/checkpoint-STEP-{step}.json"
+    saved = f"{tmp_path}/checkpoints/checkpoint-STEP-{step}"
     assert f"{name}: stopped after {step} steps; saved {saved}. To go on" in end.out
     assert step % 7 == 0 or f"To go on in epoch {1 + step // 7} after {step % 7} batches: " in end.out
-    assert (Path(saved).is_file(), "warning: " in end.err) == (True, False)
+    assert (Path(saved).is_dir(), "warning: " in end.err) == (True, False)
     assert f"STEP {step - 1}\n" in end.out
     assert f"STEP {step}\n" not in end.out
     assert "Traceback" not in end.out + end.err
@@ -200,6 +200,6 @@ def test_a_schedule_that_is_over_is_refused(factory, tmp_path, capsys):
 )
 def test_the_command_that_goes_on_is_the_one_that_was_typed(argv, world_size, told, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", argv)
-    saved = {"saved": str(tmp_path / "checkpoint-STEP-3.json"), "loaded_from": str(tmp_path)}
+    saved = {"saved": str(tmp_path / "checkpoint-STEP-3"), "loaded_from": str(tmp_path)}
     state = SimpleNamespace(world_size=world_size, steps_done=3, steps_before=0, is_epoch_over=True, **saved)
     assert interruption_text(state, signal.SIGINT).endswith(f"To go on: {told}")

@@ -20,7 +20,7 @@ def test_a_checkpoint_is_told_in_a_line_or_recorded(capsys):
     records = []
     callback = CheckpointCallback("ck", step_freq=5, record=lambda kind, **fields: records.append((kind, fields)))
     train(FakeState(), [callback], steps_per_epoch=5)
-    assert records == [("checkpoint", {"step": 5, "epoch": 1, "path": "ck/checkpoint-STEP-5.json"})]
+    assert records == [("checkpoint", {"step": 5, "epoch": 1, "path": "ck/checkpoint-STEP-5"})]
     assert "Saved" not in capsys.readouterr().out
 
 

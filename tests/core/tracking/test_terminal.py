@@ -114,7 +114,7 @@ def test_other_values_are_shown_as_they_are_and_an_infinite_rate_is_no_best(told
 
 def test_the_end_is_a_summary_with_the_way_to_use_the_model(told):
     model = {"kind": "model", "step": 900, "set": "dev-clean", "metric": "wer", "value": 0.121, "path": "runs/a/model"}
-    checkpoint = {"kind": "checkpoint", "step": 145, "epoch": 4, "path": "runs/a/checkpoints/checkpoint-STEP-145.json"}
+    checkpoint = {"kind": "checkpoint", "step": 145, "epoch": 4, "path": "runs/a/checkpoints/checkpoint-STEP-145"}
     lines = told(
         evaluation(900, 0.121),
         model,
@@ -126,7 +126,7 @@ def test_the_end_is_a_summary_with_the_way_to_use_the_model(told):
     assert lines[2:] == [
         "Done: 145 steps, 4 epochs in 4 min 10 s",
         "  dev-clean  WER 12.4 % (best 12.1 % at 900)  CER 4.2 %",
-        "Last checkpoint: runs/a/checkpoints/checkpoint-STEP-145.json",
+        "Last checkpoint: runs/a/checkpoints/checkpoint-STEP-145",
         "Best model (WER 12.1 % of dev-clean, step 900): runs/a/model",
         "Transcribe: nemo-lite transcribe runs/a FILES",
     ]

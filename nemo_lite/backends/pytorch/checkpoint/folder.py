@@ -1,14 +1,12 @@
-"""Checkpoint folders: which files belong together, which set is the newest, which may go. Formats are elsewhere.
+"""Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
 
-A set is ``<Module>-STEP-<n>.safetensors`` for each module, ``trainer-STEP-<n>.safetensors`` for the training state, and
-the index ``checkpoint-STEP-<n>.json``, without which a set does not count (or ``EPOCH`` instead of ``STEP``, or ``.pt``
-instead of ``.safetensors``).
+In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
+``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,28 +14,30 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from nemo_lite.backends.pytorch.checkpoint.sets import (
-    TRAINER,
-    CheckpointSet,
-    best_of,
-    index_path,
-    read_index,
-    score_in,
-    score_of,
-)
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
     fill_module,
     load_training_state,
+    module_writer,
     read_fitting,
     read_tensors,
-    save_module,
-    save_training_state,
+    state_writer,
 )
+from nemo_lite.backends.pytorch.checkpoint.store.best import best_of, score_in, score_of
+from nemo_lite.backends.pytorch.checkpoint.store.commit import (
+    delete_set,
+    link_to_files,
+    rewrite_record,
+    sweep,
+    write_set,
+)
+from nemo_lite.backends.pytorch.checkpoint.store.listing import look
+from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
-from nemo_lite.utils.files import is_abandoned, make_writable_folder, synchronise, temporary_name, write_atomically
+from nemo_lite.utils import logging
+from nemo_lite.utils.files import make_writable_folder
 from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
@@ -88,10 +88,10 @@ class CheckpointFolder:
     """Saves sets of modules with a training state into one folder, and restores them.
 
     A process may be killed at any moment: the newest complete set stays readable, also while a set of the same number
-    is written again. Nothing is locked: one process saves, any number may read.
+    is written again. One process saves, any number may read.
 
     Args:
-        folder: created at the first save.
+        folder: created at the first save; for reading also the folder of a single checkpoint.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -113,7 +113,8 @@ class CheckpointFolder:
     ) -> CheckpointSet:
         """Write one set, then delete those that are neither of the newest ``keep`` nor of the best.
 
-        Only files that an index lists are deleted. The disk must hold one set more than stay for a moment.
+        Only files that a record lists are deleted, and none before the new set has been read again and is right. The
+        disk must hold one set more than stay for a moment.
 
         Args:
             modules: they, or their weights alone, by name, which becomes part of the file's name.
@@ -134,25 +135,18 @@ class CheckpointFolder:
         _check_names(modules)
         _check_numbers(kind, number, keep)
         make_writable_folder(self.folder)
-        self._finish_interrupted()
+        sweep(self.folder)
         tag = f"{kind}-{number}"
-        replaced = {file_name for found in self._indexed() if found.tag == tag for file_name in found.files}
-        staging = self.folder / temporary_name(tag, "staged")
-        staging.mkdir()
-        try:
-            for name, module in modules.items():
-                save_module(module, staging / f"{name}-{tag}{suffix}")
-            if state is not None:
-                save_training_state(staging / f"{TRAINER}-{tag}{suffix}", state)
-            done = {name: (state or {}).get(name) for name in ("step", "epoch")}
-            notes = {"about": about or {}, "evaluations": evaluations, "contract": contract or {}}
-            saved = self._commit(kind, number, staging, **notes, **done)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        self._publish(saved)
-        self._delete(replaced - saved.files.keys())
-        self._delete_all_but(keep, best)
+        writers = {f"{name}-{tag}{suffix}": module_writer(module, suffix) for name, module in modules.items()}
+        if state is not None:
+            writers[f"{TRAINER}-{tag}{suffix}"] = state_writer(state, suffix)
+        done = {name: (state or {}).get(name) for name in ("step", "epoch")}
+        notes = {"about": about or {}, "evaluations": evaluations, "contract": contract or {}}
+        path, serial = self.folder / f"checkpoint-{tag}", 1 + look(self.folder).last_serial
+        saved = write_set(CheckpointSet(path, kind, number, serial, {}, **notes, **done), writers)
+        if suffix != ".safetensors":
+            link_to_files(saved)
+        self._delete_all_but(saved, keep, best)
         return saved
 
     def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
@@ -162,40 +156,39 @@ class CheckpointFolder:
         return mine is not None and (len(others) < best.keep or mine < max(others))
 
     def note_evaluation(self, evaluation: Mapping[str, Any]) -> None:
-        """Write an evaluation into the index of the newest set of its step, where there is one."""
+        """Write an evaluation into the record of the newest set of its step, where there is one."""
         found = next((found for found in reversed(self.sets()) if found.step == evaluation["step"]), None)
-        if found is not None:
+        if found is not None and not found.is_flat:
             others = [each for each in found.evaluations if each.get("name") != evaluation["name"]]
-            _write_index(replace(found, evaluations=[*others, evaluation]))
+            rewrite_record(replace(found, evaluations=[*others, evaluation]))
 
     def sets(self) -> list[CheckpointSet]:
-        """The complete sets, oldest first."""
-        complete = [found for found in self._indexed() if not found.lacking()]
-        return sorted(complete, key=lambda found: found.serial)
+        """The sets whose files are there with their sizes, oldest first. Contents are not read."""
+        return [*look(self.folder).sets]
 
     def latest(self, pattern: str = "") -> CheckpointSet | None:
-        """The complete set that was saved last and whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
+        """The last of :meth:`sets` whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
         return next((found for found in reversed(self.sets()) if pattern in found.tag), None)
 
     def newest(self, pattern: str = "") -> CheckpointSet:
-        """As :meth:`latest`, but where there is none that is an error.
+        """The set saved last whose files are those that were written. A warning names each that is damaged.
 
         Raises:
-            CheckpointError: no such folder, or no complete set in it.
+            CheckpointError: no such folder, or no such set in it: what is wrong with each.
         """
-        found = self.latest(pattern)
+        found = self._newest(pattern)
         if found is not None:
             return found
         place, matching = str(self.folder), f" {pattern}" if pattern else ""
         if not self.folder.is_dir():
             raise CheckpointError("no such folder", place=place, remedy="give the folder that holds the checkpoints")
-        there = [each.tag for each in self.sets()] or self._incomplete()
+        there = [each.tag for each in self.sets()] or self._unindexed()
         raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(there) or "none")
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to restore: neither a set, complete or not, nor a checkpoint of NeMo's."""
+        """Whether there is nothing to restore: neither a set, complete or damaged, nor a checkpoint of NeMo's."""
         names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
-        return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not self._indexed()
+        return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not any(look(self.folder))
 
     def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:
         """The newest complete set, or NeMo's ``<Module>-STEP-<n>.pt`` when there is no set, compared with the modules.
@@ -207,7 +200,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: no complete set, one that lacks a module, or files that do not fit: all problems at once.
         """
-        found = self.latest(pattern)
+        found = self._newest(pattern)
         if found is None:
             files, trainer = self._files_of_nemo(modules, pattern)
         else:
@@ -215,53 +208,39 @@ class CheckpointFolder:
         state = load_training_state(trainer) if trainer else None
         return Contents(str(found or self.folder), _read_all(modules, files), state, found.contract if found else {})
 
-    def _commit(self, kind: Kind, number: int, staging: Path, **notes: Any) -> CheckpointSet:
-        """Write the index: from here on the set counts, its files still in the staging folder."""
-        sizes = {file.name: file.stat().st_size for file in sorted(staging.iterdir())}
-        serial = 1 + max((found.serial for found in self._indexed()), default=0)
-        saved = CheckpointSet(self.folder, kind, number, serial, sizes, staging.name, **notes)
-        _write_index(saved)
-        return saved
+    def _newest(self, pattern: str) -> CheckpointSet | None:
+        """As :meth:`newest`, or None where there is no set of this pattern, not even a damaged one."""
+        sets, damaged, _ = look(self.folder)
+        problems = {path: problem for path, problem in damaged.items() if pattern in path.name}
+        for found in reversed([found for found in sets if pattern in found.tag]):
+            problem = found.problem(contents=True)
+            if not problem:
+                for path, told in problems.items():
+                    logging.warning("%s is damaged and not used: %s; taking %s", path, told, found.path.name)
+                return found
+            if not os.path.lexists(found.path):  # its writer has just replaced or deleted it
+                return self._newest(pattern)
+            problems[found.path] = problem
+        if problems:
+            got = "; ".join(f"{path.name}: {problem}" for path, problem in problems.items())
+            remedy = "take a copy of one, or move them away and train anew"
+            raise CheckpointError("every checkpoint is damaged", place=str(self.folder), got=got, remedy=remedy)
+        return None
 
-    def _publish(self, saved: CheckpointSet) -> None:
-        """Move the files of a committed set to their place; a reader finds them in either."""
-        staging = self.folder / saved.staged_in
-        if saved.staged_in and staging.is_dir():
-            for file_name in saved.files:
-                if (staging / file_name).is_file():
-                    os.replace(staging / file_name, self.folder / file_name)
-            synchronise(self.folder)
-            shutil.rmtree(staging, ignore_errors=True)
-
-    def _delete_all_but(self, keep: int, best: Best | None) -> None:
+    def _delete_all_but(self, saved: CheckpointSet, keep: int, best: Best | None) -> None:
         sets = self.sets()
         kept = {found.tag for found in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
-        for other in sets:
-            if other.tag not in kept:
-                # The index goes first, so that a set is never listed without its files.
-                self._delete([other.index_path.name])
-                self._delete(other.files)
-
-    def _finish_interrupted(self) -> None:
-        """Publish what a killed process had committed, and remove what it had not."""
-        for found in self._indexed():
-            self._publish(found)
-        for path in list(self.folder.iterdir()):
-            if is_abandoned(path, "staged"):
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _delete(self, file_names: Iterable[str]) -> None:
-        for file_name in file_names:
-            (self.folder / file_name).unlink(missing_ok=True)
-        synchronise(self.folder)
-
-    def _indexed(self) -> list[CheckpointSet]:
-        return [found for path in self.folder.glob("checkpoint-*.json") if (found := read_index(path)) is not None]
+        leaving = [found for found in sets if found.tag not in kept and found.path != saved.path]
+        if leaving and (problem := saved.problem(contents=True)):
+            problem = f"the checkpoint was not stored as it was written: {problem}"
+            raise CheckpointError(problem, place=str(saved), remedy="check the disk; older checkpoints were kept")
+        for other in leaving:
+            delete_set(other)
 
     def _files_of_nemo(self, modules: Mapping[str, nn.Module], pattern: str) -> tuple[dict[str, Path], Path | None]:
-        incomplete = self._incomplete()
-        if incomplete:
-            raise CheckpointError("no complete checkpoint", place=str(self.folder), got="; ".join(incomplete))
+        unindexed = self._unindexed()
+        if unindexed:
+            raise CheckpointError("no complete checkpoint", place=str(self.folder), got="; ".join(unindexed))
         there = {name.module for path in self.folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))}
         # NeMo names files by the class, also those of modules with a name of their own.
         classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
@@ -271,13 +250,11 @@ class CheckpointFolder:
         paths = {module: path for module, (path, _) in zip(modules, found, strict=True)}
         return paths, trainer if trainer.is_file() else None
 
-    def _incomplete(self) -> list[str]:
-        """What each set that does not count lacks."""
-        indexed = self._indexed()
-        lacking = [f"{found.tag} lacks {', '.join(lacking)}" for found in indexed if (lacking := found.lacking())]
+    def _unindexed(self) -> list[str]:
+        """What files of version 1 lack that are there without their index."""
         names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
-        tags = {name.tag for name in names if name and name.suffix == ".safetensors"} - {found.tag for found in indexed}
-        return lacking + [f"{tag} lacks {index_path(self.folder, tag).name}" for tag in sorted(tags)]
+        tags = {name.tag for name in names if name and name.suffix == ".safetensors"}
+        return [f"{tag} lacks checkpoint-{tag}.json" for tag in sorted(tags - {found.tag for found in self.sets()})]
 
 
 def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
@@ -299,11 +276,6 @@ def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
         step, epoch = state.get("step"), state.get("epoch")
     weights = {name: read_tensors(path) for name, path in paths.items()}
     return StoredCheckpoint(str(found), found.about, weights, step, epoch, found.evaluations)
-
-
-def _write_index(saved: CheckpointSet) -> None:
-    text = saved.index_text()
-    write_atomically(saved.index_path, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _check_names(modules: Iterable[str]) -> None:
@@ -331,7 +303,7 @@ def _files_of_set(found: CheckpointSet, modules: Mapping[str, nn.Module]) -> dic
     if missing:
         raise CheckpointError(
             f"checkpoint {found.tag} has no {', '.join(missing)}",
-            place=str(found.folder),
+            place=str(found.path.parent),
             got=", ".join(found.modules) or "no modules",
         )
     return files

@@ -8,18 +8,19 @@ What is read is known by its content, not by its name. Reading any of them runs 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.checkpoint.fitting import fitted, identity
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import as_ours
+from nemo_lite.backends.pytorch.checkpoint.safetensors_file import write_safetensors
 from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     SUFFIXES,
     damaged,
@@ -27,12 +28,12 @@ from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     own_tensors,
     read_torch_file,
     read_torch_tensors,
-    write_torch_file,
 )
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import write_atomically
+from nemo_lite.utils.helpers import stored_as
 
 # Any: a tree of tensors, numbers and texts, see `tensor_codec`.
 TrainingState: TypeAlias = "dict[str, Any]"
@@ -41,6 +42,9 @@ MODULE_FORMAT = "nemo_lite module"
 STATE_FORMAT = "nemo_lite training state"
 # safetensors accepts a header of 100 MB; a state needs some hundred bytes a parameter tensor.
 _MAX_STRUCTURE_BYTES = 64 * 2**20
+
+
+Writer: TypeAlias = Callable[[BinaryIO], None]
 
 
 class Weights(NamedTuple):
@@ -63,6 +67,15 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
         CheckpointError: the module keeps something in its state that is not a tensor.
         UsageError: the file cannot be written (see :func:`~nemo_lite.utils.files.write_atomically`).
     """
+    write_atomically(path, _to_path(module_writer(module, Path(path).suffix)))
+
+
+def module_writer(module: nn.Module | Weights, suffix: str) -> Writer:
+    """What writes the content of the file of :func:`save_module` with this suffix.
+
+    Raises:
+        CheckpointError: as :func:`save_module`.
+    """
     weights = module if isinstance(module, Weights) else Weights(type(module).__name__, module.state_dict())
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -81,11 +94,16 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
             tensors[name] = tensor
         else:
             aliases[name] = first_name
-    if Path(path).suffix in SUFFIXES:
-        write_torch_file(path, own_tensors({**tensors, **{name: tensors[first] for name, first in aliases.items()}}))
-        return
     metadata = {"format": MODULE_FORMAT, "class": weights.class_name, "aliases": json.dumps(aliases)}
-    _write(path, tensors, metadata)
+
+    def write(file: BinaryIO) -> None:
+        if suffix in SUFFIXES:
+            tied = {name: tensors[first] for name, first in aliases.items()}
+            torch.save(own_tensors({**tensors, **tied}), file)
+        else:
+            write_safetensors(file, tensors, metadata)
+
+    return write
 
 
 def load_module(module: nn.Module, path: str | Path | BytesIO) -> None:
@@ -147,6 +165,15 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
         CheckpointError: a value of another kind, with its place in the state.
         UsageError: the file cannot be written.
     """
+    write_atomically(path, _to_path(state_writer(state, Path(path).suffix)))
+
+
+def state_writer(state: TrainingState, suffix: str) -> Writer:
+    """What writes the content of the file of :func:`save_training_state` with this suffix.
+
+    Raises:
+        CheckpointError: as :func:`save_training_state`, or the state is too large.
+    """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
@@ -159,20 +186,23 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
         encoded = tensor_codec.encode(state, put, exact=False)
     except EncodeError as error:
         raise _not_storable(error) from None
-    if Path(path).suffix in SUFFIXES:
-        plain = tensor_codec.decode(encoded, own_tensors(tensors).__getitem__)
-        write_torch_file(path, {**plain, "optimizer_state": plain["optimizers"]} if "optimizers" in plain else plain)
-        return
     structure = json.dumps(encoded, allow_nan=False)
     if len(structure) > _MAX_STRUCTURE_BYTES:
         raise CheckpointError(
             "the training state is too large",
-            place=str(path),
             got=f"{len(structure) >> 20} MiB without its tensors",
             wanted=f"at most {_MAX_STRUCTURE_BYTES >> 20} MiB",
             remedy="store long lists of numbers as tensors",
         )
-    _write(path, tensors, {"format": STATE_FORMAT, "structure": structure})
+
+    def write(file: BinaryIO) -> None:
+        if suffix in SUFFIXES:
+            plain = tensor_codec.decode(encoded, own_tensors(tensors).__getitem__)
+            torch.save({**plain, "optimizer_state": plain["optimizers"]} if "optimizers" in plain else plain, file)
+        else:
+            write_safetensors(file, tensors, {"format": STATE_FORMAT, "structure": structure})
+
+    return write
 
 
 def load_training_state(path: str | Path) -> TrainingState:
@@ -214,22 +244,12 @@ def _not_storable(error: EncodeError) -> CheckpointError:
     return CheckpointError(f"{place} cannot be stored", got=error.what, wanted=wanted)
 
 
-def _write(path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    own = _without_shared_memory(tensors)
-    write_atomically(path, lambda temporary: save_file(own, temporary, metadata))
+def _to_path(write: Writer) -> Callable[[Path], None]:
+    def write_to(path: Path) -> None:
+        with open(path, "wb") as file:
+            write(file)
 
-
-def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of which no two lie in the same memory, as safetensors wants them."""
-    own: dict[str, Tensor] = {}
-    taken: set[int] = set()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().contiguous()
-        if tensor.untyped_storage().data_ptr() in taken:
-            tensor = tensor.clone()
-        taken.add(tensor.untyped_storage().data_ptr())
-        own[name] = tensor
-    return own
+    return write_to
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -247,10 +267,10 @@ def _name_of(source: str | Path | BytesIO) -> str:
 def _found(path: str | Path) -> Path:
     """The file of this name; where a script of NeMo's says X.pt and we wrote X.safetensors, that one."""
     path = Path(path).expanduser()
-    ours = path.with_suffix(".safetensors")
-    if not path.exists() and path.suffix in SUFFIXES and ours.is_file():
-        logging.info("%s is not there; reading %s", path, ours.name)
-        return ours
+    found = path if path.exists() else stored_as(path)
+    if found != path:
+        logging.info("%s is not there; reading %s", path, found)
+        return found
     if not path.is_file():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no such file{did_you_mean(path.name, beside)}", place=str(path))

@@ -12,7 +12,6 @@ from torch import nn
 from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
-from nemo_lite.backends.pytorch.checkpoint.sets import index_path
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -269,7 +268,7 @@ class RunState:
                     suffix=suffix,
                 )
             )
-        self.saved = str(index_path(Path(folder), f"{kind}-{number}"))
+        self.saved = str(Path(folder) / f"checkpoint-{kind}-{number}")
 
     def is_among_best(self, folder: str | Path, best: Best) -> bool:
         """Whether the last evaluation is among the best. See ``ActionState``."""

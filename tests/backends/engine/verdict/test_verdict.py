@@ -155,7 +155,7 @@ def test_what_reads_weights_waits_for_the_verdict_first(factory, monkeypatch, tm
     with pytest.raises(NonFiniteLossError, match="the loss of step 5"):
         train(factory, [loss], checkpoints, stop_on_nan_loss=True)
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
-        f"checkpoint-STEP-{done}.json" for done in range(1, 6)
+        f"checkpoint-STEP-{done}" for done in range(1, 6)
     ]
 
 

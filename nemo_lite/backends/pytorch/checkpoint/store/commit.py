@@ -1,0 +1,209 @@
+"""How a checkpoint's folder comes, is replaced and goes: at every moment the old or the new one is there, whole.
+
+A folder is made under a hidden name and renamed to its own. Where one of its name is there, that one is set aside
+under a hidden name until the new one has its place. What is deleted gets a hidden name first, so that a process killed
+halfway leaves nothing that looks like a damaged checkpoint. Which checkpoints may go is not decided here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, StoredFile
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils.files import name_in, synchronise, temporary_name, unwritable, write_atomically
+from nemo_lite.utils.helpers import RECORD, tag_of_folder
+
+_MAKING, _ASIDE = "tmp", "aside"
+
+
+def write_set(wanted: CheckpointSet, writers: Mapping[str, Callable[[BinaryIO], None]]) -> CheckpointSet:
+    """Make the folder of a checkpoint; one of the same name is replaced.
+
+    Args:
+        wanted: what its record says; the files are filled in.
+        writers: for each file name, what writes its content.
+
+    Returns:
+        The same with its files.
+
+    Raises:
+        UsageError: a file cannot be written; what was there before is there.
+    """
+    final, parent = wanted.path, wanted.path.parent
+    making = parent / temporary_name(final.name, _MAKING)
+    with told_with(final):
+        try:
+            making.mkdir()
+            files = {name: _write(final / name, making / name, write) for name, write in writers.items()}
+            saved = replace(wanted, files=files)
+            (making / RECORD).write_text(saved.record_text(), encoding="utf-8")
+            synchronise(making / RECORD)
+            synchronise(making)
+            aside = _set_aside(final)
+            os.rename(making, final)
+            synchronise(parent)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            with suppress(OSError):
+                _put_back(parent)
+            raise
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+            _remove_dead_links(parent)
+    return saved
+
+
+def rewrite_record(found: CheckpointSet) -> None:
+    """Write the record of a checkpoint again, with what is known now.
+
+    Raises:
+        UsageError: it cannot be written; the record is the one before.
+    """
+    text = found.record_text()
+    write_atomically(found.path / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def delete_set(found: CheckpointSet) -> None:
+    """Delete the files that a checkpoint lists, and their folder if nothing else is in it.
+
+    Raises:
+        UsageError: they cannot be deleted.
+    """
+    with told_with(found.path, "cannot be deleted"):
+        if found.is_flat:
+            # The index goes first, so that a set is never listed without its files.
+            for path in (found.path, *(file.path for file in found.files.values())):
+                path.unlink(missing_ok=True)
+        elif {path.name for path in found.path.iterdir()} <= {RECORD, *found.files}:
+            leaving = found.path.with_name(temporary_name(found.path.name, _MAKING))
+            os.rename(found.path, leaving)
+            shutil.rmtree(leaving, ignore_errors=True)
+        else:  # somebody keeps files of their own in it
+            for name in (RECORD, *found.files):
+                (found.path / name).unlink(missing_ok=True)
+        _remove_dead_links(found.path.parent)
+        synchronise(found.path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what ended processes left half-made or half-deleted, and put back what they had set aside.
+
+    Raises:
+        UsageError: the folder cannot be read or changed.
+    """
+    with told_with(folder):
+        _put_back(folder)
+        for path in list(folder.iterdir()):
+            if _is_ours(path, _MAKING):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def folders_of_sets(folder: Path) -> list[Path]:
+    """The folders of a folder's checkpoints, each once: of one that was set aside, where no other has its place."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    there = {name for name in names if tag_of_folder(name)}
+    aside = {made: name for name in names if tag_of_folder(made := name_in(name, _ASIDE) or "")}
+    return [folder / name for name in sorted(there | {name for made, name in aside.items() if made not in there})]
+
+
+def link_to_files(saved: CheckpointSet) -> None:
+    """Give the files names beside their folder, where NeMo 0.x looks for them.
+
+    Raises:
+        UsageError: the folder's file system has no links.
+    """
+    with told_with(saved.path):
+        for name in saved.files:
+            link = saved.path.parent / name
+            if not link.is_symlink() or os.readlink(link) != f"{saved.path.name}/{name}":
+                link.unlink(missing_ok=True)
+                link.symlink_to(f"{saved.path.name}/{name}")
+        synchronise(saved.path.parent)
+
+
+@contextmanager
+def told_with(place: Path, problem: str = "cannot be written") -> Iterator[None]:
+    """Around work on files: an error of the system becomes ours, with its path and its number.
+
+    Raises:
+        UsageError: in the place of an OSError.
+    """
+    try:
+        yield
+    except NemoLiteError:
+        raise
+    except Exception as error:
+        told = unwritable(error, place, problem)
+        if told is None:
+            raise
+        raise told from error
+
+
+class _Digested(io.RawIOBase):
+    """A file to be written, with the digest and the size of what was given to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest, self.num_bytes = file, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any, /) -> int:
+        self._file.write(content)
+        self._digest.update(content)
+        self.num_bytes += memoryview(content).nbytes
+        return memoryview(content).nbytes
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _write(final: Path, path: Path, write: Callable[[BinaryIO], None]) -> StoredFile:
+    with open(path, "wb") as file:
+        digested = _Digested(file)
+        write(cast("BinaryIO", digested))
+        file.flush()
+        os.fsync(file.fileno())
+    return StoredFile(final, digested.num_bytes, digested.sha256)
+
+
+def _set_aside(final: Path) -> Path | None:
+    if not os.path.lexists(final):
+        return None
+    aside = final.with_name(temporary_name(final.name, _ASIDE))
+    os.rename(final, aside)
+    return aside
+
+
+def _put_back(folder: Path) -> None:
+    """Give what was set aside its place, or delete it where the new one has that already."""
+    for path in list(folder.iterdir()):
+        if _is_ours(path, _ASIDE):
+            final = folder / str(name_in(path.name, _ASIDE))
+            if os.path.lexists(final):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.rename(path, final)
+
+
+def _is_ours(path: Path, suffix: str) -> bool:
+    return tag_of_folder(name_in(path.name, suffix) or "") is not None and path.is_dir() and not path.is_symlink()
+
+
+def _remove_dead_links(folder: Path) -> None:
+    """Remove the names of :func:`link_to_files` whose files are gone."""
+    for path in list(folder.iterdir()):
+        if path.is_symlink() and not path.exists():
+            target = Path(os.readlink(path))
+            if target.name == path.name and tag_of_folder(str(target.parent)):
+                path.unlink(missing_ok=True)

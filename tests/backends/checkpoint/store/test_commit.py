@@ -1,0 +1,102 @@
+"""How a checkpoint's folder is made, replaced and deleted; what is left when a step of it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from nemo_lite.backends.pytorch.checkpoint.store import commit
+from nemo_lite.backends.pytorch.checkpoint.store.commit import delete_set, folders_of_sets, sweep, write_set
+from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, read_record
+from nemo_lite.errors import UsageError
+
+NAME = "E-STEP-5.safetensors"
+
+
+def made(folder, text="new"):
+    wanted = CheckpointSet(folder / "checkpoint-STEP-5", "STEP", 5, 1, {})
+    return write_set(wanted, {NAME: lambda file: file.write(text.encode())})
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failing(function, number, error):
+    """The function, but its ``number``-th call fails."""
+    calls = iter(range(number + 1))
+
+    def call(*args, **kwargs):
+        if next(calls, None) == number:
+            raise error
+        return function(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("mkdir", 0), ("rename", 0), ("rename", 1), *[("fsync", number) for number in range(4)]],
+)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (errno.EIO, r'checkpoint-STEP-5: cannot be written: got "Input/output error" \(EIO\); choose another folder'),
+        (errno.ENOSPC, r"checkpoint-STEP-5: the disk is full; free some space; .* changed \(ENOSPC\)"),
+    ],
+)
+def test_a_step_of_a_save_that_fails_is_told_with_its_path_and_number_and_the_old_set_stays(
+    tmp_path, monkeypatch, name, number, code, told
+):
+    made(tmp_path, "old")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, failing(getattr(os, name), number, OSError(code, os.strerror(code))))
+        with pytest.raises(UsageError, match=told):
+            made(tmp_path)
+    found = read_record(tmp_path / "checkpoint-STEP-5")
+    assert found.problem(contents=True) == ""
+    is_committed = (name, number) == ("fsync", 3)  # only the last: the new name may be lost if the power fails
+    assert (tmp_path / "checkpoint-STEP-5" / NAME).read_text() == ("new" if is_committed else "old")
+    sweep(tmp_path)
+    assert names_in(tmp_path) == ["checkpoint-STEP-5"]
+
+
+def test_what_was_set_aside_is_found_until_the_new_one_has_its_place(tmp_path):
+    found = made(tmp_path, "old")
+    aside = found.path.rename(tmp_path / ".checkpoint-STEP-5.some-host.12345.0123abcd.aside")
+    assert folders_of_sets(tmp_path) == [aside]
+    assert read_record(aside).problem(contents=True) == ""
+    sweep(tmp_path)
+    assert names_in(tmp_path) == ["checkpoint-STEP-5"]
+
+
+def test_only_what_a_save_left_is_swept(tmp_path):
+    others = [".checkpoint-STEP-5.tmp", ".notes.host.12345.0123abcd.tmp", "checkpoint-STEP-5.host.12345.0123abcd.tmp"]
+    for name in (*others, ".checkpoint-STEP-5.host.12345.0123abcd.tmp"):
+        (tmp_path / name).mkdir()
+    outside = tmp_path / "outside"
+    (outside / "precious").mkdir(parents=True)
+    link = tmp_path / ".checkpoint-STEP-6.host.12345.0123abcd.tmp"
+    link.symlink_to(outside)
+    sweep(tmp_path)
+    assert names_in(tmp_path) == sorted([*others, "outside", link.name])
+    assert names_in(outside) == ["precious"]
+
+
+def test_a_delete_that_was_killed_leaves_nothing_that_looks_damaged(tmp_path, monkeypatch):
+    found = made(tmp_path)
+    monkeypatch.setattr(commit.shutil, "rmtree", lambda path, **kwargs: (path / NAME).unlink())
+    delete_set(found)
+    assert folders_of_sets(tmp_path) == []
+    monkeypatch.undo()
+    sweep(tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_a_set_that_cannot_be_deleted_is_named(tmp_path, monkeypatch):
+    found = made(tmp_path)
+    monkeypatch.setattr(os, "rename", failing(os.rename, 0, OSError(errno.EROFS, "Read-only file system")))
+    with pytest.raises(UsageError, match=r'STEP-5: cannot be deleted: got "Read-only file system" \(EROFS\)'):
+        delete_set(found)
