@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.errors import UsageError, did_you_mean
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
-from nemo_lite.utils.helpers import parse_checkpoint_name
+from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 from nemo_lite.utils.nemo_logging import logging
@@ -232,7 +232,9 @@ class NemoArgParser(LaunchedParser):
 
 
 def _has_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(parse_checkpoint_name(file.name) for file in folder.iterdir())
+    return folder.is_dir() and any(
+        parse_checkpoint_name(file.name) or tag_of_folder(file.name) for file in folder.iterdir()
+    )
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:

@@ -140,10 +140,10 @@ class CheckpointFolder:
         writers = {f"{name}-{tag}{suffix}": module_writer(module, suffix) for name, module in modules.items()}
         if state is not None:
             writers[f"{TRAINER}-{tag}{suffix}"] = state_writer(state, suffix)
-        done = {name: (state or {}).get(name) for name in ("step", "epoch")}
-        notes = {"about": about or {}, "evaluations": evaluations, "contract": contract or {}}
+        step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
+        notes = (about or {}, evaluations, step, epoch, contract or {})
         path, serial = self.folder / f"checkpoint-{tag}", 1 + look(self.folder).last_serial
-        saved = write_set(CheckpointSet(path, kind, number, serial, {}, **notes, **done), writers)
+        saved = write_set(CheckpointSet(path, kind, number, serial, {}, *notes), writers)
         if suffix != ".safetensors":
             link_to_files(saved)
         self._delete_all_but(saved, keep, best)

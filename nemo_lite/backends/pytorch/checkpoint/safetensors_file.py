@@ -64,4 +64,4 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
     file.write(len(text).to_bytes(8, "little") + text)
     for name in names:
         content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        file.write(memoryview(content.numpy()))
+        file.write(content.numpy().data)

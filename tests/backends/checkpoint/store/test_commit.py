@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,11 @@ NAME = "E-STEP-5.safetensors"
 
 def made(folder, text="new"):
     wanted = CheckpointSet(folder / "checkpoint-STEP-5", "STEP", 5, 1, {})
-    return write_set(wanted, {NAME: lambda file: file.write(text.encode())})
+
+    def write(file):
+        file.write(text.encode())
+
+    return write_set(wanted, {NAME: write})
 
 
 def names_in(folder):
@@ -87,7 +92,8 @@ def test_only_what_a_save_left_is_swept(tmp_path):
 
 def test_a_delete_that_was_killed_leaves_nothing_that_looks_damaged(tmp_path, monkeypatch):
     found = made(tmp_path)
-    monkeypatch.setattr(commit.shutil, "rmtree", lambda path, **kwargs: (path / NAME).unlink())
+    fake = SimpleNamespace(rmtree=lambda path, **kwargs: (path / NAME).unlink())
+    monkeypatch.setattr(commit, "shutil", fake)
     delete_set(found)
     assert folders_of_sets(tmp_path) == []
     monkeypatch.undo()

@@ -225,11 +225,11 @@ def set_of(content: Mapping[str, Any], path: Path, files: Mapping[str, StoredFil
         raise ValueError(f"format {content['format']!r}")
     if content["kind"] not in ("STEP", "EPOCH"):
         raise ValueError(f"kind {content['kind']!r}")
-    numbers = [_number(content[name], name) for name in ("number", "serial")]
+    number, serial = (_number(content[name], name) for name in ("number", "serial"))
     step, epoch = (None if (value := content.get(name)) is None else _number(value, name) for name in ("step", "epoch"))
     about, contract = (_mapping(content.get(name), name) for name in ("about", "contract"))
     evaluations = [_mapping(each, "evaluations") for each in content.get("evaluations") or ()]
-    found = CheckpointSet(path, content["kind"], *numbers, files, about, evaluations, step, epoch, contract)
+    found = CheckpointSet(path, content["kind"], number, serial, files, about, evaluations, step, epoch, contract)
     for name in files:
         if not is_name_in(found.tag, name):
             raise ValueError(f"a file {name!r}")
