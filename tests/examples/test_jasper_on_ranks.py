@@ -81,10 +81,10 @@ def test_the_first_process_says_everything_once_and_the_second_nothing(trained):
 
 def test_checkpoints_are_saved_once_and_each_process_has_its_log(trained):
     folder, _ = trained
-    names = {path.name for path in (folder / "checkpoints").iterdir()}
+    saved = {path.name: {file.name for file in path.iterdir()} for path in (folder / "checkpoints").iterdir()}
     kinds = ("JasperEncoder-{}.safetensors", "JasperDecoderForCTC-{}.safetensors", "trainer-{}.safetensors")
     tags = [f"STEP-{step}" for step in (10, 12, 14, 16)]  # the newest four epochs
-    assert names == {kind.format(tag) for kind in (*kinds, "checkpoint-{}.json") for tag in tags}
+    assert saved == {f"checkpoint-{tag}": {"record.json", *(kind.format(tag) for kind in kinds)} for tag in tags}
     assert {path.name for path in folder.glob("log_*")} == {f"log_globalrank-{i}_localrank-{i}.txt" for i in (0, 1)}
     assert len(list((folder / "tensorboard").iterdir())) == 1
 
