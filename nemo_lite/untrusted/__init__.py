@@ -6,6 +6,7 @@ checked before anything is built from them, and what was read is what was promis
 
 from nemo_lite.untrusted.json_values import Json as Json
 from nemo_lite.untrusted.json_values import JsonLimits as JsonLimits
+from nemo_lite.untrusted.json_values import may_be_deeper as may_be_deeper
 from nemo_lite.untrusted.json_values import parse_json as parse_json
 from nemo_lite.untrusted.json_values import problem_of_json as problem_of_json
 from nemo_lite.untrusted.json_values import read_json as read_json

@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: depth and number of values first, keys once, numbers finite."""
+"""JSON that others may have written: depth and number of values first, keys once, numbers finite."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from nemo_lite.untrusted.opening import FileKind, FilePath, read_bytes
 
@@ -85,6 +88,21 @@ def problem_of_json(raw: bytes, limits: JsonLimits = JsonLimits()) -> str:
     except _RefusedError as error:
         return str(error)
     return ""
+
+
+def may_be_deeper(depth: int, block: bytes, starts: npt.NDArray[np.integer]) -> bool:
+    """Whether some line of a block has more opening brackets than it may have levels. For lines by the million.
+
+    Args:
+        depth: the most levels.
+        block: whole lines.
+        starts: the byte where each line starts; the first is 0.
+    """
+    if block.count(b"{") + block.count(b"[") - len(starts) < depth:
+        return False
+    data = np.frombuffer(block, np.uint8)
+    opening = np.flatnonzero((data == ord("{")) | (data == ord("[")))
+    return bool(np.bincount(np.searchsorted(starts, opening, side="right")).max() > depth)
 
 
 def _parsed(raw: bytes, limits: JsonLimits) -> Json:

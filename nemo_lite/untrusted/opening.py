@@ -51,67 +51,68 @@ def kind_unless_file(status: os.stat_result) -> str:
     return "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
 
 
-def open_descriptor(path: FilePath, kind: FileKind) -> int:
+def open_descriptor(path: FilePath, kind: FileKind, *, place: FilePath = "") -> int:
     """A descriptor of a regular file, for reading. The caller closes it.
+
+    Args:
+        path: the file.
+        kind: of the file.
+        place: its name for messages, by default the path: ``train.json:17: words.txt``.
 
     Raises:
         NemoLiteError: of the kind: it cannot be opened; it is a folder, a pipe, a socket or a device; it is too large.
     """
+    place = place or path
     try:
         # Without waiting: the opening of a named pipe would last until somebody writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", None) or str(error)
-        raise kind.refusal(f"{kind.name} cannot be opened ({reason})", path) from error
+        raise kind.refusal(f"{kind.name} cannot be opened ({reason})", place) from error
     try:
         status = os.fstat(descriptor)
         if other := kind_unless_file(status):
-            raise kind.refusal(f"{kind.name} is {other}", path, wanted="a regular file")
+            raise kind.refusal(f"{kind.name} is {other}", place, wanted="a regular file")
         if status.st_size > kind.max_bytes:
-            raise kind.too_large(path, status.st_size)
+            raise kind.too_large(place, status.st_size)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def open_file(path: FilePath, kind: FileKind) -> BinaryIO:
+def open_file(path: FilePath, kind: FileKind, *, place: FilePath = "") -> BinaryIO:
     """The same as a file object. It may grow later: a reader of all of it takes :func:`read_bytes`.
 
     Raises:
         NemoLiteError: as :func:`open_descriptor`.
     """
-    return os.fdopen(open_descriptor(path, kind), "rb")
+    return os.fdopen(open_descriptor(path, kind, place=place), "rb")
 
 
-def read_bytes(path: FilePath, kind: FileKind) -> bytes:
+def read_bytes(path: FilePath, kind: FileKind, *, place: FilePath = "") -> bytes:
     """All of a file.
 
     Raises:
         NemoLiteError: as :func:`open_descriptor`, or it cannot be read, or grew beyond its kind's size.
     """
-    with open_file(path, kind) as file:
+    with open_file(path, kind, place=place) as file:
         try:
             data = file.read(kind.max_bytes + 1)  # allocates what is there, not what is asked for
         except OSError as error:
-            raise kind.refusal(f"{kind.name} cannot be read ({error.strerror})", path) from error
+            raise kind.refusal(f"{kind.name} cannot be read ({error.strerror})", place or path) from error
     if len(data) > kind.max_bytes:
-        raise kind.too_large(path)
+        raise kind.too_large(place or path)
     return data
 
 
 def read_text(path: FilePath, kind: FileKind, *, place: FilePath = "") -> str:
     """All of a file of UTF-8 text. A byte order mark is left out.
 
-    Args:
-        path: the file.
-        kind: of the file.
-        place: its name for messages; by default the path.
-
     Raises:
         NemoLiteError: as :func:`read_bytes` and :func:`decode_text`.
     """
-    return decode_text(read_bytes(path, kind), place or path, kind)
+    return decode_text(read_bytes(path, kind, place=place), place or path, kind)
 
 
 def decode_text(data: bytes, place: FilePath, kind: FileKind) -> str:

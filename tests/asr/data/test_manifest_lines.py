@@ -52,11 +52,19 @@ def test_older_and_alternative_keys_are_understood(folder):
         (entry(audio_filepath="a\0.wav"), "a path has a null character in it"),
         (entry(text=None, text_filepath="a\0.txt"), "a path has a null character in it"),
         (entry(duration="1.5"), "duration: expected float, got str"),
-        (b'{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "invalid JSON"),
+        (b'{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "NaN is no finite number"),
         (entry(offset=-1), "offset -1 s; write the seconds from the start"),
         (b'{"audio_filepath": "a.wav", "duration": 1, "text": "a", "text": "b"}', "the key text occurs twice"),
         (b'{"audio_filepath": "a.wav", "duration": 1, "duration": 2, "text": "b"}', "the key duration occurs twice"),
-        (b'{"audio_filepath": "a.wav", "duration": 1, "text": "\xff"}', "invalid JSON"),
+        (b'{"audio_filepath": "a.wav", "duration": 1, "text": "\xff"}', "the byte 0xff is not UTF-8"),
+        (rb'{"audio_filepath": "a", "duration": 1, "text": "a", "t\u0065xt": "b"}', "the key text occurs twice"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "offset": 1, "offset": null}', "the key offset occurs"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "id": 1, "speaker": "c", "speaker": 1}', "key speaker"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "x": ' + b"[" * 33 + b"]" * 33 + b"}", "34 levels deep"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "x": ' + b"[" * 100_000, "100001 levels deep"),
+        (rb'{"audio_filepath": "a", "duration": 1, "text": "b\ud800"}', "half of a surrogate pair"),
+        (entry(offset=1e308), r"offset 1e\+308 s; write the seconds"),
+        (entry(duration=1e8), r"duration 1e\+08 s; write the seconds"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number_and_what_is_wrong(line, problem, folder):
@@ -145,7 +153,7 @@ def test_an_empty_manifest_is_refused(content, folder):
 
 def test_an_unreadable_text_file_names_the_line(folder):
     write(folder / "train.json", entry(text=None, text_filepath="none.txt"))
-    with pytest.raises(DataError, match=r"train\.json:1: the text file none\.txt cannot be read"):
+    with pytest.raises(DataError, match=r"train\.json:1: none\.txt: the text file cannot be opened"):
         Manifest.open("train.json").utterance(0)
     (folder / "none.txt").write_text(" ")
     with pytest.raises(DataError, match=r"train\.json:1: the text file none\.txt is empty"):

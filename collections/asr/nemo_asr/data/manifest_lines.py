@@ -7,20 +7,23 @@ manifest's folder, or else at the working directory. Filters, and sets of severa
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import weakref
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET, UnsetType
 
 from nemo_asr.audio.reading import kind_unless_file
 from nemo_asr.data.utterances import Integers, Seconds, Utterance
 from nemo_lite.backends.pytorch.data import MAX_LISTED, DataChangedError, listed
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, JsonLimits, may_be_deeper, open_descriptor, problem_of_json, read_text
 from nemo_lite.utils.files import path_in_list
 
 MAX_LINE_BYTES = 1 << 20
@@ -29,9 +32,15 @@ _BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files 
 _GUESSED_LINE_BYTES = 1 << 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NEWLINE, _BRACE = ord("\n"), ord("{")
-_NULL = rb"\u0000"  # as JSON spells the only character that no path can have
+# The only character that no path can have, and letters of keys, as JSON may spell them: then a key may be there twice.
+_NULL_OR_KEY_LETTER = re.compile(rb"\\u00(?:00|5[fF]|[67][0-9a-fA-F])")
 _MOST_FOLDERS = 1 << 12
-_MOST_SECONDS = float(np.finfo(np.float32).max)
+_MOST_SECONDS = 1e7  # four months
+_LIMITS = JsonLimits(depth=32, values=10_000)
+_MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
+_TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
+# Keys that few manifests have.
+_SELDOM = ("audio_filename", "text_filepath", "normalized_text", "offset", "speaker")
 
 
 class Line(msgspec.Struct):
@@ -39,12 +48,12 @@ class Line(msgspec.Struct):
 
     duration: float
     audio_filepath: str | None = None
-    audio_filename: str | None = None
+    audio_filename: str | UnsetType | None = UNSET
     text: str | None = None
-    text_filepath: str | None = None
-    normalized_text: str | None = None
-    offset: float | None = None
-    speaker: msgspec.Raw = msgspec.Raw()  # any JSON value; nearly nobody asks for it
+    text_filepath: str | UnsetType | None = UNSET
+    normalized_text: str | UnsetType | None = UNSET
+    offset: float | UnsetType | None = UNSET
+    speaker: msgspec.Raw | UnsetType = UNSET  # any JSON value; nearly nobody asks for it
 
 
 _decoder = msgspec.json.Decoder(Line)
@@ -79,10 +88,7 @@ class Source:
         return {**self.__dict__, "_descriptor": None, "_are_here": {}}
 
     def _open(self) -> int:
-        try:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise DataError(f"the manifest cannot be opened ({error.strerror})", place=self.path) from None
+        self._descriptor = open_descriptor(self.path, _MANIFEST)
         weakref.finalize(self, os.close, self._descriptor)
         return self._descriptor
 
@@ -155,9 +161,9 @@ class LineReader:
             place=place,
             audio_path=audio_path,
             duration=line.duration,
-            offset=line.offset,
+            offset=None if line.offset is UNSET else line.offset,
             text=_text_of(line, source, place),
-            speaker=msgspec.json.decode(line.speaker) if bytes(line.speaker) else None,
+            speaker=None if line.speaker is UNSET else msgspec.json.decode(line.speaker),
             note=FROM_WORKING_DIRECTORY if elsewhere else "",
         )
 
@@ -244,7 +250,7 @@ def _durations_if_all_valid(block: bytes, starts: Integers, lenient: bool) -> Se
     """Seconds of each line, or None where some line needs a closer look. Nearly every block ends here."""
     try:
         lines = _decoder.decode_lines(block)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     # Objects spread over several lines decode too; then the lines and the objects do not correspond.
     if len(lines) != len(starts) or (np.frombuffer(block, np.uint8)[starts] != _BRACE).any():
@@ -254,22 +260,32 @@ def _durations_if_all_valid(block: bytes, starts: Integers, lenient: bool) -> Se
         for line in lines
         if (line.audio_filepath or line.audio_filename)
         and (lenient or (line.text or line.text_filepath or line.normalized_text or "").strip())
-        and not (line.offset and line.offset < 0.0)
+        and not (line.offset and not 0.0 <= line.offset <= _MOST_SECONDS)
     ]
     with np.errstate(over="ignore"):
         seconds = np.array(usable, np.float32)
-    if len(usable) != len(lines) or not ((seconds > 0.0) | lenient).all() or not np.isfinite(seconds).all():
+    if len(usable) != len(lines) or not ((seconds > 0.0) | lenient).all() or not (abs(seconds) <= _MOST_SECONDS).all():
         return None
-    return None if _NULL in block or _may_repeat_keys(block, lines) else seconds
+    if b"\\" in block and _NULL_OR_KEY_LETTER.search(block):
+        return None
+    return None if _may_repeat_keys(block, lines) or may_be_deeper(_LIMITS.depth, block, starts) else seconds
 
 
 def _may_repeat_keys(block: bytes, lines: list[Line]) -> bool:
     """Does a key occur more often than lines have it? (A value may be spelled like a key, hence "may".)"""
-    return (
-        block.count(b'"duration"') > len(lines)
-        or block.count(b'"text"') > sum(line.text is not None for line in lines)
-        or block.count(b'"audio_filepath"') > sum(line.audio_filepath is not None for line in lines)
-    )
+    num_texts = sum(line.text is not None for line in lines)
+    num_paths = sum(line.audio_filepath is not None for line in lines)
+    quotes = block.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
+    num_offsets = sum(line.offset is not UNSET for line in lines)
+    speakers = [bytes(line.speaker) for line in lines if line.speaker is not UNSET]
+    if quotes == 2 * num_offsets + 2 * len(speakers) + sum(raw.count(b'"') for raw in speakers):
+        return False  # there are no other keys than those that the lines have, and none twice
+    counts = {"duration": len(lines), "text": num_texts, "audio_filepath": num_paths}
+    seldom = list(map(attrgetter(*_SELDOM), lines))
+    if seldom.count((UNSET,) * len(_SELDOM)) < len(lines):
+        columns = zip(*seldom, strict=True)
+        counts |= {key: len(lines) - column.count(UNSET) for key, column in zip(_SELDOM, columns, strict=True)}
+    return any(block.count(b'"%b"' % key.encode()) > count for key, count in counts.items() if count)
 
 
 def _line_by_line(
@@ -292,22 +308,21 @@ def _line_by_line(
 
 def _examine(raw: bytes, lenient: bool) -> tuple[str, float]:
     """(problem, 0) of a line that is not valid, ("", seconds) of one that is."""
+    if problem := problem_of_json(raw, _LIMITS):
+        return f"{problem}; a manifest has one JSON object a line, each key once", 0.0
     try:
         line = _decoder.decode(raw)
-        repeated = _repeated_keys(raw)
     except msgspec.ValidationError as error:
         return _in_words(str(error)), 0.0
     except (msgspec.DecodeError, ValueError) as error:
         return f"invalid JSON ({error}); a manifest has one JSON object a line", 0.0
-    if repeated:
-        return f"the key {repeated[0]} occurs twice; keep one", 0.0
     if not (line.audio_filepath or line.audio_filename):
         return "no audio_filepath (or audio_filename); name the audio file", 0.0
     if "\0" in (line.audio_filepath or line.audio_filename or "") + (line.text_filepath or ""):
         return "a path has a null character in it; mend the path, or delete the line", 0.0
     if not (line.duration > 0.0 or lenient) or abs(line.duration) > _MOST_SECONDS:
         return f"duration {line.duration:g} s; write the seconds of audio, above 0", 0.0
-    if line.offset is not None and line.offset < 0.0:
+    if line.offset and not 0.0 <= line.offset <= _MOST_SECONDS:
         return f"offset {line.offset:g} s; write the seconds from the start of the file, 0 or more", 0.0
     if not lenient and not (line.text or line.text_filepath or line.normalized_text or "").strip():
         return "text is missing or empty; write the words, or delete the line", 0.0
@@ -323,27 +338,11 @@ def _in_words(problem: str) -> str:
     return f"{key.rstrip('`')}: {found}" if key else f"{found}; a manifest has one JSON object a line"
 
 
-def _repeated_keys(raw: bytes) -> list[str]:
-    """Keys that an object has more than once (a JSON reader silently takes the last)."""
-    repeated: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        keys = [key for key, _ in pairs]
-        repeated.extend(sorted({key for key in keys if keys.count(key) > 1}))
-
-    json.loads(raw, object_pairs_hook=note)
-    return repeated
-
-
 def _text_of(line: Line, source: Source, place: str) -> str:
     if line.text or not line.text_filepath:
         return line.text or line.normalized_text or ""
     path = source.resolve(line.text_filepath)
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_LINE_BYTES + 1).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the text file {path} cannot be read ({error})", place=place) from None
-    if not text or len(text) > MAX_LINE_BYTES:
-        raise DataError(f"the text file {path} is {'too long' if text else 'empty'}", place=place)
+    text = read_text(path, _TRANSCRIPT, place=f"{place}: {path}").strip()
+    if not text:
+        raise DataError(f"the text file {path} is empty", place=place)
     return text

@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_told_with_its_line_and_the_rest_is_measured(fold
     assert problems[1].startswith("train.json:2: the audio file none.wav cannot be opened")
     assert problems[2].startswith("train.json:3: bad.wav is not a WAV")
     assert "train.json:4: offset 9 s leaves nothing of a.wav" in problems[3]
-    assert problems[5].startswith("train.json:7: the text file no cannot be read")
+    assert problems[5].startswith("train.json:7: no: the text file cannot be opened")
     assert examined.items[4].excess == pytest.approx(-1.5)
     assert [text.split(" (")[0] for text in examined.invalid] == ["train.json:6: invalid JSON"]
     strict = examine("train.json", strict=True).items[4].problem
