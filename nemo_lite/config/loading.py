@@ -21,7 +21,8 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from nemo_lite.config.values import Config, Keys, Source, dotted, shown
-from nemo_lite.errors import ConfigError
+from nemo_lite.errors import ConfigError, NemoLiteError
+from nemo_lite.untrusted import FileKind, read_text
 
 # Any: ruamel.yaml is not annotated, and values are what a YAML file holds.
 
@@ -32,6 +33,13 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 MAX_COST = 16_000
 _LARGEST_INT = 2**63 - 1
+
+
+def _config_error(problem: str, **details: str) -> ConfigError:
+    return ConfigError(str(NemoLiteError(problem, **details)))
+
+
+_KIND = FileKind("the configuration", MAX_BYTES, _config_error)
 
 _TAG = "tag:yaml.org,2002:"
 _COLLECTIONS = {f"{_TAG}map", f"{_TAG}seq"}
@@ -227,22 +235,9 @@ def _mark(node: Node) -> tuple[int, int]:
 
 
 def _text(path: Path, name: str) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(_missing(path, name)) from None
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{name}: larger than {MAX_BYTES} bytes, which no configuration needs to be")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{name}:{line}: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
-        ) from None
+    if not os.path.lexists(path):
+        raise ConfigError(_missing(path, name))
+    return read_text(path, _KIND, place=name)
 
 
 def _missing(path: Path, name: str) -> str:

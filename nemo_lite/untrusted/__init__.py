@@ -13,11 +13,13 @@ from nemo_lite.untrusted.json_values import read_json as read_json
 from nemo_lite.untrusted.opening import FileKind as FileKind
 from nemo_lite.untrusted.opening import decode_text as decode_text
 from nemo_lite.untrusted.opening import kind_unless_file as kind_unless_file
+from nemo_lite.untrusted.opening import numbered_lines as numbered_lines
 from nemo_lite.untrusted.opening import open_descriptor as open_descriptor
 from nemo_lite.untrusted.opening import open_file as open_file
 from nemo_lite.untrusted.opening import read_bytes as read_bytes
 from nemo_lite.untrusted.opening import read_text as read_text
 from nemo_lite.untrusted.tar_and_zip import Tar as Tar
+from nemo_lite.untrusted.tar_and_zip import TarGuard as TarGuard
 from nemo_lite.untrusted.tar_and_zip import TarLimits as TarLimits
 from nemo_lite.untrusted.tar_and_zip import check_zip as check_zip
 from nemo_lite.untrusted.tar_and_zip import open_tar as open_tar

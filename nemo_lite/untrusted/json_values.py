@@ -33,12 +33,14 @@ class JsonLimits:
         values: numbers, texts, lists and objects in all.
         digits: of one number. More than NumPy's generators need for theirs, and fewer than Python takes long for.
         surrogates: texts may hold halves of surrogate pairs, which cannot be written as UTF-8.
+        constants: numbers may be NaN or infinite, as Python writes them.
     """
 
     depth: int = 64
     values: int = 1_000_000
     digits: int = 1_000
     surrogates: bool = False
+    constants: bool = False
 
 
 class _RefusedError(Exception):
@@ -120,14 +122,18 @@ def _parsed(raw: bytes, limits: JsonLimits) -> Json:
         return int(digits)
 
     def fraction(digits: str) -> float:
-        value = float(digits) if len(digits) <= limits.digits else math.inf
-        if not math.isfinite(value):
+        value = float(digits) if len(digits) <= limits.digits else math.nan
+        if math.isnan(value) or (math.isinf(value) and not limits.constants):
             raise _RefusedError(f"the number {digits[:_SHOWN]} is out of range")
         return value
 
     try:
         value: Json = json.loads(
-            text, object_pairs_hook=_object, parse_int=integer, parse_float=fraction, parse_constant=_refuse_constant
+            text,
+            object_pairs_hook=_object,
+            parse_int=integer,
+            parse_float=fraction,
+            parse_constant=float if limits.constants else _refuse_constant,
         )
     except (ValueError, RecursionError) as error:
         raise _RefusedError(f"invalid JSON ({error})") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
@@ -13,6 +13,7 @@ from nemo_lite.errors import DataError, NemoLiteError
 
 FilePath: TypeAlias = str | os.PathLike[str]
 
+MAX_LINE_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A tab and the ends of lines are no control characters here. str.splitlines takes some of the others for ends of lines.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]")
@@ -115,8 +116,38 @@ def read_text(path: FilePath, kind: FileKind, *, place: FilePath = "") -> str:
     return decode_text(read_bytes(path, kind, place=place), place or path, kind)
 
 
-def decode_text(data: bytes, place: FilePath, kind: FileKind) -> str:
+def numbered_lines(path: FilePath, kind: FileKind) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file that hold something, one by one, each after its place: ``train.json:17``.
+
+    Raises:
+        NemoLiteError: as :func:`open_descriptor`, or a line is longer than MAX_LINE_BYTES, or it cannot be read.
+    """
+    with open_file(path, kind) as file:
+        number = 0
+        while True:
+            number += 1
+            place = f"{os.fspath(path)}:{number}"
+            try:
+                line = file.readline(MAX_LINE_BYTES + 1)
+            except OSError as error:
+                raise kind.refusal(f"{kind.name} cannot be read ({error.strerror})", place) from error
+            if not line:
+                return
+            if len(line) > MAX_LINE_BYTES:
+                raise kind.refusal(f"{kind.name} has a line of more than {MAX_LINE_BYTES} bytes", place)
+            line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            if line := line.strip():
+                yield place, line
+
+
+def decode_text(data: bytes, place: FilePath, kind: FileKind, *, controls: bool = False) -> str:
     """The text that some bytes are.
+
+    Args:
+        data: the bytes.
+        place: of them, for messages.
+        kind: of the file.
+        controls: control characters may be in it.
 
     Raises:
         NemoLiteError: of the kind, with the line: they are not UTF-8, or hold control characters, which a terminal
@@ -126,10 +157,10 @@ def decode_text(data: bytes, place: FilePath, kind: FileKind) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
         got = f"the byte {data[error.start]:#04x}"
+        line = data.count(b"\n", 0, error.start) + 1
         raise kind.refusal(f"{kind.name} is not UTF-8", f"{os.fspath(place)}:{line}", got=got) from None
-    if found := _CONTROLS.search(text):
+    if not controls and (found := _CONTROLS.search(text)):
         line = text.count("\n", 0, found.start()) + 1
         got = f"U+{ord(found[0]):04X}"
         raise kind.refusal(f"{kind.name} has a control character", f"{os.fspath(place)}:{line}", got=got)

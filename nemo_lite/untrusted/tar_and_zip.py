@@ -1,7 +1,7 @@
 """Tar and zip files that somebody else may have made: what is in them, within limits. Nothing is written to disk here.
 
 The standard library reads the headers. It would follow a size to the end of the memory, take a member twice, and some
-of its patterns take the square of a header's length; so it reads through :class:`_Guard`, and each member is checked.
+of its patterns take the square of a header's length; so it reads through :class:`TarGuard`, and each member is checked.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TarLimits:
 class Tar:
     """An archive that is open. :meth:`members` gives what is in it, once, and :meth:`chunks` the content of a file."""
 
-    def __init__(self, archive: tarfile.TarFile, guard: _Guard, place: str, kind: FileKind, limits: TarLimits) -> None:
-        self._archive, self._guard = archive, guard
+    def __init__(self, guard: TarGuard, place: str, kind: FileKind, limits: TarLimits) -> None:
+        self._archive, self._guard = tarfile.TarFile(fileobj=cast("BinaryIO", guard)), guard
         self._place, self._kind, self._limits = place, kind, limits
 
     def members(self) -> Iterator[tarfile.TarInfo]:
@@ -105,13 +105,13 @@ class Tar:
             raise self._refusal("a member is there twice", member.name)
         if member.size < 0 or num_bytes > self._limits.expanded_bytes:
             wanted = f"at most {self._limits.expanded_bytes} bytes in all"
-            raise self._refusal("its members are too large", f"{num_bytes} bytes up to {member.name}", wanted)
+            raise self._refusal("the members are too large", f"{num_bytes} bytes up to {member.name}", wanted)
         if len(names) >= self._limits.members:
-            raise self._refusal("it has too many members", wanted=f"at most {self._limits.members}")
+            raise self._refusal("there are too many members", wanted=f"at most {self._limits.members}")
 
     def _refusal(self, problem: str, got: str = "", wanted: str = "") -> Exception:
         got = got if len(got) <= 200 else f"{got[:200]}... ({len(got)} characters)"
-        return self._kind.refusal(f"{self._kind.name} is refused: {problem}", self._place, got=got, wanted=wanted)
+        return self._kind.refusal(problem, self._place, got=got, wanted=wanted)
 
 
 @contextmanager
@@ -124,10 +124,9 @@ def open_tar(path: FilePath, kind: FileKind, limits: TarLimits) -> Iterator[Tar]
     place = os.fspath(path)
     with open_file(path, kind) as file:
         with _refusing_damage(place, kind):
-            guard = _Guard(_decompressed(file), place, kind, limits)
-            archive = tarfile.TarFile(fileobj=cast("BinaryIO", guard))
-        with archive:
-            yield Tar(archive, guard, place, kind, limits)
+            guard = TarGuard(_decompressed(file), place, kind, limits)
+            tar = Tar(guard, place, kind, limits)
+        yield tar
 
 
 @contextmanager
@@ -165,7 +164,7 @@ def check_zip(file: BinaryIO, place: str, kind: FileKind) -> list[zipfile.ZipInf
         raise kind.refusal(f"{kind.name} is damaged: it has no directory", place)
     if num_bytes > _MAX_DIRECTORY_BYTES:
         got, wanted = f"{num_bytes} bytes", f"at most {_MAX_DIRECTORY_BYTES}"
-        raise kind.refusal(f"{kind.name} is refused: its directory is too large", place, got=got, wanted=wanted)
+        raise kind.refusal("the directory of the archive is too large", place, got=got, wanted=wanted)
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -173,7 +172,7 @@ def check_zip(file: BinaryIO, place: str, kind: FileKind) -> list[zipfile.ZipInf
     except (zipfile.BadZipFile, *_DAMAGED) as error:
         raise kind.refusal(f"{kind.name} is damaged", place, got=str(error)) from None
     if len({each.filename for each in members}) < len(members):
-        raise kind.refusal(f"{kind.name} is refused: a member is there twice", place)
+        raise kind.refusal("a member is there twice", place)
     file.seek(0)
     return members
 
@@ -208,8 +207,15 @@ def _decompressed(file: BinaryIO) -> BinaryIO:
     return cast("BinaryIO", lzma.LZMAFile(file)) if start.startswith(b"\xfd7zXZ\0") else file
 
 
-class _Guard:
-    """What tarfile reads from: headers of a bounded size, and no place beyond the largest archive."""
+class TarGuard:
+    """What tarfile reads from, instead of a file: headers of a bounded size, and no place beyond the largest archive.
+
+    Args:
+        stream: the archive, decompressed.
+        place: its name, for messages.
+        kind: of the file.
+        limits: of the archive.
+    """
 
     def __init__(self, stream: BinaryIO, place: str, kind: FileKind, limits: TarLimits) -> None:
         self._stream, self._place, self._kind = stream, place, kind
@@ -220,12 +226,10 @@ class _Guard:
         """Bytes of headers."""
         if not 0 <= size <= _MAX_HEADER_BYTES:
             wanted = f"at most {_MAX_HEADER_BYTES}"
-            raise self._kind.refusal(
-                f"{self._kind.name} is refused: a header is too long", self._place, got=f"{size} bytes", wanted=wanted
-            )
+            raise self._kind.refusal("a header is too long", self._place, got=f"{size} bytes", wanted=wanted)
         data = self._stream.read(size)
         if size > _BLOCK and _LONG_NUMBER.search(data):
-            raise self._kind.refusal(f"{self._kind.name} is refused: a header has an endless number", self._place)
+            raise self._kind.refusal("a header has an endless number", self._place)
         return data
 
     def content(self, size: int) -> bytes:
@@ -235,9 +239,7 @@ class _Guard:
     def seek(self, position: int) -> int:
         """Go to a place; what lies before it is decompressed."""
         if not 0 <= position <= self._end:
-            raise self._kind.refusal(
-                f"{self._kind.name} is refused: it grows too large", self._place, got=f"{position} bytes"
-            )
+            raise self._kind.refusal("the archive grows too large", self._place, got=f"{position} bytes")
         return self._stream.seek(position)
 
     def read_to_the_end(self) -> None:

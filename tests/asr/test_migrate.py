@@ -64,7 +64,7 @@ def test_the_lines_are_printed_with_their_count(script: Path, capsys: pytest.Cap
     assert lines[-1] == f"{script}: 6 of 10 lines that use NeMo need a change"
 
 
-@pytest.mark.parametrize(("text", "problem"), [(None, "cannot be read"), ("print 'x'", "is no Python 3")])
+@pytest.mark.parametrize(("text", "problem"), [(None, "the script cannot be opened"), ("print 'x'", "is no Python 3")])
 def test_what_is_no_script_is_one_line(tmp_path: Path, text: str | None, problem: str) -> None:
     path = tmp_path / "script.py"
     if text is not None:

@@ -73,7 +73,7 @@ def test_hostile_archives_are_refused(trick, pack, tmp_path):
     content, message = REFUSED[trick]
     (tmp_path / "a.tar").write_bytes(pack(content + (END if content else b"")))
     started = time.process_time()
-    with pytest.raises(DataError, match=rf"^{tmp_path}/a.tar: the archive .*({message})"):
+    with pytest.raises(DataError, match=rf"^{tmp_path}/a.tar: .*({message})"):
         read_all(tmp_path / "a.tar")
     assert time.process_time() - started < 2.0
 
@@ -141,9 +141,7 @@ def test_the_members_of_a_zip_file_are_listed():
 def test_a_zip_file_whose_directory_is_large_is_refused_before_it_is_read():
     large = zipped({f"{index:040}": b"" for index in range(60_000)})
     started = time.process_time()
-    with pytest.raises(
-        DataError, match=r"^a\.zip: the archive is refused: its directory is too large: got 5160000 bytes"
-    ):
+    with pytest.raises(DataError, match=r"^a\.zip: the directory of the archive is too large: got 5160000 bytes"):
         check_zip(io.BytesIO(large), "a.zip", KIND)
     assert time.process_time() - started < 0.5
 
@@ -152,7 +150,7 @@ def test_the_larger_record_of_a_directory_counts_too():
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0, 0)
     large = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 70_000, 70_000, 1 << 30, 0)
     locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
-    with pytest.raises(DataError, match="its directory is too large: got 1073741824 bytes"):
+    with pytest.raises(DataError, match="the directory of the archive is too large: got 1073741824 bytes"):
         check_zip(io.BytesIO(large + locator + end), "a.zip", KIND)
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_lite.errors import UsageError
+from nemo_lite.untrusted import FileKind, read_bytes
 from nemo_lite.utils.argparse import OneLineParser
 from nemo_lite.utils.substitutes import substitute_of
 
+_SCRIPT = FileKind("the script", 1 << 22, UsageError)
 _SPEECH, _REST = "nemo.collections.asr", "nemo"
 _SPEECH_HERE, _REST_HERE = "nemo_asr", "nemo_lite"
 
@@ -46,10 +48,10 @@ def uses_in(script: Path) -> list[Use]:
         UsageError: the file is missing, or is no Python.
     """
     try:
-        tree = ast.parse(script.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("cannot be read", place=str(script), got=str(error)) from error
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(read_bytes(script, _SCRIPT))
+    except UsageError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"{script}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError("is no Python 3", place=place, got=getattr(error, "msg", str(error))) from error
     known: dict[str, str] = {}  # what a name in the script stands for, in NeMo's words

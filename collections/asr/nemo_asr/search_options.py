@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, read_json
 from nemo_lite.utils.argparse import positive_int
 
 SEARCHES = ("greedy", "beam", "lexicon")
 # What is given to the search as it is; each needs a beam search.
 _GIVEN = ("beam_size", "lexicon", "lm", "hotwords", "alpha", "beta", "hotword_weight")
+_WEIGHTS_FILE = FileKind("the file of weights", 1 << 16)
 _WEIGHTS = ("alpha", "beta")
 
 
@@ -71,10 +72,9 @@ def search_arguments(args: Namespace) -> dict[str, Any] | None:
 
 
 def _read_weights(path: str) -> tuple[float, float]:
-    try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        alpha, beta = (float(found[name]) for name in _WEIGHTS)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    found = read_json(Path(path).expanduser(), _WEIGHTS_FILE)
+    alpha, beta = (found.get(name) if isinstance(found, dict) else None for name in _WEIGHTS)
+    if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
         wanted = "a file that nemo-lite eval --search_weights wrote"
-        raise DataError("the weights cannot be read", place=path, got=repr(error), wanted=wanted) from error
-    return alpha, beta
+        raise DataError("there are no weights in the file", place=path, wanted=wanted)
+    return float(alpha), float(beta)

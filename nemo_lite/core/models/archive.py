@@ -7,12 +7,14 @@ each module (NeMo 0.11), and ``model_config.yaml`` with ``model_weights.ckpt`` f
 from __future__ import annotations
 
 import io
+import os
 import tarfile
-import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nemo_lite.errors import CheckpointError, ModelNotFoundError, did_you_mean
+from nemo_lite.untrusted import FileKind, TarLimits, open_tar
 from nemo_lite.utils.files import write_atomically
 
 CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"
@@ -20,7 +22,8 @@ _FOLDER = ".nemo_tmp"  # in which NeMo 0.11 packs
 _MAX_CONFIG_BYTES = 2**20
 # Weights hardly shrink, so a file that grows more than this is made to fill the memory.
 _MOST_GROWTH, _SMALL_BYTES = 20, 64 * 2**20
-_UNREADABLE = (tarfile.TarError, OSError, EOFError, zlib.error)
+_MOST_MEMBERS = 10_000
+_KIND = FileKind("the .nemo archive", 1 << 40, CheckpointError, "do not use this file")
 
 
 class Member(io.BytesIO):
@@ -51,17 +54,15 @@ class NemoArchive:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        if not self.path.is_file():
+        if not os.path.lexists(self.path):
             beside = [file.name for file in self.path.parent.glob("*.nemo")]
             problem = f"no such file{did_you_mean(self.path.name, beside)}"
             raise ModelNotFoundError(problem, place=str(self.path), wanted="a .nemo file")
-        try:
-            with tarfile.open(self.path) as tar:
-                members = tar.getmembers()
-        except _UNREADABLE as error:
-            got = str(error).partition("\n")[0].rstrip(":") or type(error).__name__  # then a line for each way to pack
-            raise self._error("this is no .nemo archive, or a damaged one", got=got, wanted="a tar file") from None
-        self._check(members)
+        size = self.path.stat().st_size
+        limits = TarLimits(_MOST_MEMBERS, max(_MOST_GROWTH * size, _SMALL_BYTES))
+        self._open = partial(open_tar, self.path, _KIND, limits)
+        with self._open() as tar:
+            members = list(tar.members())
         config = self._config_of(members)
         folder = PurePosixPath(config.name).parent
         self.config_name = PurePosixPath(config.name).name
@@ -92,29 +93,9 @@ class NemoArchive:
             raise self._error(
                 f"it has no {name}{did_you_mean(name, self.names)}", got=", ".join(self.names) or "nothing"
             )
-        try:
-            with tarfile.open(self.path) as tar:
-                file = tar.extractfile(self._members[name])
-                assert file is not None, "its members are files"
-                return Member(file.read(), f"{self.path}, {name}")
-        except _UNREADABLE as error:
-            raise self._error("the archive is damaged", got=str(error)) from None
-
-    def _check(self, members: list[tarfile.TarInfo]) -> None:
-        """See that nothing in it leads elsewhere or is larger than it can be."""
-        for each in members:
-            name = PurePosixPath(each.name)
-            if name.is_absolute() or ".." in name.parts:
-                raise self._error("a member lies outside its folder", got=each.name, remedy="do not use this file")
-            if not (each.isfile() or each.isdir()):
-                raise self._error("a member is no file", got=each.name, remedy="do not use this file")
-        names = [str(PurePosixPath(each.name)) for each in members if each.isfile()]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise self._error("a member is there twice", got=twice, remedy="do not use this file")
-        total = sum(each.size for each in members)
-        if total > max(_MOST_GROWTH * self.path.stat().st_size, _SMALL_BYTES):
-            raise self._error("it would fill the memory", got=f"{total >> 20} MiB", remedy="do not use this file")
+        with self._open() as tar:
+            content = b"".join(tar.chunks(self._members[name]))
+        return Member(content, f"{self.path}, {name}")
 
     def _config_of(self, members: list[tarfile.TarInfo]) -> tarfile.TarInfo:
         found = [each for each in members if PurePosixPath(each.name).name in (CONFIG_0, CONFIG_1) and each.isfile()]

@@ -11,8 +11,12 @@ from typing import Any
 
 from nemo_lite.core.tracking.records import Record, Tracker
 from nemo_lite.errors import UsageError
+from nemo_lite.untrusted import FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils import logging
 from nemo_lite.utils.run_files import AppendedFile
+
+_KIND = FileKind("the file of metrics", 1 << 36, UsageError)  # read line by line
+_LIMITS = JsonLimits(digits=300, surrogates=True, constants=True)  # float() takes numbers of 300 digits
 
 
 class MetricsFile(Tracker):
@@ -43,15 +47,10 @@ def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
     Raises:
         UsageError: there is no such file.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        problem = "the metrics cannot be read"
-        raise UsageError(problem, place=str(path), got=error.strerror or str(error)) from None
-    for line in text.splitlines():
+    for place, line in numbered_lines(path, _KIND):
         try:
-            record = json.loads(line)
-        except ValueError:
+            record = parse_json(line, place, _KIND, _LIMITS)
+        except UsageError:
             continue
         if isinstance(record, dict) and "kind" in record:
             yield record

@@ -150,7 +150,7 @@ def test_a_line_that_is_no_transcription_is_named(corpus, tmp_path):
 
 def test_a_file_id_that_leads_out_is_refused(corpus, tmp_path):
     (corpus / "etc/an4_train.fileids").write_text("../../an251-fash-b\n")
-    assert_refused(tmp_path, corpus, r"an4_train\.fileids:1: the file id leads out of the corpus")
+    assert_refused(tmp_path, corpus, r"an4_train\.fileids:1: this is no id of an utterance")
 
 
 def test_a_folder_that_is_not_an4_is_refused(tmp_path):
@@ -164,4 +164,6 @@ def test_the_command_line_summarises_and_reports_errors_in_one_line(corpus, tmp_
     with pytest.raises(SystemExit) as ended:
         an4.main(["--data_root", str(tmp_path / "out"), "--source", str(tmp_path / "nothing")])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith(f"error: {tmp_path}/nothing: there is no such file or folder\n")
+    assert capsys.readouterr().err.endswith(
+        f"error: {tmp_path}/nothing: the archive cannot be opened (No such file or directory); fetch it again\n"
+    )

@@ -46,7 +46,7 @@ def test_wanted_files_are_unpacked_and_others_passed_over(tmp_path):
 @pytest.mark.parametrize("name", ["../evil.wav", "/evil.wav", "a/../../evil.wav", "..\\evil.wav"])
 def test_a_member_that_leads_out_is_refused(tmp_path, name):
     source = archive(tmp_path / "a.tar", name, mode="w")
-    with pytest.raises(DataError, match="leads out of the folder; do not trust this archive"):
+    with pytest.raises(DataError, match=r"a member lies outside its folder: got .*; fetch it again"):
         unpack(source, tmp_path / "out", (".wav",), max_bytes=100)
     assert names_in(tmp_path) == ["a.tar"]
 
@@ -54,15 +54,15 @@ def test_a_member_that_leads_out_is_refused(tmp_path, name):
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
 def test_links_and_devices_are_refused(tmp_path, kind):
     source = archive(tmp_path / "a.tar", link("a.wav", "/etc/passwd", kind), mode="w")
-    with pytest.raises(DataError, match=r"a\.tar: a\.wav: a member of the archive is a link or a device"):
+    with pytest.raises(DataError, match=r"a\.tar: a member is no file: it is a link, a device or sparse: got a\.wav"):
         unpack(source, tmp_path / "out", (".wav",), max_bytes=100)
 
 
 def test_no_more_is_written_than_allowed(tmp_path):
     source = archive(tmp_path / "a.tar.gz", ("a.wav", bytes(60)), ("b.wav", bytes(60)))
-    with pytest.raises(DataError, match=r"b\.wav: the archive is larger .*: got 2 files, 120 bytes"):
+    with pytest.raises(DataError, match=r"b\.wav: the archive is larger .*: got 120 bytes"):
         unpack(source, tmp_path / "out", (".wav",), max_bytes=100)
-    with pytest.raises(DataError, match="larger"):
+    with pytest.raises(DataError, match="there are too many members: wanted at most 1;"):
         unpack(source, tmp_path / "out", (".wav",), max_bytes=1000, max_files=1)
 
 
@@ -71,12 +71,12 @@ def test_a_damaged_archive_is_named(tmp_path):
     (tmp_path / "cut.tar.gz").write_bytes(whole.read_bytes()[:2000])
     (tmp_path / "text.tar.gz").write_text("not an archive")
     for name in ("cut", "text"):
-        with pytest.raises(DataError, match=rf"{name}\.tar\.gz: the archive cannot be unpacked: got "):
+        with pytest.raises(DataError, match=rf"{name}\.tar\.gz: .*damaged one: got "):
             unpack(tmp_path / f"{name}.tar.gz", tmp_path / "out", (".wav",), max_bytes=10**6)
 
 
 def test_a_missing_archive_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.tar: there is no such file"):
+    with pytest.raises(DataError, match=r"none\.tar: the archive cannot be opened \(No such file"):
         unpack(tmp_path / "none.tar", tmp_path, (".wav",), max_bytes=1)
 
 

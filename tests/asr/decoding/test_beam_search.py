@@ -96,7 +96,7 @@ def test_words_are_found_in_subwords_too_and_the_classes_of_another_model_are_re
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"lexicon": "other.txt"}, DataError, r"other\.txt: the list of words cannot be read"),
+        ({"lexicon": "other.txt"}, DataError, r"other\.txt: the list of words cannot be opened"),
         ({"lexicon": "upper.txt"}, UsageError, r"upper\.txt: the model's labels cannot spell .*: got 'AB'; write"),
         ({"lm": "upper.arpa"}, UsageError, "the language model is of another vocabulary: got 2 words such as 'AB'"),
         ({"lm": "none.arpa"}, DataError, r"none\.arpa"),

@@ -29,12 +29,12 @@ def test_the_first_word_of_each_line_counts_and_remarks_do_not(tmp_path):
     assert read_words(tmp_path / "words.txt") == ["zero", "one"]
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"\n# none\n", "has no words"), (b"\xff\xfe", "cannot be read")])
+@pytest.mark.parametrize(("content", "message"), [(b"\n# none\n", "has no words"), (b"\xff\xfe", "is not UTF-8")])
 def test_a_file_without_words_is_refused_by_its_name(content, message, tmp_path):
     (tmp_path / "words.txt").write_bytes(content)
-    with pytest.raises(DataError, match=rf"words\.txt: the list .*{message}|words\.txt: .*{message}"):
+    with pytest.raises(DataError, match=rf"words\.txt:.*{message}"):
         read_words(tmp_path / "words.txt")
-    with pytest.raises(DataError, match=r"none\.txt: the list of words cannot be read"):
+    with pytest.raises(DataError, match=r"none\.txt: the list of words cannot be opened"):
         read_words(tmp_path / "none.txt")
 
 

@@ -64,7 +64,7 @@ def test_a_function_may_read_the_lines(write):
         ({"audio_filepath": "a.wav", "duration": 1}, "there is no text, text_filepath or normalized_text; write"),
         (
             {"audio_filepath": "a.wav", "duration": 1, "text_filepath": "no.txt"},
-            r"the text file no\.txt cannot",
+            r"no\.txt: the text file cannot",
         ),
         (["a.wav"], "this is no JSON object: got list"),
     ],

@@ -143,7 +143,7 @@ def test_a_rate_that_is_no_number_decides_nothing(make, tmp_path):
 def test_a_damaged_card_is_named_before_training(make, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/model.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"model\.json: the file is damaged"):
+    with pytest.raises(CheckpointError, match=r"model\.json: the model card cannot be read: invalid JSON"):
         make().on_action_start(FakeState())
 
 

@@ -76,9 +76,9 @@ def test_a_folder_without_audio_and_bad_manifests_are_named(tmp_path):
     for lines, told in (
         ([], "the manifest is empty: wanted one JSON object a line"),
         ([{"audio_filepath": "a.wav"}, {"text": "a"}], r"m\.json:2: no audio_filepath \(or audio_filename\); name the"),
-        (["{"], r"m\.json:1: the line cannot be read"),
+        (["{"], r"m\.json:1: the manifest cannot be read: invalid JSON"),
     ):
         with pytest.raises(DataError, match=told):
             recordings_of([str(write_manifest(tmp_path / "m.json", lines))])
-    with pytest.raises(DataError, match=r'none\.json: the manifest cannot be read: got "No such file'):
+    with pytest.raises(DataError, match=r"none\.json: the manifest cannot be opened \(No such file"):
         recordings_of([str(tmp_path / "none.json")])

@@ -60,9 +60,9 @@ def doubled(path: Path) -> None:
     [
         (
             lambda path: path.write_bytes(b"PK\x03\x04 nothing of the kind"),
-            "this is no .nemo archive, or a damaged one",
+            "the .nemo archive is no tar file, or a damaged one",
         ),
-        (lambda path: path.write_bytes(b""), "this is no .nemo archive, or a damaged one"),
+        (lambda path: path.write_bytes(b""), "the .nemo archive is no tar file, or a damaged one"),
         (lambda path: write_tar(path, {"E.pt": b""}), "it has no configuration: got E.pt, wanted one module.yaml or"),
         (
             lambda path: write_tar(path, {"module.yaml": CONFIG, "model_config.yaml": CONFIG}),
@@ -85,8 +85,8 @@ def doubled(path: Path) -> None:
             lambda path: write_tar(path, {"a/module.yaml": CONFIG, "b/E.pt": b""}),
             "a member lies outside its folder: got b/E.pt, wanted all in a, where the configuration is",
         ),
-        (linked, "a member is no file: got module.yaml; do not use this file"),
-        (growing, "it would fill the memory: got 70 MiB; do not use this file"),
+        (linked, "a member is no file: it is a link, a device or sparse: got module.yaml; do not use this file"),
+        (growing, "the members are too large: got 73400320 bytes up to model_weights.ckpt, wanted at most 67108864"),
         (lambda path: write_tar(path, {"module.yaml": "x" * 2**21}), "its configuration is too large: got 2097152"),
         (lambda path: write_tar(path, {"module.yaml": b"\xff\xfe"}), "module.yaml is no text"),
     ],

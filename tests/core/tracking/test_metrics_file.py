@@ -47,5 +47,5 @@ def test_a_file_that_cannot_be_written_costs_a_warning_and_not_the_run_and_goes_
 
 
 def test_metrics_that_are_not_there_are_an_error_that_names_the_file(tmp_path):
-    with pytest.raises(UsageError, match=r"metrics\.jsonl: the metrics cannot be read: got No such file"):
+    with pytest.raises(UsageError, match=r"metrics\.jsonl: the file of metrics cannot be opened \(No such file"):
         [*read_metrics(tmp_path / "metrics.jsonl")]

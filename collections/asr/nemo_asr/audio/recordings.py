@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from nemo_asr.audio.reading import Samples, audio_seconds, excess_of, read_audio
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, Json, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils.files import path_in_list
 
 CHECKED = 20_000
 _SHOWN = 5
+_MANIFEST = FileKind("the manifest", 1 << 28)
+_LIMITS = JsonLimits(depth=32, values=10_000)
+_MOST_SECONDS = 1e7  # four months
 
 
 class Recording(NamedTuple):
@@ -56,15 +58,11 @@ def read_recordings(manifest_path: str) -> list[Recording]:
         DataError: a manifest that cannot be read, or a line that names no recording.
     """
     manifest_path = os.path.expanduser(manifest_path)
-    try:
-        with open(manifest_path, encoding="utf-8") as file:
-            lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the manifest cannot be read ({error})", place=manifest_path) from None
+    lines = list(numbered_lines(manifest_path, _MANIFEST))
     if not lines:
         raise DataError("the manifest is empty", place=manifest_path, remedy="it needs one JSON object a line")
     folder = os.path.dirname(manifest_path)
-    return [_recording(f"{manifest_path}:{number}", folder, line) for number, line in lines]
+    return [_recording(place, folder, line) for place, line in lines]
 
 
 def check_recordings(recordings: Sequence[Recording]) -> None:
@@ -85,17 +83,25 @@ def check_recordings(recordings: Sequence[Recording]) -> None:
         raise DataError("\n".join([*problems[:_SHOWN], *more]))
 
 
-def _recording(place: str, folder: str, line: str) -> Recording:
+def _recording(place: str, folder: str, line: bytes) -> Recording:
+    fields = parse_json(line, place, _MANIFEST, _LIMITS)
     try:
-        fields = json.loads(line)
+        if not isinstance(fields, dict):
+            raise TypeError
         path = fields.get("audio_filepath") or fields["audio_filename"]
-        duration, offset = float(fields["duration"]), float(fields.get("offset") or 0.0)
-        is_path = isinstance(path, str)
-    except (ValueError, TypeError, AttributeError, KeyError):
-        is_path = False
-    if not is_path:
+        duration, offset = _number(fields["duration"]), _number(fields.get("offset") or 0.0)
+        named = path if isinstance(path, str) and "\0" not in path else ""
+    except (ValueError, TypeError, KeyError, OverflowError):
+        named = ""
+    if not named:
         problem, wanted = "the line does not name a recording", '{"audio_filepath": "...", "duration": seconds}'
-        raise DataError(problem, place=place, got=line.strip()[:80], wanted=wanted) from None
-    if not (0.0 < duration < math.inf and 0.0 <= offset < math.inf):
+        raise DataError(problem, place=place, got=line.decode()[:80], wanted=wanted) from None
+    if not (0.0 < duration <= _MOST_SECONDS and 0.0 <= offset <= _MOST_SECONDS):
         raise DataError("duration or offset is not usable", place=place, got=f"{duration} s and {offset} s")
-    return Recording(place, path_in_list(path, folder), offset, duration)
+    return Recording(place, path_in_list(named, folder), offset, duration)
+
+
+def _number(value: Json) -> float:
+    if isinstance(value, (int, float, str)):
+        return float(value)
+    raise TypeError

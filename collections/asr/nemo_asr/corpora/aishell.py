@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_asr.corpora.archives import unpack
-from nemo_asr.corpora.writing import Entry, as_written, filling_folder, numbered_lines, seconds_of, write_manifest
+from nemo_asr.corpora.writing import (
+    Entry,
+    as_written,
+    check_id,
+    filling_folder,
+    numbered_lines,
+    seconds_of,
+    write_manifest,
+)
 from nemo_asr.recipe.recipe import recipe_from_text
 from nemo_asr.shipped import config_path
 from nemo_lite.config import Config, load_config
@@ -116,6 +124,7 @@ def _transcripts(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
         if not words or "/" in utterance:
             problem, wanted = "this is not a transcript", "utterance-id WORDS"
             raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
+        check_id(utterance, place)
         yield utterance, (place, unicodedata.normalize("NFC", "".join(words.split())))
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import soundfile
 
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, describe, numbered_lines, write_manifest, write_recording
+from nemo_asr.corpora.writing import Entry, check_id, describe, numbered_lines, write_manifest, write_recording
 from nemo_lite.errors import DataError, reported_to_user
 from nemo_lite.utils.files import make_writable_folder
 
@@ -86,8 +86,7 @@ def _items(corpus: Path, split: str) -> Iterator[tuple[str, str, str]]:
     for place, file_id in numbered_lines(corpus / "etc" / f"an4_{split}.fileids"):
         if not file_id:
             continue
-        if ".." in Path(file_id).parts or Path(file_id).is_absolute():
-            raise DataError("the file id leads out of the corpus", place=place, got=file_id)
+        check_id(file_id, place)
         utterance = file_id.rpartition("/")[2]
         if utterance not in texts:
             raise DataError("the utterance has no transcription", place=place, got=utterance)

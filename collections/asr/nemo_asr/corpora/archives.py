@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import lzma
-import shutil
 import sys
-import tarfile
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -20,9 +16,12 @@ from pathlib import Path, PurePosixPath
 from tqdm import tqdm
 
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, TarLimits, open_tar
 from nemo_lite.utils.files import write_atomically
 
 _CHUNK_BYTES = 1 << 20
+_OTHERS = 4  # what is not wanted of an archive may be so many times as large as what is wanted can be
+_KIND = FileKind("the archive", 1 << 40, remedy="fetch it again")
 _TIMEOUT_SECONDS = 60
 _BY_HAND = "download it by hand and give it with --source"
 
@@ -81,52 +80,33 @@ def unpack(
         folder: where to; made if need be.
         suffixes: the ends of the names of wanted files; others are passed over.
         max_bytes: the most that may be written in all.
-        max_files: the most files that may be written.
+        max_files: the most files and folders that it may have.
 
     Raises:
         DataError: the archive is damaged, has a member that leads out of the folder or is a link or a device, or is
             larger than allowed.
     """
-    num_bytes = num_files = 0
-    with _archive_errors(archive), tarfile.open(archive, "r:*") as members:
-        for member in members:
-            target = _target(member, archive, folder)
-            if target is None or not member.name.endswith(suffixes):
+    limits = TarLimits(members=max_files, expanded_bytes=_OTHERS * max_bytes + _CHUNK_BYTES)
+    num_bytes = 0
+    with open_tar(archive, _KIND, limits) as tar, _writing_errors(archive):
+        for member in tar.members():
+            if member.isdir() or not member.name.endswith(suffixes):
                 continue
-            num_bytes, num_files = num_bytes + member.size, num_files + 1
-            if num_bytes > max_bytes or num_files > max_files:
-                got = f"{num_files} files, {num_bytes} bytes so far"
-                wanted = f"at most {max_files} files, {max_bytes} bytes"
+            num_bytes += member.size
+            if num_bytes > max_bytes:
+                got, wanted = f"{num_bytes} bytes so far", f"at most {max_bytes} bytes"
                 problem = "the archive is larger than such a corpus can be"
                 raise DataError(problem, place=f"{archive}: {member.name}", got=got, wanted=wanted)
+            target = folder / PurePosixPath(member.name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            source = members.extractfile(member)
-            assert source is not None  # it is a regular file
-            with source, open(target, "wb") as out:
-                shutil.copyfileobj(source, out, _CHUNK_BYTES)
-
-
-def _target(member: tarfile.TarInfo, archive: Path, folder: Path) -> Path | None:
-    """Where the member belongs, None for a folder; an error for what an archive of recordings has no need of."""
-    name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts or "\\" in member.name or "\0" in member.name:
-        problem = "leads out of the folder"
-    elif member.isdir():
-        return None
-    elif member.isreg():
-        return folder / name
-    else:
-        problem = "is a link or a device"
-    place, remedy = f"{archive}: {member.name}", "do not trust this archive"
-    raise DataError(f"a member of the archive {problem}", place=place, remedy=remedy)
+            with open(target, "wb") as out:
+                out.writelines(tar.chunks(member))
 
 
 @contextmanager
-def _archive_errors(archive: Path) -> Iterator[None]:
+def _writing_errors(archive: Path) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise DataError("there is no such file or folder", place=str(archive)) from None
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        problem, remedy = "the archive cannot be unpacked", "fetch it again, or free space"
+    except OSError as error:
+        problem, remedy = "the archive cannot be unpacked", "free space, or choose another folder"
         raise DataError(problem, place=str(archive), got=f'"{error}"', remedy=remedy) from None

@@ -15,6 +15,7 @@ from nemo_asr.corpora.archives import download, unpack
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
+    check_id,
     describe,
     filling_folder,
     numbered_lines,
@@ -96,6 +97,7 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
             if not text or "/" in utterance:
                 problem, wanted = "this is not a transcript", "utterance-id WORDS"
                 raise DataError(problem, place=place, got=repr(line[:60]), wanted=wanted)
+            check_id(utterance, place)
             audio = transcripts.with_name(f"{utterance}.flac")
             yield {
                 "audio_filepath": as_written(audio, root),

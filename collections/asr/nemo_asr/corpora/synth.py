@@ -25,9 +25,11 @@ from numpy.random import Generator, default_rng
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.corpora.sentences import VOCABULARY, new_sentence, sentence
 from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
-from nemo_lite.errors import UsageError, reported_to_user
+from nemo_lite.errors import DataError, UsageError, reported_to_user
+from nemo_lite.untrusted import FileKind, numbered_lines, read_json
 
 SAMPLE_RATE = 16000
+_OWN = FileKind("the file", 1 << 28)
 # Variants with breath noise (f2, f3, f5, ...) are left out: what they say depends on what the memory held before.
 SEEN_VOICES = (
     "en-us",
@@ -189,10 +191,10 @@ def _audio_bytes(folder: Path) -> int:
 
 def _is_complete(out: Path, about: dict[str, object]) -> bool:
     try:
-        held = json.loads((out / _ABOUT).read_text(encoding="utf-8"))
+        held = read_json(out / _ABOUT, _OWN)
         sizes = [_audio_bytes(out / name) for name in _SETS if (out / f"{name}.json").stat().st_size]
         return bool(held == {**about, "audio_bytes": sum(sizes)})
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, DataError):
         return False
 
 
@@ -210,8 +212,8 @@ def _refuse_foreign(out: Path) -> None:
 
 def _summary(out: Path) -> Iterator[str]:
     for name in _SETS:
-        manifest = (out / f"{name}.json").read_text(encoding="utf-8")
-        entries: list[Entry] = [json.loads(line) for line in manifest.splitlines()]
+        # Written by this program: is_complete has seen that it is all there.
+        entries: list[Entry] = [json.loads(line) for _, line in numbered_lines(out / f"{name}.json", _OWN)]
         yield describe(str(out / f"{name}.json"), entries)
 
 

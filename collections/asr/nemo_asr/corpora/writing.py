@@ -19,8 +19,10 @@ import numpy.typing as npt
 import soundfile
 
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, problem_of_name, read_text
 from nemo_lite.utils.files import make_writable_folder, temporary_name, unwritable, write_atomically
 
+_LIST = FileKind("the list", 1 << 28)
 _PARTIAL = ".partial"
 _ABANDONED_AFTER_SECONDS = 86_400
 
@@ -39,11 +41,19 @@ class Entry(_Entry, total=False):
 
 def numbered_lines(path: Path) -> list[tuple[str, str]]:
     """The lines of a text file, stripped, each after its place ``path:number``. DataError if it cannot be read."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("the list cannot be read", place=str(path), got=f'"{error}"') from None
+    lines = read_text(path, _LIST).splitlines()
     return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, 1)]
+
+
+def check_id(utterance: str, place: str) -> None:
+    """See that an utterance's id, from which a file's name is made, leads to a file below its folder.
+
+    Raises:
+        DataError: it does not.
+    """
+    if problem_of_name(f"{utterance}.flac"):
+        wanted = "a file's name without its ending, in the corpus"
+        raise DataError("this is no id of an utterance", place=place, got=repr(utterance[:60]), wanted=wanted)
 
 
 def write_manifest(path: Path, entries: Iterable[Entry]) -> None:

@@ -87,7 +87,7 @@ class _Descriptor:
     """An open file, closed when nothing refers to it any more."""
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY)
+        self.number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that took the file's place must not block
         weakref.finalize(self, os.close, self.number)
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self.number, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the system reads further ahead

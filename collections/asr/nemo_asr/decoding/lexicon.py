@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.spelling import NOTHING, Spelling
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import FileKind, read_text
 
 ROOT = 0
 """The node in front of a word."""
 LEFT = 1
 """The node of all characters that begin no word."""
 NO_WORD = -1
+_LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
 
 class Lexicon:
@@ -64,11 +66,7 @@ def read_words(path: str | Path) -> list[str]:
     Raises:
         DataError: the file cannot be read, is no text, or has no words.
     """
-    try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "give a text file with a word a line"
-        raise DataError("the list of words cannot be read", place=str(path), got=str(error), remedy=remedy) from error
+    lines = read_text(Path(path).expanduser(), _LIST).splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
     if not words:
         raise DataError("the list has no words", place=str(path), wanted="a word a line")

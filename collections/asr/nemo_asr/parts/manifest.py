@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, JsonLimits, decode_text, parse_json, read_text
+from nemo_lite.untrusted import numbered_lines as lines_of
 
 # Any: the values of a JSON object.
 Item: TypeAlias = dict[str, Any]
+_MOST_SECONDS = 1e7  # four months
+_MANIFEST = FileKind("the manifest", 1 << 40)  # read line by line
+_TRANSCRIPT = FileKind("the text file", 1 << 20)
+_LIMITS = JsonLimits(depth=32, values=10_000)
 _AUDIO_KEYS = ("audio_filename", "audio_filepath")
 
 
@@ -37,11 +42,8 @@ def item_iter(manifests_files: ManifestPaths, parse_func: Callable[[str, str], I
 
 def numbered_lines(path: str) -> Iterator[tuple[str, str]]:
     """The lines of a file that hold something, each with its place."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            yield from ((f"{path}:{number}", line) for number, line in enumerate(file, 1) if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the manifest cannot be read ({error})", place=path) from None
+    for place, line in lines_of(path, _MANIFEST):
+        yield place, decode_text(line, place, _MANIFEST, controls=True)
 
 
 def parse_line(line: str, manifest: str, place: str) -> Item:
@@ -69,10 +71,7 @@ def parse_line(line: str, manifest: str, place: str) -> Item:
 
 def json_object(line: str, place: str) -> Item:
     """The object that a line holds."""
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"invalid JSON ({error})", place=place, wanted="one JSON object a line") from None
+    fields = parse_json(line, place, _MANIFEST, _LIMITS)
     if not isinstance(fields, dict):
         raise DataError("this is no JSON object", place=place, got=type(fields).__name__)
     return fields
@@ -93,12 +92,10 @@ def duration_of(fields: Item, place: str) -> float:
     if not isinstance(fields.get("duration"), (int, float)):
         raise DataError("there is no duration", place=place, remedy="write the seconds of audio")
     seconds: float = fields["duration"]
+    if not abs(seconds) <= _MOST_SECONDS:
+        raise DataError("the duration is out of range", place=place, got=f"{str(seconds)[:20]} s", wanted="seconds")
     return seconds
 
 
 def _text_of(path: str, place: str) -> str:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read().replace("\n", "")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the text file {path} cannot be read ({error})", place=place) from None
+    return read_text(os.path.expanduser(path), _TRANSCRIPT, place=f"{place}: {path}").replace("\n", "")

@@ -19,6 +19,7 @@ from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.transcription.windows import stride_of
 from nemo_lite.errors import CheckpointError
+from nemo_lite.untrusted import FileKind, parse_json, read_bytes
 
 # Any: values of JSON.
 
@@ -26,7 +27,7 @@ FORMAT = "nemo_lite model"
 VERSION = 1
 CARD = "model.json"
 METRICS = ("wer", "cer", "error", "loss")  # what a Rate holds
-_MAX_BYTES = 8 * 2**20
+_KIND = FileKind("the model card", 8 << 20, CheckpointError, "give a model folder")
 _SHA256 = "sha256"  # of the other fields; a field of the file, not of the card
 
 
@@ -174,7 +175,9 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
             was written. A card without a SHA-256, of an earlier version or changed by hand, is read as it is.
     """
     try:
-        head: Any = msgspec.json.decode(text)
+        head = parse_json(text, place, _KIND)
+        if not isinstance(head, dict):
+            raise CheckpointError("this is no model card", place=place, wanted="an object")
         kind, version = head.get("format"), head.get("version")
         if kind != FORMAT or not isinstance(version, int) or version > VERSION:
             raise CheckpointError(
@@ -188,7 +191,7 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
             problem, remedy = "the card was changed or damaged", f'copy the folder again, or remove "{_SHA256}" from it'
             raise CheckpointError(problem, place=place, got="another SHA-256 than the card's own", remedy=remedy)
         return msgspec.json.decode(text, type=ModelCard)
-    except (msgspec.MsgspecError, RecursionError, AttributeError) as error:
+    except msgspec.MsgspecError as error:
         raise CheckpointError("the file is damaged", place=place, got=str(error)) from None
 
 
@@ -198,10 +201,4 @@ def read_card(path: Path) -> ModelCard:
     Raises:
         CheckpointError: the file cannot be read or is no card.
     """
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            problem = "larger than any card" if path.is_file() else "no such file"
-            raise CheckpointError(problem, place=str(path), remedy="give a model folder")
-        return card_from_json(path.read_bytes(), str(path))
-    except OSError as error:
-        raise CheckpointError("the file cannot be read", place=str(path), got=f'"{error.strerror}"') from None
+    return card_from_json(read_bytes(path, _KIND), str(path))

@@ -38,10 +38,12 @@ from nemo_lite.backends.pytorch.checkpoint import (
 from nemo_lite.config import Config
 from nemo_lite.config.values import Source
 from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.untrusted import FileKind, read_text
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
+_CONFIG = FileKind("the model's configuration", 1 << 20, CheckpointError, "copy the folder again")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*-[0-9a-f]{8}\.(safetensors|yaml|model)")
 # Where a run has its model and its checkpoints.
 MODEL, CHECKPOINTS = "model", "checkpoints"
@@ -192,7 +194,7 @@ def _read_files(folder: Path, card: ModelCard) -> StoredModel:
         _verify(folder, file)
     if card.config is None or not card.weights:
         raise CheckpointError("the card lists no configuration or no weights", place=str(folder / CARD))
-    config = (folder / card.config.name).read_text(encoding="utf-8")
+    config = read_text(folder / card.config.name, _CONFIG)
     weights = {name: read_tensors(folder / file.name) for name, file in card.weights.items()}
     tokenizer = load_subwords(folder / card.tokenizer.name) if card.tokenizer else None
     return StoredModel(str(folder), card, config, weights, tokenizer)

@@ -11,6 +11,7 @@ import msgspec
 
 from nemo_asr.transcription.recording import Recording
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils.files import path_in_list
 
 STDIN = "-"
@@ -29,6 +30,10 @@ class _Line(msgspec.Struct):
     duration: float | None = None
 
 
+_MANIFEST = FileKind("the manifest", 1 << 28)
+_LIMITS = JsonLimits(depth=32, values=10_000)
+_MOST_SECONDS = 1e7  # four months
+_MOST_BYTES = 1 << 30  # of a recording on stdin
 _decoder = msgspec.json.Decoder(_Line)
 
 
@@ -64,7 +69,9 @@ def _stdin() -> bytes:
     remedy = "pipe the content of an audio file into the command, or name a file"
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
-    content = sys.stdin.buffer.read()
+    content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise UsageError("there is too much on stdin", place=STDIN, wanted=f"at most {_MOST_BYTES >> 20} MiB")
     if not content:
         raise UsageError("there is no audio on stdin", place=STDIN, got="0 bytes", remedy=remedy)
     return content
@@ -79,21 +86,24 @@ def _in_folder(folder: Path) -> list[Recording]:
 
 
 def _in_manifest(path: Path) -> Iterator[Recording]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        problem = "the manifest cannot be read"
-        raise DataError(problem, place=str(path), got=f'"{error.strerror}"') from None
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    numbered = list(numbered_lines(path, _MANIFEST))
     if not numbered:
         raise DataError("the manifest is empty", place=str(path), wanted="one JSON object a line")
-    for number, written in numbered:
+    for place, written in numbered:
+        parse_json(written, place, _MANIFEST, _LIMITS)
         try:
             line = _decoder.decode(written)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DataError(f"the line cannot be read ({error})", place=f"{path}:{number}") from None
+            raise DataError(f"the line cannot be read ({error})", place=place) from None
         named = line.audio_filepath or line.audio_filename
         if not named:
-            raise DataError("no audio_filepath (or audio_filename); name the audio file", place=f"{path}:{number}")
+            raise DataError("no audio_filepath (or audio_filename); name the audio file", place=place)
+        if "\0" in named or not (_is_time(line.offset) and _is_time(line.duration)):
+            problem, wanted = "a path has a null character, or a time is out of range", f"0 to {_MOST_SECONDS:g} s"
+            raise DataError(problem, place=place, wanted=wanted)
         audio = path_in_list(named, os.path.dirname(path))
         yield Recording(audio, audio, offset=line.offset, duration=line.duration)
+
+
+def _is_time(seconds: float | None) -> bool:
+    return seconds is None or 0.0 <= seconds <= _MOST_SECONDS

@@ -5,7 +5,8 @@ What the file's metadata must say is written by `trained.onnx_export`.
 
 from __future__ import annotations
 
-import json
+import mmap
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
 from nemo_asr.transcription.transcript import Transcribed, Transcript, transcript_of
 from nemo_lite.errors import CheckpointError, DataError, UsageError
+from nemo_lite.untrusted import FileKind, open_file, parse_json
 from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.
@@ -28,6 +30,9 @@ FORMAT = "nemo_lite waveform model 1"
 SUFFIX = ".onnx"
 INPUTS = ("audio_signal", "length")
 OUTPUTS = ("log_probs", "log_probs_length")
+_KIND = FileKind("the ONNX file", (1 << 31) - 1, CheckpointError, "write it with nemo-lite export")
+_FIRST_BYTE = b"\x08"  # ir_version comes first
+_MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
 _INSTALL = 'pip install "nemo-lite[onnx]"'
 
 
@@ -57,9 +62,11 @@ class OnnxModel:
         try:
             if self.metadata["format"] != FORMAT:
                 raise ValueError(f'format "{self.metadata["format"]}"')
-            self.labels: list[str] = json.loads(self.metadata["labels"])
+            self.labels = _labels(self.metadata["labels"], str(path))
             self.sample_rate = int(self.metadata["sample_rate"])
             self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
+            if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
+                raise ValueError(f"{self.sample_rate} samples a second, {self.frame_seconds} s a frame")
             found = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(found, type=Calibration) if found else None
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
@@ -134,9 +141,38 @@ def _measured(recordings: Sequence[Recording]) -> tuple[dict[int, Recording], di
     return good, faults
 
 
+def _labels(text: str, place: str) -> list[str]:
+    labels = parse_json(text, place, _KIND)
+    if not isinstance(labels, list):
+        raise ValueError("labels are no list")
+    found = [each for each in labels if isinstance(each, str) and 0 < len(each) <= _MOST_LABEL_CHARACTERS]
+    if not 0 < len(labels) == len(found) <= _MOST_LABELS:
+        raise ValueError("labels are too many, or no short texts")
+    return found
+
+
+def _check_file(path: Path) -> None:
+    """See that the file can be a model, and holds all of it: other files that it names are not opened.
+
+    Raises:
+        CheckpointError: it is no regular file, is too large, or keeps tensors elsewhere.
+    """
+    with open_file(path, _KIND) as file:
+        if file.read(1) != _FIRST_BYTE:
+            raise CheckpointError("this is no ONNX file", place=str(path), wanted="a file of nemo-lite export")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if any(_names_file(content, found.start()) for found in re.finditer(b"location", content)):
+                problem, remedy = "the ONNX file keeps tensors in another file", "export it again, as one file"
+                raise CheckpointError(problem, place=str(path), remedy=remedy)
+
+
+def _names_file(content: mmap.mmap, at: int) -> bool:
+    """Whether a text begins here, which is the key under which a tensor names its file; it may be within another."""
+    return at > 0 and not 0x20 <= content[at - 1] < 0x80
+
+
 def _session(path: Path) -> Any:
-    if not path.is_file():
-        raise CheckpointError("there is no such file", place=str(path), wanted="a file of nemo-lite export")
+    _check_file(path)
     try:
         import onnxruntime
     except ImportError:

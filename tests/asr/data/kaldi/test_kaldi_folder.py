@@ -65,7 +65,7 @@ def test_paths_start_at_the_working_directory_or_at_the_folder(tmp_path, monkeyp
         ("touch harm; cat f.ark |", "the features are a command's output, and no command is run: got touch harm"),
         ("| tee f.ark", "the features are a command's output"),
         ("feats.ark:5[0:3]", "parts of matrices are not read: got feats.ark:5"),
-        ("none.ark:5", r"the ark file none\.ark cannot be read \(No such file or directory\)"),
+        ("none.ark:5", r"the ark file none\.ark cannot be opened \(No such file or directory\)"),
         ("feats.ark:6", "there is no binary Kaldi matrix"),
         ("feats.ark", "there is no binary Kaldi matrix"),
         ("", "no file is named: wanted NAME FILE:BYTE"),
@@ -93,10 +93,14 @@ def test_an_ark_file_that_ends_early_is_named_for_each_of_its_first_lines(tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("text", None, r"text: the file cannot be read \(No such file or directory\): wanted a file of Kaldi"),
+        ("text", None, r"text: the file cannot be opened \(No such file or directory\)"),
         ("feats.scp", "\n", r"feats\.scp: the file is empty; it needs a line for each utterance"),
         ("text", "utt0 a\nutt1 b\nutt0 c\n", r"text:3: utt0 occurs a second time, after line 1"),
-        ("utt2dur", "utt0 1.0\nutt1 long\n", r"utt2dur:2: the duration of utt1 is no number: got long, wanted seconds"),
+        (
+            "utt2dur",
+            "utt0 1.0\nutt1 long\n",
+            r"utt2dur:2: the duration of utt1 is no number of seconds: got long, wanted seconds",
+        ),
     ],
 )
 def test_a_file_of_the_folder_that_cannot_be_used_is_named(name, content, problem, tmp_path):

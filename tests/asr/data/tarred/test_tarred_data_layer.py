@@ -116,6 +116,7 @@ def test_a_shard_is_read_once_from_front_to_back_and_opened_once(source, trainin
     open_file = os.open
     monkeypatch.setattr(os, "open", lambda path, flags: opened.append(path) or open_file(path, flags))
     layer = tarred(source)
+    opened.clear()  # the lists of their members have been read
     spans = read_spans(layer, monkeypatch, training=training)
     assert len(spans) == len(set(spans)) == 13
     assert [shard for shard in opened if str(shard).endswith(".tar")] == [

@@ -232,7 +232,7 @@ def test_a_damaged_file_does_not_end_a_run_either(tmp_path, monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *values: warnings.append(text % values))
     assert try_report(tmp_path) is None
-    assert "dev.transcripts.jsonl:1: the line is not a transcript" in warnings[0]
+    assert "dev.transcripts.jsonl:1: the file of transcripts cannot be read: invalid JSON" in warnings[0]
 
 
 @pytest.mark.slow

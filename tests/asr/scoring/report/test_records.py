@@ -68,5 +68,5 @@ def test_only_finite_numbers_are_numbers(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"metrics\.jsonl: the metrics cannot be read: got No such file"):
+    with pytest.raises(UsageError, match=r"metrics\.jsonl: the file of metrics cannot be opened \(No such file"):
         read_records(tmp_path / "metrics.jsonl")

@@ -34,7 +34,7 @@ def test_a_run_without_a_model_gives_its_last_rates_and_one_without_records_is_r
         tmp_path / "a" / "metrics.jsonl", [*lines, {"kind": "evaluation", "step": 150, "set": "dev", "wer": 0.9}]
     )
     assert (read_result(0, tmp_path / "a").step, read_result(0, tmp_path / "a").rates) == (150, {"dev": {"wer": 0.9}})
-    with pytest.raises(UsageError, match="the metrics cannot be read"):
+    with pytest.raises(UsageError, match="the file of metrics cannot be opened"):
         read_result(0, tmp_path / "none")
 
 

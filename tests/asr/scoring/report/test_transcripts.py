@@ -29,7 +29,7 @@ def test_a_damaged_line_is_named(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r'x\.jsonl: the transcripts cannot be read: got "No such file'):
+    with pytest.raises(DataError, match=r"x\.jsonl: the file of transcripts cannot be opened \(No such file"):
         read_transcripts(tmp_path / "x.jsonl")
 
 

@@ -101,8 +101,8 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path):
     os.mkfifo(pipe)
     with large.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    for path, message in [(pipe, "no file"), (tmp_path, "no file"), (tmp_path / "none", "no such file")]:
+    for path, message in [(pipe, "a pipe"), (tmp_path, "a folder"), (tmp_path / "none", "No such file")]:
         with pytest.raises(DataError, match=message):
             read_bytes(path)
-    with pytest.raises(DataError, match="larger than any tokenizer: wanted at most 8388608 bytes"):
+    with pytest.raises(DataError, match="the tokenizer is too large: got 8388609 bytes, wanted at most 8388608 bytes"):
         read_bytes(large)

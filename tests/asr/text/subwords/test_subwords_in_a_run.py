@@ -153,7 +153,7 @@ def test_labels_beside_a_tokenizer_must_be_its_pieces(run):
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("tokenizer=none.model", "tokenizer: none.model: the tokenizer cannot be read: there is no such file"),
+        ("tokenizer=none.model", "tokenizer: none.model: the tokenizer cannot be opened (No such file"),
         ("tokenizer=3", "tokenizer is 3"),
         ("JasperDecoderForCTC.num_classes=4", "num_classes is 4, wanted 8"),
     ],

@@ -20,9 +20,14 @@ from nemo_asr.data.kaldi.matrices import HEADER_BYTES, Header, header_of
 from nemo_asr.data.utterances import Integers, Mask, Utterance, Utterances
 from nemo_lite.backends.pytorch.data import MAX_LISTED, listed
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import FileKind, decode_text, numbered_lines, open_descriptor
 from nemo_lite.utils import logging
 
 FRAME_SECONDS = 0.01  # Kaldi's usual frame shift, for a folder without utt2dur
+_LIST = FileKind("the file", 1 << 40)  # read line by line
+_MOST_ARK_BYTES = 1 << 44
+_MOST_SECONDS = 1e7  # four months
+_BYTE = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"\[[0-9:,]*\]")
 
 
@@ -142,18 +147,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
     Raises:
         DataError: the file cannot be read, is empty, or a first word comes twice.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(f"the file cannot be read ({reason})", place=str(path), wanted="a file of Kaldi") from None
     numbers: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        name, *rest = line.split(maxsplit=1)
+    for place, raw in numbered_lines(path, _LIST):
+        number = int(place.rpartition(":")[2])
+        name, *rest = decode_text(raw, place, _LIST).split(maxsplit=1)
         if numbers.setdefault(name, number) != number:
-            raise DataError(f"{name} occurs a second time, after line {numbers[name]}", place=f"{path}:{number}")
+            raise DataError(f"{name} occurs a second time, after line {numbers[name]}", place=place)
         yield number, name, "".join(rest).strip()
     if not numbers:
         raise DataError("the file is empty", place=str(path), remedy="it needs a line for each utterance")
@@ -168,8 +167,10 @@ def _seconds(path: Path) -> dict[str, float]:
     for number, name, value in _lines(path):
         try:
             found[name] = float(value)
+            if not 0.0 < found[name] <= _MOST_SECONDS:
+                raise ValueError
         except ValueError:
-            problem = f"the duration of {name} is no number"
+            problem = f"the duration of {name} is no number of seconds"
             raise DataError(problem, place=f"{path}:{number}", got=value, wanted="seconds") from None
     return found
 
@@ -227,7 +228,7 @@ def _parsed(written: str) -> tuple[str, int]:
     if _RANGE.search(written):
         raise DataError("parts of matrices are not read", got=written, remedy="write them to an ark file (copy-feats)")
     path, _, first = written.rpartition(":")
-    if not path or not first.isdecimal():
+    if not path or not _BYTE.fullmatch(first):
         path, first = written, "0"
     if not path:
         raise DataError("no file is named", wanted="NAME FILE:BYTE")
@@ -258,7 +259,7 @@ class _Headers:
         try:
             if path != self._path:
                 self.__exit__()
-                self._path, self._file = path, os.open(path, os.O_RDONLY)
+                self._path, self._file = path, open_descriptor(path, FileKind(f"the ark file {path}", _MOST_ARK_BYTES))
             header = header_of(os.pread(self._file, HEADER_BYTES, first))
             held = os.fstat(self._file).st_size - first
         except OSError as error:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, TarGuard, TarLimits, open_file
 
+_SHARD = FileKind("the tar shard", 1 << 42)
+_LIMITS = TarLimits(members=1 << 22, expanded_bytes=1 << 42)  # it is not compressed: the file's size bounds it
 _BLOCK = 512  # bytes: the unit of tar files
 _AGAIN = "copy it or make it again"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # Places in a header, see the POSIX description of ustar.
 _NAME, _SIZE, _CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
 _KIND, _MAGIC, _PREFIX = 156, slice(257, 263), slice(345, 500)
+_OCTAL = re.compile(rb"[0-7]{1,12}")
 _REGULAR_FILE = b"0\0"
 
 
@@ -44,13 +49,13 @@ def members_of(path: str) -> Iterator[Member]:
         DataError: it cannot be opened, is empty, compressed or damaged, or ends early: within a member, or without the
             blocks of zeros that end a tar file.
     """
-    try:
-        with open(path, "rb") as file:
+    with open_file(path, _SHARD) as file:
+        try:
             _check_start(file.read(8), path)
             file.seek(0)
             yield from _regular_members(file, path)
-    except OSError as error:
-        raise DataError(f"the tar shard cannot be read ({error.strerror})", place=path) from None
+        except OSError as error:
+            raise DataError(f"the tar shard cannot be read ({error.strerror})", place=path) from None
 
 
 def _check_start(start: bytes, path: str) -> None:
@@ -73,7 +78,8 @@ def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
         end, name = plain.end, plain.name
     file.seek(end)
     try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
+        guard = TarGuard(file, path, _SHARD, _LIMITS)
+        with tarfile.TarFile(fileobj=cast("BinaryIO", guard)) as archive:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
                 found = Member(member.name, member.offset_data, member.size)
@@ -81,7 +87,9 @@ def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
                 if member.isreg() and not member.issparse():
                     yield found
             end = archive.offset
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
         if end > size:
             problem, got = f"the tar shard ends early, within {name}", f"{size} bytes"
             raise DataError(problem, place=path, got=got, wanted=f"at least {end}", remedy=_AGAIN) from None
@@ -100,10 +108,10 @@ def _plain_member(header: bytes, start: int) -> Member | None:
     """The file that a header describes; None where tarfile has to look at it: another kind, long names, damage."""
     if len(header) < _BLOCK or header[_KIND] not in _REGULAR_FILE:
         return None
-    try:
-        size, checksum = (int(header[place].strip(b" \0"), 8) for place in (_SIZE, _CHECKSUM))
-    except ValueError:
+    texts = [header[place].strip(b" \0") for place in (_SIZE, _CHECKSUM)]
+    if not all(map(_OCTAL.fullmatch, texts)):  # int() takes a sign and underscores as well
         return None
+    size, checksum = (int(text, 8) for text in texts)
     # The sum of all bytes, in which its own eight count as blanks.
     if sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ") != checksum:
         return None

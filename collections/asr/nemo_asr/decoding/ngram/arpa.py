@@ -20,12 +20,15 @@ import numpy.typing as npt
 
 from nemo_asr.decoding.ngram.tables import MARKS, UNKNOWN_WORD, LogProbs, NgramTable, NgramTables, Rows, rows_of
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, open_file
 from nemo_lite.utils.files import write_atomically
 
 MAX_ORDER = 10
+_ARPA = FileKind("the language model", 1 << 40)  # read line by line
 _MAX_LINE_BYTES = 1 << 16
 _LEAST_LINE_BYTES = 4  # "0", a tab, one letter, the end of the line
 _MOST_NGRAMS = 1 << 31
+_MOST_GROWTH = 100  # when decompressed
 _GZIP = b"\x1f\x8b"
 _COUNT = re.compile(rb"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})")
 _NOT_IN_FILE = -100.0  # of <unk>, where a file does not list it: KenLM's value
@@ -65,10 +68,12 @@ def read_arpa(path: str | Path) -> NgramTables:
     """
     path = Path(path)
     try:
-        with open(path, "rb") as raw:
+        with open_file(path, _ARPA) as raw:
             is_packed = raw.read(2) == _GZIP
-        with gzip.open(path) if is_packed else open(path, "rb") as file:
-            return _Reader(file, str(path), None if is_packed else os.path.getsize(path)).read()
+            raw.seek(0)
+            size = os.fstat(raw.fileno()).st_size
+            file: _LineSource = gzip.GzipFile(fileobj=raw) if is_packed else raw
+            return _Reader(file, str(path), size * _MOST_GROWTH if is_packed else size).read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError("the compressed file is damaged", place=str(path), got=str(error)) from None
     except OSError as error:
@@ -111,7 +116,7 @@ def _lines(tables: NgramTables, order: int) -> Iterator[str]:
 class _Reader:
     """Reads one file from its beginning to its end."""
 
-    def __init__(self, file: _LineSource, path: str, num_bytes: int | None) -> None:
+    def __init__(self, file: _LineSource, path: str, num_bytes: int) -> None:
         self._file, self._path, self._num_bytes = file, path, num_bytes
         self._line = 0
 
@@ -142,7 +147,7 @@ class _Reader:
         self._check_title(line, 1)
         if not 1 <= len(counts) <= MAX_ORDER:
             raise self._error("the order is out of range", got=str(len(counts)), wanted=f"1 to {MAX_ORDER}")
-        too_many = self._num_bytes is not None and sum(counts) * _LEAST_LINE_BYTES > self._num_bytes
+        too_many = sum(counts) * _LEAST_LINE_BYTES > self._num_bytes
         if too_many or sum(counts) > _MOST_NGRAMS:
             raise self._error("the header says more n-grams than the file holds", got=f"{sum(counts)} n-grams")
         return counts

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import FileKind, open_file
 
 _MAGIC = b"mmap lm http://kheafield.com/code"
+_BINARY = FileKind("the binary of KenLM", 1 << 40)  # mapped, not read
 _FIRST_WORD = b"<unk>\0"
 _MARKS = ("<unk>", "<s>", "</s>")
 INSTALL = 'pip install "nemo-lite[kenlm]"'
@@ -21,11 +23,8 @@ def is_kenlm_binary(path: Path) -> bool:
     Raises:
         DataError: it cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError as error:
-        raise DataError("the file cannot be read", place=str(path), got=f'"{error.strerror}"') from None
+    with open_file(path, _BINARY) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 class KenlmModel:
@@ -80,7 +79,7 @@ class KenlmModel:
 
 def _words_in(path: Path) -> list[str]:
     """The words of a binary: they are its end, each with a null character behind it, ``<unk>`` first."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_file(path, _BINARY) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         first = content.rfind(_FIRST_WORD)
         listed = content[first:].split(b"\0") if first >= 0 else []
     if not listed or listed[-1]:

@@ -9,7 +9,9 @@ import msgspec
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
 from nemo_asr.scoring.report.charts import Chart, Curve, chart
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, parse_json, read_bytes
 
+_KIND = FileKind("the calibration", 1 << 24)
 _DECODER = msgspec.json.Decoder(CalibrationRecord)
 
 
@@ -22,10 +24,10 @@ def reliability_charts(folder: Path) -> list[Chart]:
     path = folder / FILE_NAME
     if not path.is_file():
         return []
+    content = read_bytes(path, _KIND)
+    parse_json(content, path, _KIND)
     try:
-        sets = _DECODER.decode(path.read_bytes()).sets
-    except OSError as error:
-        raise DataError("the calibration cannot be read", place=str(path), got=f'"{error.strerror}"') from None
+        sets = _DECODER.decode(content).sets
     except msgspec.MsgspecError as error:
         raise DataError("the calibration is damaged", place=str(path), got=str(error)) from None
     return [drawn for each in sets if (drawn := _plot(each)) is not None]

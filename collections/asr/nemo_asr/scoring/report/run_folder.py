@@ -16,10 +16,13 @@ from nemo_asr.scoring.report.scored_sets import ClipMaker, scored_sets
 from nemo_asr.scoring.report.transcripts import find_transcripts, read_transcripts
 from nemo_lite.core.tracking import Record, duration_text
 from nemo_lite.errors import UsageError
+from nemo_lite.untrusted import FileKind, read_bytes
 
 MAX_TEXT = 200_000  # characters of a configuration that are shown
 MAX_PICTURE_BYTES = 500_000  # larger pictures of DAGs are left out
 MOST_DAGS = 6
+_CONFIGURATION = FileKind("the configuration", 1 << 24)
+_PICTURE = FileKind("the picture", MAX_PICTURE_BYTES)
 _TIME_IN_NAME = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")  # what a run adds to the names of copied files
 
 
@@ -166,7 +169,7 @@ def _configuration(folder: Path) -> list[tuple[str, str]]:
     newest: dict[str, Path] = {}
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
         newest[_TIME_IN_NAME.sub("", path.stem)] = path  # sorted by the time in the name
-    texts = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in newest.values()}
+    texts = {path.name: read_bytes(path, _CONFIGURATION).decode("utf-8", "replace") for path in newest.values()}
     return [(name, text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "\n...") for name, text in texts.items()]
 
 
@@ -174,4 +177,4 @@ def _dags(folder: Path) -> list[Picture]:
     """The pictures that ``write_svg`` made, the training DAG first."""
     paths = sorted(folder.glob("*.svg"), key=lambda path: (path.stem != "training", path.stem))
     small = [path for path in paths if path.stat().st_size <= MAX_PICTURE_BYTES][:MOST_DAGS]
-    return [Picture(path.stem, data_url("image/svg+xml", path.read_bytes())) for path in small]
+    return [Picture(path.stem, data_url("image/svg+xml", read_bytes(path, _PICTURE))) for path in small]

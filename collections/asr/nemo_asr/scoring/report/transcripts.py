@@ -9,6 +9,7 @@ import msgspec
 
 from nemo_asr.scoring.bootstrap import Clusters, clusters_of
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind, numbered_lines, parse_json
 
 SUFFIX = ".transcripts.jsonl"
 
@@ -35,6 +36,7 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
     speaker: str | None = None
 
 
+_KIND = FileKind("the file of transcripts", 1 << 32)
 _DECODER = msgspec.json.Decoder(ScoredUtterance)
 
 
@@ -58,19 +60,14 @@ def read_transcripts(path: Path) -> list[ScoredUtterance]:
     Raises:
         DataError: it cannot be read, or a line is not such an object.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError("the transcripts cannot be read", place=str(path), got=f'"{error.strerror}"') from None
-    return list(_rows(content, path))
+    return list(_rows(path))
 
 
-def _rows(content: bytes, path: Path) -> Iterator[ScoredUtterance]:
-    for number, line in enumerate(content.splitlines(), 1):
-        if not line.strip():
-            continue
+def _rows(path: Path) -> Iterator[ScoredUtterance]:
+    for place, line in numbered_lines(path, _KIND):
+        parse_json(line, place, _KIND)
         try:
             yield _DECODER.decode(line)
         except msgspec.MsgspecError as error:
             problem, wanted = "the line is not a transcript", "an object with place, reference and hypothesis"
-            raise DataError(problem, place=f"{path}:{number}", got=str(error), wanted=wanted) from None
+            raise DataError(problem, place=place, got=str(error), wanted=wanted) from None

@@ -17,10 +17,13 @@ from typing import NamedTuple, TypeAlias
 
 from nemo_asr.text.labels import WORD_MARK
 from nemo_lite.errors import DataError
+from nemo_lite.untrusted import FileKind
+from nemo_lite.untrusted import read_bytes as untrusted_bytes
 
 Field: TypeAlias = "tuple[int, int | bytes]"  # its number and its value
 
 MAX_BYTES = 8 * 2**20
+_FILE = FileKind("the tokenizer", MAX_BYTES, remedy="train one: nemo-lite data tokenizer")
 MAX_PIECES = 65_536  # a CTC decoder has an output for each
 _MAX_PIECE_CHARACTERS = 128  # SentencePiece makes pieces of 16 unless it is told otherwise
 
@@ -74,19 +77,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     Raises:
         DataError: it cannot be read, is no regular file, or is larger than :data:`MAX_BYTES`.
     """
-    path = Path(path).expanduser()
-    remedy = "train one: nemo-lite data tokenizer"
-    try:
-        if not path.is_file():  # before it is opened: a pipe would block
-            problem = "this is no file" if path.exists() else "there is no such file"
-            raise DataError(f"the tokenizer cannot be read: {problem}", place=str(path), remedy=remedy)
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError("the tokenizer cannot be read", place=str(path), got=f'"{error.strerror}"') from None
-    if len(content) > MAX_BYTES:
-        raise DataError("the file is larger than any tokenizer", place=str(path), wanted=f"at most {MAX_BYTES} bytes")
-    return content
+    return untrusted_bytes(Path(path).expanduser(), _FILE)
 
 
 def decode(content: bytes, place: str) -> ModelFile:
