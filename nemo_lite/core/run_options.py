@@ -93,17 +93,14 @@ class RunOptions:
 
     def is_reached(self, steps: int, epochs: int) -> bool:
         """Whether so many steps, or so many epochs, are all that were asked for."""
-        return self._has_all(self.max_steps, steps) or self._has_all(self.num_epochs, epochs)
-
-    @staticmethod
-    def _has_all(wanted: int | None, done: int) -> bool:
-        return wanted is not None and done >= wanted
+        has_all_steps = self.max_steps is not None and steps >= self.max_steps
+        return has_all_steps or (self.num_epochs is not None and epochs >= self.num_epochs)
 
     def nothing_left(self, steps: int, epochs: int) -> UsageError | None:
         """The error for a run that goes on after so many steps and epochs; ``None`` where some are left."""
         if not self.is_reached(steps, epochs):
             return None
-        by_steps = self._has_all(self.max_steps, steps)
+        by_steps = self.max_steps is not None and steps >= self.max_steps
         total, done = (self.max_steps or 0, steps) if by_steps else (self.num_epochs or 0, epochs)
         name = "max_steps" if by_steps else "num_epochs"
         return UsageError(

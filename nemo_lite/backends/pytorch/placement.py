@@ -74,13 +74,15 @@ class AheadOfUse:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._is_host = device, device.type == "cpu"
         self._beside: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
 
     def start(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """The values with their tensors on the way to the device. From pageable memory the host waits for them."""
+        if self._is_host:
+            return tuple(values)
         if self._beside is None:
             return to_device(values, self._device)
         with torch.cuda.stream(self._beside):

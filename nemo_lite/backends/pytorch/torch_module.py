@@ -17,6 +17,9 @@ from nemo_lite.errors import NeuralPortNameMismatchError
 
 # Any: values of wires are tensors, lists or numbers.
 
+_SYMBOLS = frozenset((NmTensor, GraphInput, NeuralGraph))
+"""What stands for values where modules are connected."""
+
 
 class TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
@@ -35,8 +38,13 @@ class TorchModule(NeuralModule, nn.Module):
         # NeMo's force_pt asked for running; what the arguments are says so already.
         if not force_pt and _is_connecting(args, kwargs):
             return self.connect(*args, **kwargs)
-        run = self._run_in_float32 if self.keep_float32 else self._run
-        return run(args, kwargs)
+        return self.on_values(*args, **kwargs)
+
+    def on_values(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call with values gives: the outputs of ``forward``, checked against the ports."""
+        if self.keep_float32 and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
+            return self._run_in_float32(args, kwargs)
+        return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``forward`` and hold the number of its outputs against the ports."""
@@ -62,8 +70,6 @@ class TorchModule(NeuralModule, nn.Module):
 
     def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
-        if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
-            return self._run(args, kwargs)
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
         device = next(iter(devices - {"cpu"}), "cpu")
@@ -113,14 +119,12 @@ class TorchModule(NeuralModule, nn.Module):
 
 
 def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    # Written out: this runs at every call of every module, and a generator costs as much as the rest of the call.
+    # Loops, because a generator costs as much as the rest of the call.
     for value in kwargs.values():
-        kind = type(value)
-        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
+        if type(value) in _SYMBOLS:
             return True
     for value in args:
-        kind = type(value)
-        if kind is NmTensor or kind is GraphInput or kind is NeuralGraph:
+        if type(value) in _SYMBOLS:
             return True
     return not (args or kwargs)
 

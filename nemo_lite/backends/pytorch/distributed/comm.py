@@ -105,6 +105,9 @@ class Alone:
 
     def __init__(self, module: nn.Module) -> None:
         self._forward, self._nothing = module.forward, nullcontext()
+        # At every step each is found at once, where torch would search for it, and need not ask whether it connects.
+        calls = {name: getattr(child, "on_values", child) for name, child in module.named_children()}
+        vars(module).update(calls)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """The module's outputs."""

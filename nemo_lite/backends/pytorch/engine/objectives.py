@@ -83,9 +83,13 @@ class Objective:
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    of_all = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
-    return any(hooks) or any(of_all) or torch.autograd.profiler._is_profiler_enabled
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or optimizers._global_optimizer_pre_hooks
+        or optimizers._global_optimizer_post_hooks
+        or torch.autograd.profiler._is_profiler_enabled
+    )
 
 
 class Objectives:

@@ -24,7 +24,7 @@ from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart
-from nemo_lite.backends.pytorch.engine.step_batches import Wishes
+from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
 from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
@@ -108,6 +108,8 @@ class RunState:
     @property
     def wishes(self) -> Wishes:
         """What this rank wants to happen after the step."""
+        if not (self.stop_reason or self._wants_save or self.stop_signals.received):
+            return NO_WISHES  # as at nearly every step
         return Wishes(bool(self.stop_reason), self._wants_save, self.stop_signals.received)
 
     def agree(self, wishes: Wishes) -> None:
@@ -116,7 +118,8 @@ class RunState:
         if wishes.stop:
             self._all_stop = True
             self.stop_reason = self.stop_reason or "another rank asked for it"
-        self.agree_on_signal(wishes.signal)
+        if wishes.signal:
+            self.agree_on_signal(wishes.signal)
 
     def agree_on_signal(self, number: int) -> None:
         """Note the stop signal that some rank got, or 0: all ranks end the run at this step."""

@@ -64,7 +64,7 @@ class StepValues:
         """See :class:`nemo_lite.core.action_state.StepTensors`."""
         if isinstance(wire, str):
             if wire == "loss" and wire not in self._names:
-                return self._loss
+                return None if self._loss is None else self._loss.detach()
             wire = self.wire(wire)
         if not self._values:
             wires, values = self._fresh

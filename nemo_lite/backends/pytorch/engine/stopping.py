@@ -24,11 +24,6 @@ def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
     return steps if options.max_steps is None else min(steps, options.max_steps)
 
 
-def is_over(state: RunState, options: RunOptions) -> bool:
-    """Whether all steps or epochs are done."""
-    return options.is_reached(state.steps_done, state.epochs_done)
-
-
 def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | None) -> None:
     """Say where a restored run goes on; or that there is nothing to train, or not at a rate above 0, and what to do.
 

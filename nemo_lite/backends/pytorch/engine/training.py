@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unrea
 from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
-from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left, is_over
+from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left
 from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.core.callbacks.base import CallbackList
@@ -29,6 +30,7 @@ from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
 _NOTHING = nullcontext()
+_AMOUNT = attrgetter("amount")
 _STATISTICS_STEPS = 500
 """Steps whose batches are enough for a mean and a variance; fewer, if the epoch has fewer."""
 
@@ -126,7 +128,8 @@ class Training:
             seed_all(seed_of(seed, rank=self._state.comm.rank, epoch=epoch))
 
     def _is_done(self) -> bool:
-        return self._state.is_stopping or is_over(self._state, self._options)
+        state = self._state
+        return state.is_stopping or self._options.is_reached(state.steps_done, state.epochs_done)
 
     def _step(self, taken: StepBatches) -> StepBatches:
         """Make one optimizer step; the batches of the next one."""
@@ -158,7 +161,7 @@ class Training:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
         state.agree(following.wishes)
-        amount = sum([batch.amount for batch in taken.counted])
+        amount = sum(map(_AMOUNT, taken.batches[: taken.num_counted]))
         state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
         callbacks.notify("on_step_end", state)
         return following
@@ -182,7 +185,7 @@ class Training:
             weighted, judged = items.weigh(batch, loss, factor)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 state.precision.backward(weighted, is_last)
-        self._tensors.set(loss.detach(), objective.calls, objective.returned_wires, (*batch.values, *outputs))
+        self._tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return judged
 
@@ -232,11 +235,7 @@ def _total(losses: Sequence[torch.Tensor]) -> torch.Tensor:
         if loss.numel() != 1:
             got = f"shape {tuple(loss.shape)}"
             raise UsageError("a loss must be a single number", got=got, remedy="take its mean, or optimize a LossNM")
-    total = _sum_of(losses)
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
     if not total.requires_grad:
         raise UsageError("no weight that the loss depends on is trained", remedy="unfreeze a module that leads to it")
     return total
-
-
-def _sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()

@@ -43,7 +43,8 @@ class StepItems:
     def watch(self) -> None:
         """Before a forward pass: let the losses tell those of the items."""
         for module in self._losses:
-            module.item_losses = []
+            # Not as an attribute: at every step, torch's search among weights and modules would cost 2 microseconds.
+            vars(module)["item_losses"] = []
 
     def weigh(self, batch: Batch, loss: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """After the forward pass of a micro-batch.
@@ -57,7 +58,10 @@ class StepItems:
             The loss times the batch's weight, for the backward pass; and the loss, detached, or 0 if all of its items
             are left out of a step that has others.
         """
-        status = _status_of(self._told(), batch.num_items)
+        told: list[Tensor] = []
+        for module in self._losses:
+            told += vars(module).pop("item_losses")
+        status = _status_of(told, batch.num_items) if told else None
         self.statuses.append(status)
         detached = loss.detach()
         if status is None:
@@ -77,10 +81,11 @@ class StepItems:
             What the gradients are to be multiplied with, because fewer items share the step than its batches' factors
             say: 1 if none is left out. None: nothing to correct.
         """
-        if not any(status is not None for status in self.statuses):
+        known = [status for status in self.statuses if status is not None]
+        if not known:
             return None
-        device = next(status.device for status in self.statuses if status is not None)
-        self.num_left_out = torch.stack(self._left_out).sum() if self._left_out else torch.zeros((), device=device)
+        left_out = self._left_out or [torch.zeros((), device=known[0].device)]
+        self.num_left_out = torch.stack(left_out).sum()
         if self._is_alone:
             return None
         comm.sum_on_device(self.num_left_out)
@@ -94,12 +99,6 @@ class StepItems:
     def reason(self) -> str:
         """What an infinite loss means."""
         return "; ".join(dict.fromkeys(module.when_infinite for module in self._losses if module.when_infinite))
-
-    def _told(self) -> list[Tensor]:
-        found = [losses for module in self._losses for losses in module.item_losses or ()]
-        for module in self._losses:
-            module.item_losses = None
-        return found
 
 
 def _status_of(told: Iterable[Tensor], num_items: int) -> Tensor | None:
