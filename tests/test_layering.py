@@ -96,7 +96,8 @@ ORDERS = {
     """,
     "nemo_asr.commands": "*",
     "nemo_asr.audio": """
-        headers < reading < time_stretch, segment, recordings < perturbation, augmentation < augmentor < featurizer
+        flac_header < headers < decoding < reading < time_stretch, segment, recordings < perturbation, augmentation
+        < augmentor < featurizer
     """,
     "nemo_asr.data": """
         utterances, audio_files, file_spans < manifest_lines, dataset < manifest, preflight, iteration

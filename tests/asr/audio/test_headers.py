@@ -26,7 +26,7 @@ def wav(*formats, before=b""):
 def refusal(content):
     """The text of the refusal; "" where there is none."""
     try:
-        check_header(lambda size, start: content[start : start + size], "a.wav", "train.json:7")
+        check_header(lambda size, start: content[start : start + size], len(content), "a.wav", "train.json:7")
     except DataError as error:
         return str(error)
     return ""

@@ -190,7 +190,7 @@ def test_no_perturbation_modifies_its_input_or_depends_on_more_than_the_generato
         ("{}\n", r"noises\.json:1: the line does not name a recording"),
         ('\n["a.wav"]\n', r"noises\.json:2: the line does not name a recording"),
         ('{"audio_filepath": "a.wav", "duration": -1}\n', r"noises\.json:1: duration or offset is not usable"),
-        (None, r"noises\.json: the manifest cannot be read"),
+        (None, r"noises\.json: the manifest cannot be opened"),
     ],
 )
 def test_a_manifest_of_noises_that_cannot_be_used_names_the_line(tmp_path, text, message):

@@ -1,15 +1,18 @@
-"""What kind of audio a file is, by its head: refuses what no decoder is to see. Nothing is decoded in this file.
+"""What the head of an audio file says: its kind, its codec, how many samples. Nothing is decoded in this file.
 
 libsndfile decodes the first block of some codecs while it opens a file. Its IMA ADPCM reader believes a WAV header that
-contradicts itself (CVE-2026-37555), so such a header must not reach it; nor must codecs that no corpus uses.
+contradicts itself (CVE-2026-37555), so such a header must not reach it; nor must codecs that no corpus uses. It also
+takes the end of a file for the end of the samples, without a word: so what the header promises is compared here.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+from nemo_asr.audio.flac_header import check_flac
 from nemo_lite.errors import DataError
 
 ReadAt: TypeAlias = "Callable[[int, int], bytes]"  # (number of bytes, position) -> bytes, as os.pread
@@ -21,47 +24,108 @@ _MS_ADPCM, _IMA_ADPCM, _EXTENSIBLE = 0x0002, 0x0011, 0xFFFE
 _WAV_TAGS = frozenset({0x0001, 0x0003, 0x0006, 0x0007, _MS_ADPCM, _IMA_ADPCM})  # PCM, float, A-law, mu-law, ADPCM
 _KNOWN_REFUSED = {0x0031: "GSM 6.10", 0x0040: "G.721", 0x0055: "MP3"}
 _BYTE_ORDER = {b"RIFF": "<", b"RF64": "<", b"RIFX": ">"}
+_RATES = (1000, 768000)
+_HEAD_BYTES = 4096  # read at once; most headers end within them
 _MAX_CHUNKS = 64
-_FMT_BYTES = 26  # of a format chunk: up to the tag in the GUID of an extensible one
+_FMT_BYTES = 28  # the most that is looked at of a chunk: up to the sizes in ds64
+_SIZE_IN_DS64 = 0xFFFFFFFF
+# A program that writes into a pipe cannot know the size. sox writes 0x7FFFF000, arecord 0x80000000, ffmpeg 0xFFFFFFFF.
+_LEAST_UNKNOWN_SIZE = 0x7F000000
 # The last bytes of a chunk's GUID in Sony Wave64; the first four are the name as in WAV.
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
-_W64_FORMAT = b"fmt \xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a"
+_W64_NAMES = {
+    b"fmt \xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a": b"fmt ",
+    b"data\xf3\xac\xd3\x11\x8c\xd1\x00\xc0\x4f\x8e\xdb\x8a": b"data",
+}
 _AIFC_CODECS = frozenset(
     {b"NONE", b"sowt", b"twos", b"raw ", b"fl32", b"FL32", b"fl64", b"FL64", b"in24", b"in32"}
     | {b"alaw", b"ALAW", b"ulaw", b"ULAW"}
 )
 _CAF_CODECS = frozenset({b"lpcm", b"alaw", b"ulaw"})
 _AU_ENCODINGS = frozenset({*range(1, 8), 27})  # mu-law, PCM of 8 to 32 bits, float, double; A-law
+_SPHERE_COUNT = re.compile(rb"\nsample_count -i (\d{1,18})\n")
+_SPHERE_BYTES = 1024
 
 
-def check_header(read_at: ReadAt, path: str, place: str) -> None:
-    """Refuse empty files, and all but the kinds of ``KINDS`` with plain samples, G.711 or (in WAV) ADPCM.
+class Header(NamedTuple):
+    """What the head of a file says.
+
+    Attributes:
+        kind: of the file.
+        frames: samples a channel; None: it does not say, or says it to the decoder only.
+        frame_bytes: bytes of one sample of all channels; None: its kind does not say, or its codec has blocks.
+    """
+
+    kind: str
+    frames: int | None = None
+    frame_bytes: int | None = None
+
+
+class _Chunk(NamedTuple):
+    name: bytes
+    start: int  # of its content
+    size: int
+    head: bytes  # the first bytes of its content
+
+
+def check_header(read_at: ReadAt, size: int, path: str, place: str) -> Header:
+    """Refuse empty files, all but ``KINDS`` with plain samples, G.711 or (in WAV) ADPCM, and headers that lie.
+
+    Args:
+        read_at: reads the file.
+        size: bytes of the file.
+        path: what messages call it.
+        place: where it is named.
 
     Raises:
         DataError: what is wrong with ``path``, at ``place``.
     """
-    head = read_at(32, 0)
-    if not head:
+    start = read_at(_HEAD_BYTES, 0)
+    if not start:
         raise DataError(f"{path} is empty (0 bytes)", place=place)
+
+    def read(count: int, at: int) -> bytes:
+        return start[at : at + count] if at + count <= len(start) else read_at(count, at)
+
+    try:
+        return _checked(read, size, start[:32])
+    except DataError as error:
+        wanted, remedy = error.wanted, error.remedy
+        raise DataError(f"{path} {error.problem}", place=place, got=error.got, wanted=wanted, remedy=remedy) from None
+
+
+def _checked(read_at: ReadAt, size: int, head: bytes) -> Header:
     if head[:4] in _BYTE_ORDER and head[8:12] == b"WAVE":
         order = _BYTE_ORDER[head[:4]]
-        _check_formats(list(_wav_formats(read_at, order)), order, path, place)
-    elif head[:16] == _W64_RIFF:
-        _check_formats(list(_w64_formats(read_at)), "<", path, place)
-    elif not _is_plain(head, read_at):
-        raise DataError(f"{path} is not a {KINDS} file, or has an unusual codec", place=place, remedy=REMEDY)
-
-
-def _is_plain(head: bytes, read_at: ReadAt) -> bool:
-    """Whether this is another file than WAV and W64 that is known, with a codec that is known."""
-    if head[:4] in (b"fLaC", b"OggS") or head[:7] == b"NIST_1A" or _is_mp3(head):
-        return True
+        return _wav("WAV", list(_chunks(read_at, order)), order, size)
+    if head[:16] == _W64_RIFF:
+        return _wav("W64", list(_w64_chunks(read_at)), "<", size)
+    if head[:4] == b"fLaC":
+        check_flac(read_at)
+        return Header("FLAC")
     if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
-        commons = [chunk for name, chunk in _chunks(read_at, ">") if name == b"COMM"]
-        return head[8:12] == b"AIFF" or (bool(commons) and all(each[18:22] in _AIFC_CODECS for each in commons))
-    if head[:4] in (b".snd", b"dns."):
-        return len(head) >= 16 and struct.unpack_from(">I" if head[:1] == b"." else "<I", head, 12)[0] in _AU_ENCODINGS
-    return head[:4] == b"caff" and head[8:12] == b"desc" and head[28:32] in _CAF_CODECS
+        return _aiff(list(_chunks(read_at, ">")), head[8:12] == b"AIFC", size)
+    if head[:4] in (b".snd", b"dns.") and len(head) >= 24:
+        return _au(struct.unpack_from(">5I" if head[:1] == b"." else "<5I", head, 4), size)
+    if head[:4] == b"caff" and head[8:12] == b"desc" and head[28:32] in _CAF_CODECS:
+        return Header("CAF")
+    if head[:7] == b"NIST_1A":
+        count = _SPHERE_COUNT.search(read_at(_SPHERE_BYTES, 0))
+        return Header("SPHERE", int(count[1]) if count else None)
+    if head[:4] == b"OggS" or _is_mp3(head):
+        return Header("OGG" if head[:1] == b"O" else "MP3")
+    raise _other_kind()
+
+
+def check_rate(rate: int, path: str = "", place: str = "") -> None:
+    """DataError unless a file may have so many samples a second."""
+    if not _RATES[0] <= rate <= _RATES[1]:
+        problem = f"{path} claims {rate} samples a second".lstrip()
+        raise DataError(problem, place=place, wanted=f"{_RATES[0]} to {_RATES[1]}")
+
+
+def _other_kind() -> DataError:
+    return DataError(f"is not a {KINDS} file, or has an unusual codec", remedy=REMEDY)
 
 
 def _is_mp3(head: bytes) -> bool:
@@ -69,46 +133,74 @@ def _is_mp3(head: bytes) -> bool:
     return head[:3] == b"ID3" or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2)
 
 
-def _chunks(read_at: ReadAt, order: str) -> Iterator[tuple[bytes, bytes]]:
-    """The name and the first bytes of each chunk of a RIFF or AIFF file."""
+def _chunks(read_at: ReadAt, order: str) -> Iterator[_Chunk]:
+    """The chunks of a RIFF or AIFF file."""
     position = 12
     for _ in range(_MAX_CHUNKS):
         header = read_at(8 + _FMT_BYTES, position)
         if len(header) < 8:
             return
         name, size = struct.unpack(f"{order}4sI", header[:8])
-        yield name, header[8:]
+        yield _Chunk(name, position + 8, size, header[8:])
         position += 8 + size + size % 2
 
 
-def _wav_formats(read_at: ReadAt, order: str) -> Iterator[bytes]:
-    """Each ``fmt`` chunk: a decoder may obey the last one, so all of them count."""
-    return (chunk for name, chunk in _chunks(read_at, order) if name == b"fmt ")
-
-
-def _w64_formats(read_at: ReadAt) -> Iterator[bytes]:
+def _w64_chunks(read_at: ReadAt) -> Iterator[_Chunk]:
     position = 40
     for _ in range(_MAX_CHUNKS):
         header = read_at(24 + _FMT_BYTES, position)
         if len(header) < 24:
             return
         size = struct.unpack_from("<Q", header, 16)[0]  # with the 24 bytes before the content
-        if header[:16] == _W64_FORMAT:
-            yield header[24:]
+        yield _Chunk(_W64_NAMES.get(header[:16], b""), position + 24, max(0, size - 24), header[24:])
         position += max(24, size + -size % 8)
 
 
-def _check_formats(formats: list[bytes], order: str, path: str, place: str) -> None:
-    tags = [_tag(chunk, order) for chunk in formats]
+def _wav(kind: str, chunks: Sequence[_Chunk], order: str, size: int) -> Header:
+    """WAV, RF64 and W64. A decoder may obey the last of several formats, so all of them must be allowed ones."""
+    formats = [chunk.head for chunk in chunks if chunk.name == b"fmt "]
+    tags = [_tag(each, order) for each in formats]
     if not tags or None in tags:
-        raise DataError(f"{path} is damaged: a WAV file without a format", place=place)
-    for chunk, tag in zip(formats, tags, strict=True):
+        raise DataError("is damaged: a WAV file without a format")
+    for each, tag in zip(formats, tags, strict=True):
         if tag not in _WAV_TAGS:
             codec = _KNOWN_REFUSED.get(tag or 0, f"0x{tag:04x}")
-            problem = f"{path} has the WAV codec {codec}"
-            raise DataError(problem, place=place, wanted="PCM, float, G.711 or ADPCM", remedy=REMEDY)
-        if tag in (_MS_ADPCM, _IMA_ADPCM) and not _is_sound_adpcm(chunk, order, tag):
-            raise DataError(f"{path} is damaged: its ADPCM header contradicts itself", place=place, remedy=REMEDY)
+            raise DataError(f"has the WAV codec {codec}", wanted="PCM, float, G.711 or ADPCM", remedy=REMEDY)
+        if tag in (_MS_ADPCM, _IMA_ADPCM) and not _is_sound_adpcm(each, order, tag):
+            raise DataError("is damaged: its ADPCM header contradicts itself", remedy=REMEDY)
+    if len(formats) > 1:
+        raise DataError(f"is damaged: a WAV file with {len(formats)} formats")
+    _, channels, rate, _, frame_bytes = struct.unpack_from(f"{order}HHIIH", formats[0])
+    check_rate(rate)
+    if not channels or not frame_bytes:
+        raise DataError(f"is damaged: it has {channels} channels, and {frame_bytes} bytes a sample (block align)")
+    data_bytes = _wav_data_bytes(chunks, order, size)
+    if tags[0] in (_MS_ADPCM, _IMA_ADPCM):
+        samples = struct.unpack_from(f"{order}H", formats[0], 18)[0]  # in a block
+        # The decoder would make samples of what an earlier block left behind.
+        return Header(kind, None if data_bytes is None else data_bytes // frame_bytes * samples)
+    return Header(kind, None if data_bytes is None else data_bytes // frame_bytes, frame_bytes)
+
+
+def _wav_data_bytes(chunks: Sequence[_Chunk], order: str, size: int) -> int | None:
+    """Bytes of samples; None where no chunk of samples is found."""
+    for chunk in chunks:
+        if chunk.name == b"data":
+            in_ds64 = [each.head for each in chunks if each.name == b"ds64" and len(each.head) >= 16]
+            if chunk.size == _SIZE_IN_DS64 and in_ds64:
+                return _held(chunk.start, struct.unpack_from(f"{order}Q", in_ds64[0], 8)[0], size)
+            return _held(chunk.start, chunk.size, size, is_32_bits=chunk.size < 1 << 32)
+    return None
+
+
+def _held(start: int, promised: int, size: int, *, is_32_bits: bool = False) -> int:
+    """The bytes of samples from ``start`` on: as promised, where a file of ``size`` bytes has them."""
+    held = max(0, size - start)
+    if promised <= held:
+        return promised
+    if is_32_bits and promised >= _LEAST_UNKNOWN_SIZE:
+        return held
+    raise DataError(f"is damaged: {promised} bytes of samples promised, {held} are there")
 
 
 def _tag(chunk: bytes, order: str) -> int | None:
@@ -116,7 +208,7 @@ def _tag(chunk: bytes, order: str) -> int | None:
     if len(chunk) < 14:
         return None
     tag: int = struct.unpack_from(f"{order}H", chunk)[0]
-    if tag == _EXTENSIBLE and len(chunk) == _FMT_BYTES:
+    if tag == _EXTENSIBLE and len(chunk) >= 26:
         tag = struct.unpack_from(f"{order}H", chunk, 24)[0]
     return tag
 
@@ -129,3 +221,26 @@ def _is_sound_adpcm(chunk: bytes, order: str, tag: int) -> bool:
     head, first = (7, 2) if tag == _MS_ADPCM else (4, 1)  # bytes and samples at the head of a block, per channel
     codes = block_bytes - head * channels
     return channels in (1, 2) and bits == 4 and codes > 0 and samples == 2 * codes // channels + first
+
+
+def _aiff(chunks: Sequence[_Chunk], is_compressed: bool, size: int) -> Header:
+    """AIFF, and AIFC with a codec that is known."""
+    commons = [chunk.head for chunk in chunks if chunk.name == b"COMM"]
+    if is_compressed and not (commons and all(each[18:22] in _AIFC_CODECS for each in commons)):
+        raise _other_kind()
+    if len(commons) != 1 or len(commons[0]) < 8:
+        raise DataError(f"is damaged: an AIFF file with {len(commons)} formats")
+    for chunk in chunks:
+        if chunk.name == b"SSND":
+            if _held(chunk.start, chunk.size, size, is_32_bits=True) < chunk.size:
+                return Header("AIFF")
+            return Header("AIFF", struct.unpack_from(">I", commons[0], 2)[0])
+    return Header("AIFF")
+
+
+def _au(fields: tuple[int, ...], size: int) -> Header:
+    start, data_bytes, encoding, _, _ = fields
+    if encoding not in _AU_ENCODINGS:
+        raise _other_kind()
+    _held(start, data_bytes, size, is_32_bits=True)
+    return Header("AU")

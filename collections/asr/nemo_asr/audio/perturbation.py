@@ -29,8 +29,9 @@ from nemo_asr.audio.recordings import check_recordings, read_recordings
 from nemo_asr.audio.segment import AudioSegment
 from nemo_asr.audio.time_stretch import time_stretched
 from nemo_lite.config.ranges import Between, within_ranges
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
 
+_MAX_RESPONSE_SECONDS = 60.0  # cathedrals echo for ten; the transform's memory grows with it
 # NeMo's names of resamplers, and the quality of soxr that replaces each: 16 bits for the fast one.
 _SOXR_QUALITY = {"kaiser_fast": "LQ", "kaiser_best": "HQ", "fft": "HQ", "scipy": "HQ"}
 
@@ -297,15 +298,20 @@ class ImpulsePerturbation(Perturbation):
     The response's peak is the direct sound: nothing is delayed, nothing is lengthened, and the mean power stays.
 
     Args:
-        manifest_path: JSON lines with audio_filepath and duration, optionally offset; text is not needed.
+        manifest_path: JSON lines with audio_filepath and duration (at most a minute), optionally offset; text is not
+            needed.
 
     Raises:
-        DataError: a manifest or a recording that cannot be read.
+        DataError: a manifest or a recording that cannot be read, or a response of more than a minute.
     """
 
     def __init__(self, manifest_path: FilePath, rng: NumbersRng | None = None) -> None:
         super().__init__(rng)
         self._recordings = read_recordings(manifest_path)
+        for recording in self._recordings:
+            if recording.duration > _MAX_RESPONSE_SECONDS:
+                got, wanted = f"{recording.duration:g} s", f"at most {_MAX_RESPONSE_SECONDS:g} s"
+                raise DataError("the impulse response is too long", place=recording.place, got=got, wanted=wanted)
 
     def check_files(self) -> None:
         """See that each recording is there, can be read, and holds the seconds that its line says."""

@@ -1,43 +1,32 @@
 """Audio from files or bytes: one mono float32 array at the wanted rate, checked before use. No manifests in here.
 
-WAV, FLAC, OGG (Vorbis and Opus), MP3, AIFF, AU, CAF, W64 and NIST SPHERE, decoded by libsndfile. Two checks come before
-the decoder sees anything: the kind of file and its codec (`headers`), and what the header promises. A FLAC file of
-silence expands more than a thousand times.
+WAV, FLAC, OGG (Vorbis and Opus), MP3, AIFF, AU, CAF, W64 and NIST SPHERE, decoded by libsndfile a piece at a time: a
+FLAC file of silence expands more than a thousand times. How much of it may be read is decided here, by its head.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import stat
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import soundfile
 import soxr
 
-from nemo_asr.audio.headers import REMEDY, ReadAt, check_header
+from nemo_asr.audio.decoding import MAX_VALUES, AudioFile, open_audio
+from nemo_asr.audio.decoding import Samples as Samples
 from nemo_lite.errors import DataError
-
-Samples: TypeAlias = "npt.NDArray[np.float32]"
-
-SUBTYPES = frozenset(
-    {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
-    | {"MPEG_LAYER_III", "MS_ADPCM", "IMA_ADPCM"}
-)  # libsndfile's names of the allowed codecs
+from nemo_lite.untrusted import kind_unless_file as kind_unless_file
 
 TOLERANCE_SECONDS = 0.1
 TOLERANCE_SHARE = 0.01
 _ROUNDING_SECONDS = 0.01
 MAX_SECONDS = 3600.0
-_RATES = (1000, 768000)
-_BLOCK_FRAMES = 1 << 16
+MAX_CONTENT_BYTES = 1 << 27  # of a recording that is held in memory as it came; an hour of 16 bits at 16 kHz has 115 MB
+_MOST_FRAMES = 1 << 48  # libsndfile's count for a file of unknown length is beyond it
 _TRIM_HOP, _TRIM_WINDOW_HOPS = 512, 4
+_TRIM_HOPS = 1024  # at a time
 _TRIM_FLOOR = 1e-5  # amplitude below which librosa takes everything for equally silent
 
 
@@ -69,6 +58,53 @@ def excess_of(held: float, said: float) -> float:
     return held - said if abs(held - said) > tolerance(said) else 0.0
 
 
+class AudioPart:
+    """A part of an open audio file, or all of it.
+
+    Attributes:
+        num_samples: at the file's rate.
+        kind: of the file: WAV, FLAC, ...
+        source_rate, num_channels, excess: see `Audio`.
+    """
+
+    def __init__(self, file: AudioFile, first: int, num_samples: int, excess: float) -> None:
+        self._file, self._first, self.num_samples, self.excess = file, first, num_samples, excess
+        self.kind, self.source_rate, self.num_channels = file.kind, file.rate, file.num_channels
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return float(self.num_samples / self.source_rate)
+
+    def pieces(self, *, int_values: bool = False) -> Iterator[Samples]:
+        """Mono samples at the file's rate; see `AudioFile.pieces`."""
+        return self._file.pieces(self._first, self.num_samples, int_values=int_values)
+
+    def samples(self, sample_rate: int | None, *, int_values: bool = False) -> Samples:
+        """(T,) mono samples at ``sample_rate``, or at the file's rate. DataError as `AudioFile.pieces`.
+
+        Pieces that are resampled one after the other are, to the bit, what they are if resampled at once.
+        """
+        pieces = self.pieces(int_values=int_values)
+        rate = self.source_rate if sample_rate is None else sample_rate
+        piece = next(pieces)
+        if len(piece) == self.num_samples:
+            whole: Samples = piece if rate == self.source_rate else soxr.resample(piece, self.source_rate, rate)
+            return whole
+        stream = None if rate == self.source_rate else soxr.ResampleStream(self.source_rate, rate, 1)
+        samples = np.empty(math.ceil(self.num_samples * rate / self.source_rate) + 1, np.float32)
+        num_read = num_filled = 0
+        while True:
+            num_read += len(piece)
+            is_last = num_read == self.num_samples
+            ready = piece if stream is None else stream.resample_chunk(piece, is_last)
+            samples[num_filled : num_filled + len(ready)] = ready
+            num_filled += len(ready)
+            if is_last:
+                return samples[:num_filled]
+            piece = next(pieces)
+
+
 def read_audio(
     source: str | bytes,
     *,
@@ -88,7 +124,7 @@ def read_audio(
         sample_rate: samples a second wanted; another rate in the file is resampled. None: the file's own.
         offset: seconds where to start. None: at the beginning, and where ``duration`` is that of the file, but for
             rounding (10 ms; ``strict``: the tolerance), it is read as a whole.
-        duration: seconds to read; where the file has less, at most an hour. None: to the end, at most an hour.
+        duration: seconds to read. None: to the end. At most an hour in both cases.
         int_values: read through 32-bit integers, as NeMo does under this name: floats beyond full scale are clipped.
         trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
         strict: a whole file that is not ``duration`` long is an error, and a part beyond the end of the file. Otherwise
@@ -98,24 +134,29 @@ def read_audio(
 
     Raises:
         DataError: the file is missing, empty, damaged, of another kind, shorter or longer than allowed, or has samples
-            that are not finite.
+            that are not finite, are too large or too many.
     """
-    path = name if isinstance(source, bytes) else source
-    with _sound_file(source, path, place) as file:
-        excess = 0.0
-        if duration is not None:
-            excess = _excess(file, path, offset, duration, strict, place)
-        longer = duration is not None and file.frames / file.samplerate - duration > _ROUNDING_SECONDS
-        if offset is None and duration is not None and (strict or not longer):
-            first, count = 0, file.frames
-        else:
-            first, count = _part(file, path, offset, duration, place)
-        samples = _decode(file, first, count, int_values)
-        rate, channels, subtype = file.samplerate, file.channels, file.subtype
-    _check_decoded(samples, count, subtype, path, place)
-    if sample_rate not in (None, rate):
-        samples = soxr.resample(samples, rate, sample_rate)
-    return Audio(trimmed(samples) if trim_silence else samples, rate, channels, excess)
+    with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
+        part = _chosen(file, offset, duration, strict)
+        samples = part.samples(sample_rate, int_values=int_values)
+    if trim_silence:
+        samples = trimmed(samples)
+    return Audio(samples, part.source_rate, part.num_channels, part.excess)
+
+
+@contextmanager
+def open_part(
+    source: str | bytes,
+    *,
+    offset: float | None = None,
+    duration: float | None = None,
+    strict: bool = True,
+    name: str = "the audio",
+    place: str = "",
+) -> Iterator[AudioPart]:
+    """A recording, or a part of it, whose samples are not decoded yet. Arguments and errors as `read_audio`."""
+    with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
+        yield _chosen(file, offset, duration, strict)
 
 
 def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = "") -> float:
@@ -129,132 +170,61 @@ def audio_seconds(source: str | bytes, *, name: str = "the audio", place: str = 
     Raises:
         DataError: the file is missing, empty, damaged or of another kind.
     """
-    path = name if isinstance(source, bytes) else source
-    with _sound_file(source, path, place) as file:
-        return float(file.frames / file.samplerate)
+    with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
+        return file.seconds
 
 
-@contextmanager
-def _sound_file(source: str | bytes, path: str, place: str) -> Iterator[soundfile.SoundFile]:
-    """The source, opened by libsndfile after a look at what it is; its format is checked."""
-    try:
-        with _opened(source, place) as (handle, read_at):
-            check_header(read_at, path, place)
-            with soundfile.SoundFile(handle, closefd=False) as file:
-                _check_format(file, path, place)
-                yield file
-    except (soundfile.SoundFileError, OSError) as error:
-        # The whole text of a libsndfile error would name our descriptor as the file.
-        reason = getattr(error, "error_string", str(error)).rstrip(".")
-        raise DataError(f"{path} is damaged ({reason})", place=place) from None
+def _chosen(file: AudioFile, offset: float | None, duration: float | None, strict: bool) -> AudioPart:
+    """The part that is asked for; see `read_audio`."""
+    excess = 0.0 if duration is None else _excess(file, offset, duration, strict)
+    longer = duration is not None and file.seconds - duration > _ROUNDING_SECONDS
+    is_whole = offset is None and duration is not None and (strict or not longer)
+    first, count = (0, file.frames) if is_whole else _part(file, offset, duration)
+    _check_size(file, count)
+    return AudioPart(file, first, count, excess)
 
 
-@contextmanager
-def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO, ReadAt]]:
-    """What the decoder opens, and a function that reads bytes without moving the decoder's position."""
-    if isinstance(source, bytes):
-        yield io.BytesIO(source), lambda size, start: source[start : start + size]
-        return
-    try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not make us wait for a writer
-    except OSError as error:
-        raise DataError(f"the audio file {source} cannot be opened ({error.strerror})", place=place) from None
-    try:
-        kind = kind_unless_file(os.fstat(descriptor))
-        if kind:
-            raise DataError(f"the audio file {source} is {kind}", place=place)
-        yield descriptor, partial(os.pread, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def kind_unless_file(status: os.stat_result) -> str:
-    """What something is that is no file, in words; "" for a file."""
-    if stat.S_ISREG(status.st_mode):
-        return ""
-    return "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
-
-
-def _excess(
-    file: soundfile.SoundFile,
-    path: str,
-    offset: float | None,
-    duration: float,
-    strict: bool,
-    place: str,
-) -> float:
+def _excess(file: AudioFile, offset: float | None, duration: float, strict: bool) -> float:
     """See `Audio.excess`. DataError where no difference is allowed, or the header claims more than an hour."""
-    whole = file.frames / file.samplerate
-    held = whole - (offset or 0.0)
+    held = file.seconds - (offset or 0.0)
     excess = excess_of(held, duration) if offset is None else min(excess_of(held, duration), 0.0)
     if excess and strict and offset is not None:
-        problem = f"offset {offset:g} s + duration {duration:g} s is beyond the end of {path}"
-        raise DataError(problem, place=place, got=f"{whole:.3f} s in the file")
+        problem = f"offset {offset:g} s + duration {duration:g} s is beyond the end of {file.path}"
+        raise DataError(problem, place=file.place, got=f"{file.seconds:.3f} s in the file")
     if excess and strict:
-        problem = f"duration {duration:g} s disagrees with {path}, which holds {held:.3f} s"
+        problem = f"duration {duration:g} s disagrees with {file.path}, which holds {held:.3f} s"
         remedy = f"correct the duration (within {tolerance(duration):.2g} s), or add an offset to take a part"
-        raise DataError(problem, place=place, remedy=remedy)
+        raise DataError(problem, place=file.place, remedy=remedy)
     if excess < 0 and held > MAX_SECONDS:
-        problem = f"{path} holds {held:.3f} s, and its line says {duration:g} s"
-        raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:g} s", remedy="correct the duration")
+        problem, wanted = f"holds {held:.3f} s, and its line says {duration:g} s", f"at most {MAX_SECONDS:g} s"
+        raise file.refusal(problem, wanted=wanted, remedy="correct the duration")
     return excess
 
 
-def _part(
-    file: soundfile.SoundFile, path: str, offset: float | None, duration: float | None, place: str
-) -> tuple[int, int]:
+def _part(file: AudioFile, offset: float | None, duration: float | None) -> tuple[int, int]:
     """First frame and number of frames to decode, from the header alone."""
-    rate, frames = file.samplerate, file.frames
-    first = round((offset or 0.0) * rate)
-    count = frames - first
-    if duration is not None:
-        count = min(round(duration * rate), count)
-    elif count > MAX_SECONDS * rate:
-        problem = f"{path} claims {count / rate:.0f} s of audio"
-        raise DataError(problem, place=place, wanted=f"at most {MAX_SECONDS:.0f} s")
+    start = offset or 0.0
+    # Compared before it becomes a whole number: 1e308 s is a number, and has infinitely many samples.
+    first = round(start * file.rate) if 0.0 <= start < file.seconds else file.frames
+    count = file.frames - first
+    if duration is not None and duration < file.seconds:
+        count = min(round(duration * file.rate), count)
     if count <= 0:
-        got = f"{frames / rate:.3f} s"
-        raise DataError(f"offset {offset or 0.0:g} s leaves nothing of {path} ({got})", place=place)
+        raise DataError(f"offset {start:g} s leaves nothing of {file.path} ({file.seconds:.3f} s)", place=file.place)
     return first, count
 
 
-def _check_format(file: soundfile.SoundFile, path: str, place: str) -> None:
-    if file.subtype not in SUBTYPES:
-        raise DataError(f"{path} has the codec {file.subtype}", place=place, remedy=REMEDY)
-    if not _RATES[0] <= file.samplerate <= _RATES[1]:
-        wanted = f"{_RATES[0]} to {_RATES[1]}"
-        raise DataError(f"{path} claims {file.samplerate} samples a second", place=place, wanted=wanted)
-    if file.frames <= 0:
-        raise DataError(f"{path} holds no samples", place=place)
-
-
-def _decode(file: soundfile.SoundFile, first: int, count: int, int_values: bool) -> Samples:
-    """(count,) mono; fewer when the file ends early."""
-    if first:
-        file.seek(first)
-    # numpy makes the same floats of 16-bit samples as libsndfile does; reading a batch then takes half the time.
-    dtype = "int16" if file.subtype == "PCM_16" else "int32" if int_values else "float32"
-    if file.channels == 1:
-        return _scaled(file.read(count, dtype=dtype))
-    # In blocks, so that a file of many channels needs no more memory than one.
-    blocks = file.blocks(_BLOCK_FRAMES, frames=count, dtype=dtype, always_2d=True)
-    mono: Samples = np.concatenate([_scaled(block).mean(axis=1) for block in blocks])
-    return mono
-
-
-def _scaled(samples: npt.NDArray[Any]) -> Samples:
-    """Integers as floats of full scale 1; floats as they are."""
-    floats: Samples = samples.astype(np.float32, copy=False)
-    if samples.dtype.kind == "i":
-        floats *= np.float32(2.0 ** (1 - 8 * samples.dtype.itemsize))
-    return floats
-
-
-def _check_decoded(samples: Samples, count: int, subtype: str, path: str, place: str) -> None:
-    if len(samples) < count:
-        raise DataError(f"{path} is damaged: {count} samples promised, {len(samples)} could be read", place=place)
-    if subtype in ("FLOAT", "DOUBLE") and not np.isfinite(samples).all():
-        raise DataError(f"{path} has samples that are NaN or infinite", place=place)
+def _check_size(file: AudioFile, count: int) -> None:
+    """DataError where ``count`` samples of all channels are more than one read may decode."""
+    if count > _MOST_FRAMES:
+        raise file.refusal(
+            "does not say how long it is", remedy="write it again with a program that says it in the head"
+        )
+    if count > MAX_SECONDS * file.rate:
+        raise file.refusal(f"claims {count / file.rate:.0f} s of audio", wanted=f"at most {MAX_SECONDS:.0f} s")
+    if count * file.num_channels > MAX_VALUES:
+        problem = f"claims {count / file.rate:.0f} s of {file.num_channels} x {file.rate} samples a second"
+        raise file.refusal(problem, wanted=f"at most {MAX_VALUES} samples in all", remedy="resample it")
 
 
 def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:
@@ -264,9 +234,12 @@ def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:
     """
     num_windows = 1 + len(samples) // _TRIM_HOP
     half = _TRIM_WINDOW_HOPS // 2
-    padded = np.zeros((num_windows + _TRIM_WINDOW_HOPS - 1) * _TRIM_HOP)
-    padded[half * _TRIM_HOP : half * _TRIM_HOP + len(samples)] = samples
-    per_hop = np.square(padded).reshape(-1, _TRIM_HOP).sum(axis=1)
+    per_hop = np.zeros(num_windows + _TRIM_WINDOW_HOPS - 1)
+    for first in range(0, num_windows, _TRIM_HOPS):  # not all at once: in float64 an hour takes 0.5 GB
+        part = samples[first * _TRIM_HOP : (first + _TRIM_HOPS) * _TRIM_HOP].astype(np.float64)
+        part = np.pad(part, (0, -len(part) % _TRIM_HOP))
+        hops = np.square(part).reshape(-1, _TRIM_HOP).sum(axis=1)
+        per_hop[half + first : half + first + len(hops)] = hops
     energy = sum(per_hop[shift : shift + num_windows] for shift in range(_TRIM_WINDOW_HOPS))
     power = np.maximum(energy / (_TRIM_WINDOW_HOPS * _TRIM_HOP), _TRIM_FLOOR**2)
     loud = np.flatnonzero(power > power.max() * 10.0 ** (-top_db / 10.0))

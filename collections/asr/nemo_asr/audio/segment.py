@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from nemo_asr.audio.reading import Samples, read_audio, trimmed
-from nemo_lite.errors import UsageError
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Samples, read_audio, trimmed
+from nemo_lite.errors import DataError, UsageError
 
 AudioFile: TypeAlias = str | os.PathLike[str] | BinaryIO
 
@@ -155,7 +155,11 @@ def _source(audio_file: AudioFile) -> str | bytes:
     """A path with its home folder, or the content of an open file."""
     if isinstance(audio_file, (str, os.PathLike)):
         return os.path.expanduser(os.fspath(audio_file))
-    return audio_file.read()
+    content = audio_file.read(MAX_CONTENT_BYTES + 1)
+    if len(content) > MAX_CONTENT_BYTES:
+        problem, wanted = "the file is too large to be read at once", f"at most {MAX_CONTENT_BYTES} bytes"
+        raise DataError(problem, place="AudioSegment", wanted=wanted, remedy="give its path")
+    return content
 
 
 def _as_floats(samples: npt.NDArray[np.generic]) -> Samples:

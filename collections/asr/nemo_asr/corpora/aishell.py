@@ -87,7 +87,11 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
         if utterance not in audio:
             raise DataError("the recording is missing", place=place, wanted=f"{utterance}.wav")
         split, path = audio[utterance]
-        about: Entry = {"audio_filepath": as_written(path, root), "duration": seconds_of(path, place), "text": text}
+        about: Entry = {
+            "audio_filepath": as_written(path, root),
+            "duration": seconds_of(path, "WAV", place),
+            "text": text,
+        }
         manifests[split].append({**about, "speaker": path.parent.name})
     for split, entries in manifests.items():
         if not entries:

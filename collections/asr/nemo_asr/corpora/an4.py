@@ -15,11 +15,20 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.corpora.archives import download, unpack
-from nemo_asr.corpora.writing import Entry, check_id, describe, numbered_lines, write_manifest, write_recording
+from nemo_asr.corpora.writing import (
+    Entry,
+    check_id,
+    describe,
+    numbered_lines,
+    open_recording,
+    write_manifest,
+    write_recording,
+)
 from nemo_lite.errors import DataError, reported_to_user
+from nemo_lite.untrusted import FileKind, read_bytes
 from nemo_lite.utils.files import make_writable_folder
 
 URL = "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz"
@@ -28,6 +37,7 @@ SPLITS = ("train", "test")
 SAMPLE_RATE = 16000
 
 _SUFFIXES = (".fileids", ".transcription", ".sph", ".raw")
+_RAW = FileKind("the recording", MAX_CONTENT_BYTES)
 _MAX_BYTES = 1 << 30  # the corpus has about 0.1 GB
 _TRANSCRIPTION = re.compile(r"(?:<s>)?(?P<text>.*?)(?:</s>)?\s*\((?P<utterance>[^()\s]+)\)\s*")
 
@@ -116,17 +126,24 @@ def _samples(stem: Path, place: str) -> npt.NDArray[np.int16]:
     sphere, raw = (stem.with_name(stem.name + suffix) for suffix in (".sph", ".raw"))
     if not sphere.exists() and not raw.exists():
         raise DataError("the recording is missing", place=place, wanted=f"{sphere} or .raw")
-    # A .raw file has no header: 16 kHz, 16 bit, the high byte first.
-    without_header = {"samplerate": SAMPLE_RATE, "channels": 1, "format": "RAW", "subtype": "PCM_16", "endian": "BIG"}
-    path, header = (sphere, {}) if sphere.exists() else (raw, without_header)
-    try:
-        samples, rate = soundfile.read(path, dtype="int16", **header)
-    except soundfile.LibsndfileError as error:
-        raise DataError("the recording cannot be read", place=place, got=f'{stem}: "{error.error_string}"') from None
-    if rate != SAMPLE_RATE or samples.ndim != 1 or not len(samples):
-        got = f"{rate} Hz, {len(samples)} samples, {1 if samples.ndim == 1 else samples.shape[1]} channels"
+    if not sphere.exists():  # a .raw file has no header: 16 kHz, 16 bit, the high byte first
+        return _raw_samples(raw, place)
+    with open_recording(sphere, "SPHERE", place) as part:
+        samples = part.samples(None)
+    if part.source_rate != SAMPLE_RATE or part.num_channels != 1:
+        got = f"{part.source_rate} Hz, {len(samples)} samples, {part.num_channels} channels"
         raise DataError("the recording is not of AN4", place=place, got=got, wanted="16000 Hz, one channel")
-    return np.asarray(samples)
+    return np.rint(samples * 32768).astype(np.int16)  # 16 bits are exact in float32
+
+
+def _raw_samples(path: Path, place: str) -> npt.NDArray[np.int16]:
+    try:
+        content = read_bytes(path, _RAW)
+    except DataError as error:
+        raise DataError("the recording cannot be read", place=place, got=str(error)) from None
+    if len(content) < 2:
+        raise DataError("the recording is not of AN4", place=place, got=f"{len(content)} bytes", wanted="samples")
+    return np.frombuffer(content, ">i2", len(content) // 2).astype(np.int16)
 
 
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.an4") -> None:

@@ -101,7 +101,7 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
             audio = transcripts.with_name(f"{utterance}.flac")
             yield {
                 "audio_filepath": as_written(audio, root),
-                "duration": seconds_of(audio, place),
+                "duration": seconds_of(audio, "FLAC", place),
                 "text": " ".join(text.lower().split()),
                 "speaker": transcripts.parent.parent.name,
             }

@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 import numpy.typing as npt
 import soundfile
 
+from nemo_asr.audio.reading import AudioPart, open_part
 from nemo_lite.errors import DataError
 from nemo_lite.untrusted import FileKind, problem_of_name, read_text
 from nemo_lite.utils.files import make_writable_folder, temporary_name, unwritable, write_atomically
@@ -97,12 +98,31 @@ def as_written(audio: Path, root: Path) -> str:
     return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(absolute)
 
 
-def seconds_of(audio: Path, place: str) -> float:
-    """How long a recording is; ``place`` lists it. DataError if it cannot be read."""
+@contextmanager
+def open_recording(audio: Path, kind: str, place: str) -> Iterator[AudioPart]:
+    """A recording of a corpus, not decoded yet.
+
+    Args:
+        audio: the file.
+        kind: what it has to be: WAV, FLAC, SPHERE.
+        place: where it is listed.
+
+    Raises:
+        DataError: it cannot be read, or is of another kind; also inside the block.
+    """
     try:
-        return round(float(soundfile.info(audio).duration), 4)
-    except soundfile.LibsndfileError as error:
-        raise DataError("the recording cannot be read", place=place, got=f'{audio}: "{error.error_string}"') from None
+        with open_part(str(audio)) as part:
+            if part.kind != kind:
+                raise DataError(f"{audio} is of another kind", got=part.kind, wanted=kind)
+            yield part
+    except DataError as error:
+        raise DataError("the recording cannot be read", place=place, got=str(error)) from None
+
+
+def seconds_of(audio: Path, kind: str, place: str) -> float:
+    """How long a recording of a corpus is, by its head. Arguments and errors as `open_recording`."""
+    with open_recording(audio, kind, place) as part:
+        return round(part.seconds, 4)
 
 
 def describe(name: str, entries: Iterable[Entry]) -> str:

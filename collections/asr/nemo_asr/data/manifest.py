@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.arguments import ManyPaths
-from nemo_asr.audio.reading import kind_unless_file
 from nemo_asr.data.manifest_lines import LineReader, LineRef, Source, scan
 from nemo_asr.data.utterances import Integers, Mask, Utterances, check_limits
 from nemo_lite.errors import DataError, did_you_mean
+from nemo_lite.untrusted import kind_unless_file
 
 # One path, several separated by commas, or a sequence of paths.
 ManifestPaths: TypeAlias = ManyPaths

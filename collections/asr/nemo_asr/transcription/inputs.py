@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.transcription.recording import Recording
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.untrusted import FileKind, JsonLimits, numbered_lines, parse_json
@@ -33,7 +34,6 @@ class _Line(msgspec.Struct):
 _MANIFEST = FileKind("the manifest", 1 << 28)
 _LIMITS = JsonLimits(depth=32, values=10_000)
 _MOST_SECONDS = 1e7  # four months
-_MOST_BYTES = 1 << 30  # of a recording on stdin
 _decoder = msgspec.json.Decoder(_Line)
 
 
@@ -69,9 +69,10 @@ def _stdin() -> bytes:
     remedy = "pipe the content of an audio file into the command, or name a file"
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
-    content = sys.stdin.buffer.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise UsageError("there is too much on stdin", place=STDIN, wanted=f"at most {_MOST_BYTES >> 20} MiB")
+    content = sys.stdin.buffer.read(MAX_CONTENT_BYTES + 1)
+    if len(content) > MAX_CONTENT_BYTES:
+        problem, wanted = "there is too much on stdin", f"at most {MAX_CONTENT_BYTES} bytes"
+        raise UsageError(problem, place=STDIN, wanted=wanted, remedy="name a file instead")
     if not content:
         raise UsageError("there is no audio on stdin", place=STDIN, got="0 bytes", remedy=remedy)
     return content

@@ -87,7 +87,10 @@ def test_a_matrix_that_ends_early_is_refused_wherever_it_ends(kind):
         (b"\0BFV \x04\x03\0\0\0", "there is no binary Kaldi matrix"),
         (b"", "there is no binary Kaldi matrix"),
         (b"\0BFM " + struct.pack("<bibi", 4, 0, 4, 3), "the matrix has no usable size: got 0 x 3"),
-        (b"\0BCM " + struct.pack("<ffii", 0, 1, -1, 3), "no usable size: got -1 x 3, wanted at most 1 GiB"),
+        (
+            b"\0BCM " + struct.pack("<ffii", 0, 1, -1, 3),
+            "no usable size: got -1 x 3, wanted at most 33554432 values, 128 MiB",
+        ),
         (b"\0BFM " + struct.pack("<bibi", 4, 1 << 30, 4, 1 << 30), "no usable size: got 1073741824 x 1073741824"),
         (b"\0BFM " + struct.pack("<bibif", 4, 1, 4, 1, np.nan), "values that are NaN or infinite"),
         (b"\0BCM3 " + struct.pack("<ffiib", np.inf, 1, 1, 1, 5), "values that are NaN or infinite"),

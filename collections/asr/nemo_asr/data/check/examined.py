@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from tqdm import tqdm
 
-from nemo_asr.audio.reading import read_audio
+from nemo_asr.audio.reading import open_part
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.utterances import Utterance
 from nemo_lite.errors import DataError
@@ -136,25 +136,27 @@ def _examined(manifest: Manifest, with_audio: bool, strict: bool, rows: Sequence
 def _with_audio(item: Examined, strict: bool) -> Examined:
     utterance = item.utterance
     try:
-        audio = read_audio(
+        with open_part(
             utterance.audio_path,
-            sample_rate=None,
             offset=utterance.offset,
             duration=utterance.duration,
             strict=strict,
             place=utterance.place,
-        )
+        ) as audio:
+            digest, peak = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode()), 0.0
+            for piece in audio.pieces():
+                digest.update(piece.tobytes())
+                peak = max(peak, float(np.abs(piece).max()))
         status = os.stat(utterance.audio_path)
     except (DataError, OSError) as error:
         return replace(item, problem=str(error))
-    digest = hashlib.blake2b(audio.samples.tobytes(), digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode())
     return replace(
         item,
-        seconds=len(audio.samples) / audio.source_rate,
+        seconds=audio.seconds,
         excess=audio.excess,
         sample_rate=audio.source_rate,
         num_channels=audio.num_channels,
         digest=digest.digest(),
-        peak=float(np.abs(audio.samples).max()),
+        peak=peak,
         file=(status.st_dev, status.st_ino),
     )

@@ -17,7 +17,9 @@ from nemo_lite.errors import DataError
 Features: TypeAlias = "npt.NDArray[np.float32]"  # (T, D)
 
 HEADER_BYTES = 22  # of the longest header
-_MOST_BYTES = 1 << 30
+# 58 minutes of 80 float32 features, one frame each 10 ms, have 112 MB. Compressed ones have up to four times as many
+# values to a byte, and each column has its own table.
+_MOST_BYTES, _MOST_VALUES, _MOST_COLUMNS = 1 << 27, 1 << 25, 1 << 15
 _BINARY = b"\0B"
 _COLUMN_HEADER_BYTES = 4 * 2
 # By token: bytes of a value, and of what comes before a column's values. Compressed ones have a range for all values.
@@ -51,7 +53,8 @@ def header_of(content: bytes) -> Header:
     """The header at the start of a matrix; ``HEADER_BYTES`` of it are enough.
 
     Raises:
-        DataError: there is no binary matrix, or one without values or of more than 1 GiB.
+        DataError: there is no binary matrix, or one without values or of more than 128 MiB, 2 ** 25
+            values or 32,768 features a frame.
     """
     kind, blank, _ = content[2:6].partition(b" ")
     if not content.startswith(_BINARY) or not blank or kind not in {**_PLAIN, **_COMPRESSED}:
@@ -70,8 +73,10 @@ def header_of(content: bytes) -> Header:
         raise DataError("the matrix ends within its header", got=f"{len(content)} bytes") from None
     size = first + num_rows * num_columns * (_PLAIN.get(kind) or _COMPRESSED[kind])
     size += num_columns * _COLUMN_HEADER_BYTES if kind == b"CM" else 0
-    if num_rows < 1 or num_columns < 1 or size > _MOST_BYTES:
-        raise DataError("the matrix has no usable size", got=f"{num_rows} x {num_columns}", wanted="at most 1 GiB")
+    too_large = num_rows * num_columns > _MOST_VALUES or num_columns > _MOST_COLUMNS or size > _MOST_BYTES
+    if num_rows < 1 or num_columns < 1 or too_large:
+        got, wanted = f"{num_rows} x {num_columns}", f"at most {_MOST_VALUES} values, {_MOST_BYTES >> 20} MiB"
+        raise DataError("the matrix has no usable size", got=got, wanted=wanted)
     return Header(kind, num_rows, num_columns, first, size, least, span)
 
 
@@ -84,8 +89,9 @@ def matrix_of(content: bytes) -> Features:
     header = header_of(content)
     if len(content) < header.size:
         raise DataError("the matrix ends early", got=f"{len(content)} bytes", wanted=f"{header.size}")
-    values = _values(header, content)
-    if not np.isfinite(values).all():
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        values = _values(header, content)
+    if not (np.isfinite(values.min()) and np.isfinite(values.max())):
         raise DataError("the matrix has values that are NaN or infinite")
     return values
 
@@ -99,7 +105,10 @@ def _values(header: Header, content: bytes) -> Features:
         return _by_percentiles(header, content)
     steps = np.frombuffer(content, f"<u{_COMPRESSED[header.kind]}", count, header.first)
     largest = np.float32(np.iinfo(steps.dtype).max)
-    return np.float32(header.least) + steps.reshape(shape).astype(np.float32) * (np.float32(header.span) / largest)
+    values = steps.reshape(shape).astype(np.float32)
+    values *= np.float32(header.span) / largest
+    values += np.float32(header.least)
+    return values
 
 
 def _by_percentiles(header: Header, content: bytes) -> Features:
@@ -110,4 +119,7 @@ def _by_percentiles(header: Header, content: bytes) -> Features:
     first = header.first + num_columns * _COLUMN_HEADER_BYTES
     places = np.frombuffer(content, np.uint8, num_rows * num_columns, first).reshape(num_columns, num_rows)
     by_place = levels @ _SHARES
-    return np.ascontiguousarray(np.take_along_axis(by_place, places.astype(np.intp), axis=1).T)
+    values = np.empty((num_rows, num_columns), np.float32)
+    for column in range(num_columns):  # all at once would take 8 bytes more a value
+        values[:, column] = by_place[column][places[column]]
+    return values

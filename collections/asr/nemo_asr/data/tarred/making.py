@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 
 from nemo_asr.arguments import check_least
-from nemo_asr.audio.reading import audio_seconds, excess_of
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
 from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.manifest_lines import LineReader
 from nemo_asr.data.utterances import Utterance
 from nemo_lite.backends.pytorch.data import MAX_LISTED, listed
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import FileKind, read_bytes
 from nemo_lite.utils.digests import unused_name
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
 MANIFEST_NAME = "tarred_audio_manifest.json"
+_RECORDING = FileKind("the audio file", MAX_CONTENT_BYTES, remedy="cut it into shorter ones")  # as a reader of shards
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,7 @@ class _ShardWriter:
 
 
 def _content(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"the audio file cannot be read ({error.strerror})", place=path) from None
+    return read_bytes(path, _RECORDING)
 
 
 def _duration(utterance: Utterance, content: bytes) -> float:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import bracex
 
 from nemo_asr.arguments import ManyPaths
-from nemo_asr.audio.reading import kind_unless_file
 from nemo_lite.errors import DataError, UsageError
+from nemo_lite.untrusted import kind_unless_file
 
 # One path, perhaps with braces, or a sequence of such paths.
 ShardPaths: TypeAlias = ManyPaths

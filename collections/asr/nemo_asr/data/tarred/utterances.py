@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES
 from nemo_asr.data.file_spans import FileSpans, Span
 from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.manifest_lines import LineReader, LineRef
@@ -18,7 +19,7 @@ from nemo_asr.data.tarred.shards import ShardPaths, expanded
 from nemo_asr.data.utterances import Integers, Mask, Utterance, Utterances
 from nemo_lite.errors import DataError
 
-_MOST_BYTES = 1 << 30  # of one recording, which is held in memory
+_MOST_BYTES = MAX_CONTENT_BYTES
 
 
 class TarRef(NamedTuple):

@@ -73,7 +73,8 @@ def make_clip(path: str | Path, offset: float | None = None, duration: float | N
         DataError: the recording cannot be read.
     """
     is_long = duration is not None and duration > MAX_SECONDS
-    seconds = MAX_SECONDS if is_long else duration
+    # Of a recording without a duration a little more, to see whether it goes on; it may last an hour.
+    seconds = MAX_SECONDS if is_long else MAX_SECONDS + 1.0 if duration is None else duration
     samples = read_audio(str(path), sample_rate=SAMPLE_RATE, offset=offset, duration=seconds, strict=False).samples
     most = round(MAX_SECONDS * SAMPLE_RATE)
     is_cut = is_long or len(samples) > most
