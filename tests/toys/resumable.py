@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
 import nemo_lite as nemo
@@ -57,10 +58,11 @@ class DrawingNet(nemo.TrainableNM):
     input_ports = {"x": BD}
     output_ports = {"out": BD}
 
-    def __init__(self) -> None:
+    def __init__(self, norm: bool = True) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.norm, self.drop, self.fc = nn.BatchNorm1d(3), nn.Dropout(0.3), nn.Linear(3, 1)
+        self.norm: nn.Module = nn.BatchNorm1d(3) if norm else nn.Identity()
+        self.drop, self.fc = nn.Dropout(0.3), nn.Linear(3, 1)
         self.own = torch.Generator().manual_seed(4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -106,10 +108,16 @@ def joined(parts: list[Trained]) -> Trained:
     return Trained(steps, [each for part in parts for each in part.evaluations], parts[-1].weights, [])
 
 
+def factory(seed: int | None = 1, **settings: Any) -> nemo.NeuralModuleFactory:
+    """On a CPU."""
+    return nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=seed, dist_timeout=30.0, **settings)
+
+
 def train(
     folder: Any,
     max_steps: int,
     *,
+    made: nemo.NeuralModuleFactory | None = None,
     seed: int | None = 1,
     data: Points | None = None,
     net: Any = None,
@@ -123,9 +131,7 @@ def train(
     **options: Any,
 ) -> Trained:
     """Train to a number of steps, from the checkpoint in the folder if there is one, and save at the end."""
-    made = nemo.NeuralModuleFactory(
-        placement=nemo.DeviceType.CPU, random_seed=seed, dist_timeout=30.0, **(factory_settings or {})
-    )
+    made = made or factory(seed, **(factory_settings or {}))
     data, net = data or DrawingPoints(), net or DrawingNet()
     x, y = data()
     record, listed = Steps(), list(callbacks)
@@ -141,7 +147,9 @@ def train(
         callbacks=[*listed, record, saves],
         **options,
     )
-    weights = [value.tolist() for value in net.state_dict().values()]
+    # Of sharded weights this rank's part.
+    own = [value.to_local() if isinstance(value, DTensor) else value for value in net.state_dict().values()]
+    weights = [value.tolist() for value in own]
     return Trained(record.steps, record.evaluations, weights, getattr(data, "reads", []))
 
 

@@ -28,7 +28,7 @@ class DataParallel:
         self._module, self._parameters = module, list(module.parameters())
         self._device_ids = [device] if device.type == "cuda" else None
         self._trained: list[bool] = []
-        self._ddp = self._wrapped()
+        self._ddp = self._wrapped(are_equal=False)
         self._nothing, self._sending = nullcontext(), _Sending(sent)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
@@ -39,19 +39,27 @@ class DataParallel:
     def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch."""
         if [p.requires_grad for p in self._parameters] != self._trained:
-            self._ddp = self._wrapped()
+            self._ddp = self._wrapped(are_equal=True)  # and each rank's statistics are its own
         if self._ddp is None:
             return self._nothing
         return self._sending if is_last else self._ddp.no_sync()
 
-    def _wrapped(self) -> DistributedDataParallel | None:
-        """The wrapper around the trained weights; ``None`` where none is trained."""
+    def _wrapped(self, are_equal: bool) -> DistributedDataParallel | None:
+        """The wrapper around the trained weights; ``None`` where none is trained.
+
+        Args:
+            are_equal: the weights are those of rank 0 already; otherwise they become so, and buffers likewise.
+        """
         self._trained = [p.requires_grad for p in self._parameters]
         self.needs_reach_check = any(self._trained)
         if not self.needs_reach_check:
             return None
         return DistributedDataParallel(
-            self._module, device_ids=self._device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
+            self._module,
+            device_ids=self._device_ids,
+            init_sync=not are_equal,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
         )
 
 

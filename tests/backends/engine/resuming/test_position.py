@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from toys.nets import Points
-from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, joined, train
+from toys.ranks import results_of
+from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, factory, joined, train
 
 from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
@@ -181,3 +182,31 @@ def test_the_log_says_at_which_batch_of_the_epoch_a_run_goes_on(
     assert any(line.endswith("going on at step 8, in epoch 2 after 4 batches") for line in caplog.messages)
     train(tmp_path, 13, **TWO)
     assert any(line.endswith("going on at step 12, at the start of epoch 3") for line in caplog.messages)
+
+
+# Several ranks
+
+
+def whole_and_parts(folder: Path, shard_weights: bool) -> list[tuple[Trained, Trained]]:
+    """On one rank of several: runs that were not interrupted, each with one that was."""
+    made, found = factory(shard_weights=shard_weights), []
+    # In the second, rounds of one item end an epoch: rank 1 takes part with its last batch, which counts nothing.
+    for name, items, norm, uneven in (("even", 24, True, "pad"), ("join", 25, False, "join")):
+
+        def run(where: str, end: int, items: int = items, norm: bool = norm, **settings: Any) -> Trained:
+            data, net = DrawingPoints(n=items), DrawingNet(norm)
+            return train(folder / where, end, made=made, data=data, net=net, **settings, **TWO)
+
+        whole = run(f"{name} whole", 9, uneven=uneven)
+        disturb()
+        found.append((whole, joined([run(f"{name} parts", end, uneven=uneven) for end in (2, 3, 7, 9)])))
+    return found
+
+
+@pytest.mark.parametrize("shard_weights", [False, True])
+def test_on_two_ranks_each_goes_on_with_its_own_generators_and_statistics(tmp_path: Path, shard_weights: bool) -> None:
+    by_rank = results_of(2, whole_and_parts, tmp_path, shard_weights)
+    for found in by_rank:
+        for whole, parts in found:
+            assert (parts.steps, parts.weights) == (whole.steps, whole.weights)
+    assert by_rank[0][0][0].steps != by_rank[1][0][0].steps, "the ranks draw different numbers"
