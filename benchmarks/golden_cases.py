@@ -141,7 +141,7 @@ EVALUATIONS = (
 RESUMED = (
     Case("resumed", "jasper.py", f"{_ACCUMULATED} --num_epochs 9 {_MODEL}"),
     # An epoch has fewer steps there, so it takes more of them until the schedule is over.
-    Case("resumed_on_2", "jasper.py", f"{_ACCUMULATED} --num_epochs 18 {_MODEL}", "ranks"),
+    Case("resumed_on_2", "jasper.py", f"{_ACCUMULATED} --num_epochs 18 --allow_world_size_change {_MODEL}", "ranks"),
 )
 
 _TRY = f"{_DATA} --max_steps 2 --batch_size 3"

@@ -84,7 +84,7 @@ ORDERS = {
         < objectives, evaluation, averaging, resuming
         < run_state, verdict, learning_rates < counters, stopping < training
     """,
-    "nemo_lite.backends.pytorch.engine.resuming": "buffers < position",
+    "nemo_lite.backends.pytorch.engine.resuming": "buffers, world_size < position",
     "nemo_lite.backends.pytorch.engine.averaging": "statistics < averages",
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",

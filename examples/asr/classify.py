@@ -89,6 +89,7 @@ def make_callbacks(
                 folder=factory.checkpoint_dir or args.load_dir,
                 load_from_folder=args.load_dir,
                 force_load=args.load_dir is not None,
+                allow_world_size_change=args.allow_world_size_change,
                 about=nemo_asr.about_checkpoint(card, config),
                 record=trackers.record,
                 **(saving if factory.checkpoint_dir else {}),

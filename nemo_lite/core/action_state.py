@@ -284,7 +284,9 @@ class ActionState(Protocol):
     def note_evaluation(self, folder: str | Path) -> None:
         """Write the last evaluation into the index of the set of its step, where there is one. All ranks call it."""
 
-    def load_checkpoint(self, folder: str | Path, must_go_on: bool = False) -> str | None:
+    def load_checkpoint(
+        self, folder: str | Path, must_go_on: bool = False, allow_world_size_change: bool = False
+    ) -> str | None:
         """Restore the newest complete set; its name, or ``None`` when the folder holds none. All ranks call it.
 
         The answer is the same on all ranks.
@@ -292,9 +294,10 @@ class ActionState(Protocol):
         Args:
             folder: where the sets are.
             must_go_on: it is an error when nothing is left to train after it, or its learning rate would be 0.
+            allow_world_size_change: another number of ranks may have saved it.
 
         Raises:
-            CheckpointError: a set that does not fit the modules.
+            CheckpointError: a set that does not fit the modules, or that another number of ranks saved.
         """
 
     def request_save(self) -> None:

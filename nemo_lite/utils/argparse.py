@@ -254,6 +254,11 @@ def add_saving_options(parser: argparse.ArgumentParser) -> None:
     minutes_help = "save when the last checkpoint is so many minutes old; 0: not by time"
     add("--checkpoint_minutes", type=not_negative_float, default=15.0, help=minutes_help)
     add("--checkpoints_to_keep", type=positive_int, default=4, help="how many of the newest checkpoints stay")
+    add(
+        "--allow_world_size_change",
+        action="store_true",
+        help="go on from a checkpoint that another number of processes saved; what that changes is logged",
+    )
     best_help = "how many of the best by the first evaluation set stay, beside the newest"
     add("--best_to_keep", type=positive_int, default=2, help=best_help)
 

@@ -142,13 +142,17 @@ def test_another_number_than_num_gpus_is_one_line_on_each_process_and_leaves_not
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_goes_on_with_another_number_of_processes(trained, corpus, tmp_path):
+def test_a_run_goes_on_with_another_number_of_processes_where_that_is_allowed(trained, corpus, tmp_path):
     folder, _ = trained
     words = training(corpus, tmp_path, "--load_dir", folder / "checkpoints")
     words[words.index("--num_epochs") + 1] = "9"
-    ends = on_ranks(3, run_as_script, JASPER, words)
+    for end in on_ranks(3, run_as_script, JASPER, words):
+        assert end.code == 2
+    assert "saved by another number of processes: got 2 saved it, 3 would go on, wanted as many; start 2;" in end.err
+    ends = on_ranks(3, run_as_script, JASPER, [*words, "--allow_world_size_change"])
     check_all_ended_well(ends)
     assert "going on at step 16, at the start of epoch 9" in ends[0].out
+    assert "2 processes saved the checkpoint, 3 go on with it" in ends[0].out
     assert len(losses(ends[0].out)) == 2  # steps of nine utterances, of twelve
 
 

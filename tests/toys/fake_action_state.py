@@ -236,7 +236,9 @@ class FakeState:
     def request_save(self) -> None:
         self.is_save_requested = True
 
-    def load_checkpoint(self, folder: Any, must_go_on: bool = False) -> str | None:
+    def load_checkpoint(
+        self, folder: Any, must_go_on: bool = False, allow_world_size_change: bool = False
+    ) -> str | None:
         self.note("load_checkpoint")
         self.loaded.append(folder)
         return self.checkpoint

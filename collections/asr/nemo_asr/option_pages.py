@@ -44,7 +44,7 @@ TRAINING = HelpPages(
             "folders and checkpoints",
             """
             work_dir exp_name checkpoint_dir checkpoint_save_freq checkpoint_epoch_freq checkpoint_minutes
-            checkpoints_to_keep best_to_keep report
+            checkpoints_to_keep best_to_keep allow_world_size_change report
             """,
         ),
         "launching": _LAUNCHING,

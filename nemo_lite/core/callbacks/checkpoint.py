@@ -47,13 +47,16 @@ class CheckpointCallback(NeMoCallback):
         best_is: whether a good value is the ``lowest`` or the ``highest``.
         epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
         format: of the files; with ``pt``, ``torch.load`` and NeMo 0.x read them.
+        allow_world_size_change: go on, too, from a checkpoint that another number of processes saved. What is left of
+            its epoch is then divided among those that there are now, each utterance once; what changes is logged.
         record: called with "checkpoint" and step, epoch and path of each that is saved, instead of a line in the log:
             ``Trackers.record``.
 
     Raises:
         UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
             be written.
-        CheckpointError: when training starts: a checkpoint that does not fit, or none with ``force_load``.
+        CheckpointError: when training starts: a checkpoint that does not fit, none with ``force_load``, or one that
+            another number of processes saved.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class CheckpointCallback(NeMoCallback):
         best_is: Literal["lowest", "highest"] = "lowest",
         epoch_names: bool = True,
         format: Literal["safetensors", "pt"] = "safetensors",  # noqa: A002  # the field's word
+        allow_world_size_change: bool = False,
         record: Callable[..., object] | None = None,
     ) -> None:
         self._step_freq = None if step_freq == -1 else step_freq
@@ -95,7 +99,7 @@ class CheckpointCallback(NeMoCallback):
         self._suffix = f".{format}"
         self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
         self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
-        self._record = record
+        self._allow_world_size_change, self._record = allow_world_size_change, record
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)
         self._is_unsaved = False
         self._saved_at = 0.0
@@ -157,7 +161,8 @@ class CheckpointCallback(NeMoCallback):
 
     def _restore(self, state: ActionState) -> None:
         folder = self._load_from_folder or self._folder
-        if state.load_checkpoint(folder, must_go_on=self._load_from_folder is not None) is not None:
+        must_go_on = self._load_from_folder is not None
+        if state.load_checkpoint(folder, must_go_on, self._allow_world_size_change) is not None:
             return
         if self._force_load:
             raise CheckpointError(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data import Batching, Leftover, Shard, sequential_plan
+from nemo_lite.backends.pytorch.data import Batching, Leftover, Shard, Stretch, sequential_plan, sequential_plans
+from nemo_lite.backends.pytorch.data import plans as plans_by_cost
 from nemo_lite.errors import UsageError
 
 PARTS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
@@ -86,3 +87,49 @@ def test_items_that_do_not_fill_a_round_are_dealt_with_as_uneven_says():
     assert sequential_plan(starts, batching, Shard(1, 2, uneven="drop")).leftover == Leftover(num_dropped=1)
     with pytest.raises(UsageError, match="1 item is left over at the end of an epoch, for 2 ranks"):
         sequential_plan(starts, batching, Shard(0, 2, uneven="error"))
+
+
+# What is left of an epoch
+
+STRETCHES = st.lists(st.tuples(WORLDS, st.integers(0, 3)), min_size=1, max_size=3)
+
+
+def plans_of(kind, parts, size):
+    """The plans of a rank: of parts that lie one behind the other, or of items in buckets by cost."""
+    num_items = sum(parts)
+    if kind == "sequential":
+        return lambda shard: sequential_plans(np.cumsum([0, *parts]), Batching(size), shard, 5)
+    costs = np.random.default_rng(1).uniform(1, 20, num_items)
+    return lambda shard: plans_by_cost(num_items, Batching(size, bucketing=True), shard, training=True, costs=costs)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "by cost"])
+@settings(max_examples=60, deadline=None)
+@given(parts=PARTS, size=SIZES, stretches=STRETCHES, world=WORLDS)
+def test_what_several_numbers_of_ranks_have_left_comes_once_on_those_that_go_on(kind, parts, size, stretches, world):
+    plans_for, done, used = plans_of(kind, parts, size), [], []
+    for world_size, num_rounds in stretches:
+        ranks = [plans_for(Shard(rank, world_size, 3, "join")).after(2, done) for rank in range(world_size)]
+        used += [row for plan in ranks for rows in plan.batches[:num_rounds] for row in rows.tolist()]
+        done.append(Stretch(world_size, num_rounds))
+    ranks = [plans_for(Shard(rank, world, 3, "join")).after(2, done) for rank in range(world)]
+    rest = [row for plan in ranks for rows in plan.batches for row in rows.tolist()]
+    assert sorted([*used, *rest]) == [*range(sum(parts))]
+
+
+def test_a_digest_tells_another_order_other_batches_and_other_items():
+    done = [Stretch(2, 1)]
+    digests = [
+        plans_of(kind, parts, size)(Shard(0, 1, seed)).digest(epoch, done)
+        for kind, parts, size, seed, epoch in (
+            ("sequential", [9, 9], 3, 3, 2),
+            ("by cost", [9, 9], 3, 3, 2),
+            ("sequential", [9, 10], 3, 3, 2),
+            ("sequential", [9, 9], 4, 3, 2),
+            ("sequential", [9, 9], 3, 4, 2),
+            ("sequential", [9, 9], 3, 3, 3),
+        )
+    ]
+    assert len(set(digests)) == len(digests)
+    of_rank_1 = plans_of("sequential", [9, 9], 3)(Shard(1, 5, 3)).digest(2, done)
+    assert of_rank_1 == digests[0], "it is of those who did the rounds, whoever asks"

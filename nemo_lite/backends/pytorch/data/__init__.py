@@ -34,6 +34,7 @@ from nemo_lite.backends.pytorch.data.order import evaluation_plan as evaluation_
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler as Asking
 from nemo_lite.backends.pytorch.data.seeds import SeededDataset as Seeded
 from nemo_lite.backends.pytorch.data.sequential import sequential_plan as sequential_plan
+from nemo_lite.backends.pytorch.data.sequential import sequential_plans as sequential_plans
 from nemo_lite.backends.pytorch.data.unusable import MAX_LISTED as MAX_LISTED
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems as UnusableItems
 from nemo_lite.backends.pytorch.data.unusable import budget_of as budget_of

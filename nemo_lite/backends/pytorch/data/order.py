@@ -144,7 +144,7 @@ class Plans:
         for world_size, num_rounds in done:
             shards = [replace(self.shard, rank=rank, world_size=world_size) for rank in range(world_size)]
             taken = [rows for shard in shards for rows in self._plan(epoch, shard, left).batches[:num_rounds]]
-            left = np.setdiff1d(left, np.concatenate(taken))
+            left = np.setdiff1d(left, np.concatenate([left[:0], *taken]))
         return left
 
     def _plan(self, epoch: int, shard: Shard, items: Rows) -> Plan:

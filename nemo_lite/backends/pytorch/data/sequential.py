@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.order import Plan, Rows, Shard, deal_to_ranks, items_of_a_round
+from nemo_lite.backends.pytorch.data.order import Plan, Plans, Rows, Shard, deal_to_ranks, items_of_a_round
 
 
 def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
@@ -48,6 +48,15 @@ def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int =
     if batching.shuffle and window > 1:
         stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
     return deal_to_ranks(_rounds(stretches, num_full, full_items, rest), shard, num_dropped)
+
+
+def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int = 0) -> Plans:
+    """The same by epoch, also for what is left of an epoch that began with another number of ranks."""
+
+    def make(epoch: int, shard: Shard, items: Rows) -> Plan:
+        return sequential_plan(np.searchsorted(items, starts), batching, shard, epoch, window)
+
+    return Plans(int(starts[-1]), shard, make)
 
 
 def _laid_end_to_end(starts: Rows, parts: Rows) -> Rows:

@@ -23,7 +23,7 @@ from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_C
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
-from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart
+from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart, check_world_size
 from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
 from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
@@ -283,14 +283,24 @@ class RunState:
         result: Any = self.evaluation
         self._write(lambda: CheckpointFolder(folder).note_evaluation(vars(result)))
 
-    def load_checkpoint(self, folder: str | Path, must_go_on: bool = False) -> str | None:
+    def load_checkpoint(
+        self, folder: str | Path, must_go_on: bool = False, allow_world_size_change: bool = False
+    ) -> str | None:
         """Restore the newest complete set. See ``ActionState``."""
         self.must_go_on, self.loaded_from = must_go_on, str(folder)
         self._contract()  # now, because files of code may change before the first checkpoint is saved
         checkpoints = CheckpointFolder(folder)
         # Named first, so that two modules of one name are an error before any step.
         modules = named_weighted_modules(self.modules.values())
-        contents = read_on_first(self.comm, lambda: None if checkpoints.is_empty() else checkpoints.read(modules))
+
+        def read() -> Contents | None:
+            if checkpoints.is_empty():
+                return None
+            found = checkpoints.read(modules)
+            check_world_size(found.state or {}, self.comm.world_size, allow_world_size_change, found.name)
+            return found
+
+        contents = read_on_first(self.comm, read)
         if contents is None:
             return None
         contents.fill(modules)

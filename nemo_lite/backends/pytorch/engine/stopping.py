@@ -35,7 +35,7 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
     error = options.nothing_left(steps, epochs)
     if error is None and state.restored:
         logging.info("Restored %s: going on at step %d, %s", state.restored, steps, state.position.words(epochs))
-        for line in state.changes:
+        for line in [*state.changes, *state.position.changes]:
             logging.info("%s", line)
     if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
         problem = "the schedule is over: the learning rate would be 0 for the rest"

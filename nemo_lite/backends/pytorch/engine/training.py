@@ -11,13 +11,14 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, length_of
 from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.learning_rates import LearningRates
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
+from nemo_lite.backends.pytorch.engine.resuming import Pace
 from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
@@ -75,6 +76,7 @@ class Training:
         self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
         state.settle = self._verdict.settle
+        state.position.pace = Pace(state.comm.world_size, options.batches_per_step, length_of(loader))
         state.position.digest = lambda done: self._batches.digest(state.epochs_done, done)
         about = (options.ema_decay, state.comm, is_sharded, self._run_for_statistics)
         self._averaging = state.averaging = Averaging([*state.modules.values()], *about)
@@ -107,7 +109,9 @@ class Training:
         taken = self._batches.first(state.epoch, state.wishes, state.position.done)
         state.position.after_first_batch()
         state.agree(taken.wishes)
-        if taken.is_over:
+        if taken.is_over and state.position.done:  # other numbers of ranks have left fewer items than ranks
+            state.epochs_done, state.position.done, state.is_epoch_over = state.epoch + 1, (), True
+        elif taken.is_over:
             raise UsageError(
                 f"the data layer gave no batch in epoch {state.epoch}",
                 remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "

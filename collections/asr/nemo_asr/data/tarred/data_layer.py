@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -21,7 +20,7 @@ from nemo_asr.data.tarred.shards import ShardPaths
 from nemo_asr.data.tarred.utterances import TarredReader, TarredUtterances
 from nemo_asr.data.utterances import check_limits
 from nemo_asr.text.parser import make_parser
-from nemo_lite.backends.pytorch.data import Batching, Plan, Plans, Rows, Shard, sequential_plan
+from nemo_lite.backends.pytorch.data import Batching, Plan, Shard, sequential_plans
 from nemo_lite.config.ranges import Between
 from nemo_lite.utils.digests import Content, digest_of
 
@@ -142,11 +141,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
             return super()._plans(training, shard)
         assert isinstance(self.utterances, TarredUtterances)
         starts, batching, window = self.utterances.starts, self._batching, self._shuffle_n
-
-        def make(epoch: int, shard: Shard, items: Rows) -> Plan:
-            return sequential_plan(np.searchsorted(items, starts), batching, shard, epoch, window)
-
-        return Plans(len(self), shard, make)
+        return sequential_plans(starts, batching, shard, window)
 
     def fingerprint(self) -> Mapping[str, Any]:
         """The manifests' content, the names and sizes of the shards, where the recordings are; no folders."""

@@ -11,6 +11,7 @@ from nemo_lite.backends.pytorch.data import Stretch
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.generators import generator_states, set_generator_states
 from nemo_lite.backends.pytorch.engine.resuming.buffers import own_buffers, set_own_buffers, without_common
+from nemo_lite.backends.pytorch.engine.resuming.world_size import Pace, told
 from nemo_lite.utils import logging
 
 # Any: a training state is a tree of tensors, numbers and texts.
@@ -43,6 +44,8 @@ class Position:
         seed: from which the generators are seeded before each epoch; ``None``: they are not.
         is_seed_drawn: the seed was drawn for this start of the run, so a checkpoint's takes its place.
         digest: of rounds of the epoch, see ``data.digest_of``.
+        pace: how many batches make a step and an epoch.
+        changes: what another number of ranks than that which saved the checkpoint changes, a line each.
     """
 
     def __init__(self, comm: Comm, device: torch.device, modules: Mapping[str, object]) -> None:
@@ -51,6 +54,8 @@ class Position:
         self.seed: int | None = None
         self.is_seed_drawn = False
         self.digest: Callable[[Sequence[Stretch]], str] = lambda done: ""
+        self.pace = Pace(comm.world_size)
+        self.changes: Sequence[str] = ()
         self._at_epoch_start: Mapping[str, Any] | None = None
         self._saved: Mapping[str, Any] | None = None  # what a checkpoint says of this rank, until it is put back
         self._saved_digest = ""
@@ -59,7 +64,7 @@ class Position:
         """What of a training state is of here. All ranks call it; rank 0 gets what belongs to the ranks."""
         done = self.done
         return {
-            "world_size": self._comm.world_size,
+            "pace": list(self.pace),
             "seed": self.seed,
             "done": [list(stretch) for stretch in done],
             "plan": self._comm.on_first(lambda: self.digest(done)) or "",
@@ -76,6 +81,7 @@ class Position:
         """
         self.done = tuple(Stretch(*stretch) for stretch in state.get("done", ()))
         self._saved_digest = state.get("plan", "")
+        self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
         if self.is_seed_drawn and state.get("seed") is not None:
             self.seed = state["seed"]
         ranks = state.get("ranks") or ()
@@ -102,7 +108,10 @@ class Position:
         """Where in the epoch, which is counted from 1 as in the lines of the terminal."""
         if not self.done:
             return f"at the start of epoch {epoch + 1}"
-        stretches = [f"{num_rounds} batches with {size} processes" for size, num_rounds in self.done]
+        stretches = [
+            f"{num_rounds} batches with {size} {'process' if size == 1 else 'processes'}"
+            for size, num_rounds in self.done
+        ]
         if len(self.done) == 1 and self.done[0].world_size == self._comm.world_size:
             stretches = [f"{self.done[0].num_rounds} batches"]
         return f"in epoch {epoch + 1} after {' and '.join(stretches)}"
