@@ -110,7 +110,7 @@ class DataError(NemoLiteError, ValueError):
 
 
 class DataWorkerError(NemoLiteError, RuntimeError):
-    """A process that reads data (``num_workers``) and that the system ended."""
+    """A process that reads data (``num_workers``) and that the system ended, got no memory, or hangs."""
 
 
 class DeviceError(NemoLiteError, ValueError):

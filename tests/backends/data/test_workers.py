@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import signal
+import time
 import weakref
 
 import pytest
 import torch
 from torch.utils import data
+from toys.interruptible import is_alive
 from toys.nets import Points
+from toys.ranks import Rank
 
-from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans
+from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans, workers
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
+from nemo_lite.errors import DataWorkerError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -79,3 +85,75 @@ def test_garbage_of_the_parent_is_not_collected_in_its_workers(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [f"collected_by_{os.getpid()}"]
     finally:
         gc.enable()
+
+
+class Hangs(data.Dataset):
+    """The worker that reads item 2 hangs or is stopped, once the batches before have arrived."""
+
+    def __init__(self, is_stopped, arrived):
+        self.is_stopped, self.arrived = is_stopped, arrived
+
+    def __getitem__(self, index):
+        if index == 2:
+            while not self.arrived.exists():
+                time.sleep(0.01)
+            if self.is_stopped:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(3600)
+        return index
+
+
+@pytest.mark.parametrize(("is_stopped", "doing"), [(True, "is stopped"), (False, "waits for something")])
+def test_a_worker_that_hangs_is_named_and_none_of_them_is_left(monkeypatch, tmp_path, is_stopped, doing):
+    monkeypatch.setattr(workers, "TICK_SECONDS", 0.2)
+    plan_of, items = plans(4, Batching(1), Shard(), training=False), Hangs(is_stopped, tmp_path / "arrived")
+    loader = DatasetLoader(items, plan_of, ["index"], Shard(), num_workers=2)
+    batches = loader.epoch(0)
+    assert [int(next(batches).values[0]) for _ in range(2)] == [0, 1]
+    monkeypatch.setattr(workers, "SILENCE_SECONDS", 0.4)  # now that they have started
+    items.arrived.touch()
+    children = multiprocessing.active_children()
+    assert len(children) == 2
+    pids = "|".join(str(child.pid) for child in children)
+    told = rf"^a data worker \(pid ({pids})\) gave no batch for 0\.4 s and {doing}; check the disk or the network drive"
+    with pytest.raises(DataWorkerError, match=rf"{told}.*num_workers=0"):
+        next(batches)
+    assert [child for child in children if child.is_alive()] == []
+
+
+def test_a_worker_that_is_slow_is_waited_for(monkeypatch):
+    monkeypatch.setattr(workers, "TICK_SECONDS", 0.1)
+
+    class Slow(data.Dataset):
+        def __getitem__(self, index):
+            time.sleep(0.35)
+            return index
+
+    plan_of = plans(2, Batching(1), Shard(), training=False)
+    loader = DatasetLoader(Slow(), plan_of, ["index"], Shard(), num_workers=1)
+    assert [int(batch.values[0]) for batch in loader.epoch(0)] == [0, 1]
+
+
+def hang_in_a_worker(folder):
+    """A process whose worker hangs; it leaves the worker's process id."""
+    multiprocessing.set_start_method("fork", force=True)
+    plan_of, items = plans(3, Batching(1), Shard(), training=False), Hangs(False, folder)
+    batches = DatasetLoader(items, plan_of, ["index"], Shard(), num_workers=1).epoch(0)
+    next(batches)
+    (folder / "worker").write_text(str(multiprocessing.active_children()[0].pid))
+    next(batches)
+    next(batches)
+
+
+def test_a_worker_that_hangs_does_not_outlive_a_parent_that_is_killed(tmp_path):
+    parent, deadline = Rank({}, hang_in_a_worker, (tmp_path,)), time.monotonic() + 60
+    while not (tmp_path / "worker").exists() or not (tmp_path / "worker").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    worker = int((tmp_path / "worker").read_text())
+    assert is_alive(worker)
+    parent.process.kill()
+    parent.wait(deadline)
+    while is_alive(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 import torch
 from toys.nets import BD, Mse, Net, Points
@@ -53,8 +54,12 @@ class Slow(nemo.NonTrainableNM):
 
 
 def train(number, on_rank=None):
+    train_on(FromWorkers(number, on_rank))
+
+
+def train_on(layer):
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
-    x, y = FromWorkers(number, on_rank)()
+    x, y = layer()
     loss = Mse()(out=Net(name="net")(x=Slow()(x=x)), target=y)
     factory.train([loss], optimizer="sgd", optimization_params={"lr": 0.1, "max_steps": 100})
 
@@ -69,6 +74,37 @@ def train(number, on_rank=None):
 def test_a_killed_data_worker_is_named_with_what_to_check(number, text):
     with pytest.raises(DataWorkerError, match=rf"^a data worker \(pid \d+\) {text}.*--num_workers"):
         train(number)
+
+
+class Greedy(Deadly):
+    """An item of it needs more memory than there is."""
+
+    def __init__(self, make):
+        super().__init__(0, None)
+        self.make = make
+
+    def __getitem__(self, index):
+        if index == 9:
+            self.make()
+        return torch.rand(3), torch.rand(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: bytearray(1 << 60), "MemoryError"),
+        (lambda: np.ones(1 << 58), r"numpy.*MemoryError: Unable to allocate .* for an array with shape"),
+    ],
+    ids=["python", "numpy"],
+)
+def test_a_worker_that_gets_no_memory_is_named_with_what_to_check(make, said):
+    layer = FromWorkers(0, None)
+    layer.items = Greedy(make)
+    with pytest.raises(
+        DataWorkerError, match=rf"^a data worker ran out of memory: got .*{said}.*; check memory"
+    ) as told:
+        train_on(layer)
+    assert "\n" not in str(told.value)
 
 
 def train_as_rank(*args):

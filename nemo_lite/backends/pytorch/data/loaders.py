@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
-from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, workers_for
+from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
 from nemo_lite.utils import logging
@@ -130,6 +130,7 @@ class PlannedLoader:
         Raises:
             DataError: more items are unusable than the account allows, a batch ends the run, or no item of a training
                 batch can be used.
+            DataWorkerError: the workers gave nothing for too long.
             UsageError: items are left over, and the shard's ``uneven`` is ``error``.
         """
         return self.rest_of_epoch(epoch, ())
@@ -144,7 +145,7 @@ class PlannedLoader:
         requests = _Requests(epoch, plan.batches, self._refs_of, self._training, start)
         self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
         try:
-            for index, loaded in enumerate(self._loader, start):
+            for index, loaded in enumerate(within_silence(self._loader), start):
                 if self._account is not None:
                     self._account.note(loaded)
                 if loaded.ids:

@@ -1,15 +1,40 @@
-"""The processes that load batches: their number where nobody says it, their start, and page-locked memory."""
+"""The processes that load batches: their number where nobody says it, their start, their silence, pinned memory."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import multiprocessing
 import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import DataLoader
 
+from nemo_lite.errors import DataWorkerError
 from nemo_lite.interruption import leave_signals_to_parent
 
+T = TypeVar("T")
+
+SILENCE_SECONDS = 600.0
+"""How long the run waits for a batch of its workers."""
+TICK_SECONDS = 5.0
+"""After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _MOST = 8  # more of them decode audio faster than a GPU trains on it
+# The state of a process, as /proc has it.
+_STATES = {
+    "T": "is stopped",
+    "t": "is stopped",
+    "D": "waits for a disk or a network drive",
+    "R": "computes",
+}
 
 
 def workers_for(device: torch.device, chosen: int | None = None) -> int:
@@ -45,6 +70,64 @@ def start_work(_worker: int = 0) -> None:
     It is a fork: what was garbage in the parent is garbage here as well, and to collect it would end things whose
     threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen, those objects are
     never collected here, and the collector does not write to pages that both share.
+
+    It ends with its parent, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
     """
     gc.freeze()
     leave_signals_to_parent()
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():  # it ended before the kernel knew
+            os._exit(1)
+
+
+def within_silence(loader: DataLoader[T]) -> Iterator[T]:
+    """What a loader gives, unless its workers are silent for too long.
+
+    Raises:
+        DataWorkerError: they were; it names the one that is waited for. None of them is alive then: one that is stopped
+            would otherwise keep this process from ending.
+    """
+    loader.timeout = TICK_SECONDS if loader.num_workers else 0
+    iterator, num_ticks = iter(loader), 0
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            num_ticks += 1
+            if not str(error).startswith("DataLoader timed out"):
+                raise
+            if num_ticks * TICK_SECONDS < SILENCE_SECONDS:
+                continue
+            silent = _silent_worker(iterator)
+            _end_all(getattr(iterator, "_workers", ()))
+            raise silent from None
+        num_ticks = 0
+        yield batch
+
+
+def _silent_worker(iterator: Any) -> DataWorkerError:
+    # Any: torch's iterator, whose notes on which worker has which task are its own.
+    try:
+        worker, *_ = iterator._task_info[iterator._rcvd_idx]
+        pid = iterator._workers[worker].pid
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        who, doing = f"a data worker (pid {pid})", f" and {_STATES.get(state, 'waits for something')}"
+    except (AttributeError, LookupError, OSError):
+        who, doing = "a data worker", ""
+    return DataWorkerError(
+        f"{who} gave no batch for {SILENCE_SECONDS:g} s{doing}",
+        remedy="check the disk or the network drive that holds the data; py-spy dump --pid PID shows where a worker "
+        "hangs; with num_workers=0 (--num_workers 0) the data is read without them",
+    )
+
+
+def _end_all(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        while worker.is_alive():
+            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
+                worker.kill()
+                worker.join(1)

@@ -1,4 +1,4 @@
-"""A data worker that died: a process of torch's DataLoader that the system ended. It has nothing to do with the ranks.
+"""A data worker that died or lacks memory: a process of torch's DataLoader. It has nothing to do with the ranks.
 
 torch raises its error wherever the main process happens to be, in the forward of a module, too. Not decided by the
 words of that error: by its frames, and by the worker's exit code.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ _LIKELY = {
     "SIGBUS": "shared memory was probably full",
     "SIGSEGV": "a library probably crashed in it",
 }
+_NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Cannot allocate memory")
 _CHECKS = (
     "check memory (free -h, dmesg) and shared memory (df -h /dev/shm; in a container docker run --shm-size), and take "
     "fewer --num_workers (num_workers=); with 0 the data is read without them"
@@ -32,10 +34,10 @@ _CHECKS = (
 
 @contextmanager
 def dead_workers_named() -> Iterator[None]:
-    """Inside, the death of a data worker is raised as what it is.
+    """Inside, the death of a data worker, or its lack of memory, is raised as what it is.
 
     Raises:
-        DataWorkerError: a data worker died.
+        DataWorkerError: a data worker died, or got no memory.
     """
     try:
         yield
@@ -47,11 +49,13 @@ def dead_workers_named() -> Iterator[None]:
 
 
 def named_if_worker_died(error: BaseException) -> BaseException:
-    """The error that says so if this one comes from the death of a data worker; other errors as they are."""
+    """The error that says so if a data worker died or got no memory; other errors as they are."""
     frames = [] if isinstance(error, DataWorkerError) else list(_frames_of_loaders(error))
-    dead = next(filter(_is_dead, _workers(frames)), None)
+    workers = list(_workers(frames))
+    dead = next(filter(_is_dead, workers), None)
     if dead is None:
-        return error
+        lack = _lack_of_memory(error) if workers else ""
+        return DataWorkerError("a data worker ran out of memory", got=lack, remedy=_CHECKS) if lack else error
     code, likely = dead.exitcode, ""
     if code is None:
         end = "died"
@@ -61,6 +65,17 @@ def named_if_worker_died(error: BaseException) -> BaseException:
         name = signal.Signals(-code).name
         end, likely = f"was killed by {name}", f"{_LIKELY[name]}: " if name in _LIKELY else ""
     return DataWorkerError(f"a data worker (pid {dead.pid}) {end}", remedy=f"{likely}{_CHECKS}")
+
+
+def _lack_of_memory(error: BaseException) -> str:
+    """What a worker said when it got no memory; "" for another error.
+
+    An error of a worker has the worker's traceback as its text. Where its class cannot be made of a text, as NumPy's
+    MemoryError, torch makes a RuntimeError of it; torch's own lack of memory is one.
+    """
+    *_, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    is_lack = isinstance(error, MemoryError) or _NO_MEMORY.search(last) is not None
+    return last.partition("[enforce fail")[0] + last.rpartition("] ")[2] if is_lack else ""
 
 
 def _is_dead(process: BaseProcess) -> bool:
