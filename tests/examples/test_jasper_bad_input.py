@@ -252,7 +252,7 @@ def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(l
         ("filters: 64", "filters: -64", r"bad\.yaml:12:8: .*jasper\[1\]\.filters is -64, wanted int from 1 to 65536"),
         ("model: Tones", "model: [Tones", r"bad\.yaml:\d+:\d+: cannot be parsed: "),
         (CONFIG, "", r"bad\.yaml: the file is empty, a mapping of sections was expected"),
-        (CONFIG, "\x00\x01", r"bad\.yaml:1: character 0x00 has no place in YAML"),
+        (CONFIG, "\x00\x01", r"bad\.yaml:1: the configuration has a control character: got U\+0000"),
         (CONFIG, "- a\n- b\n", r"bad\.yaml:1:1: .* where a mapping of sections was expected"),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_configuration_that_cannot_be_used_is_named_by_line_and_column(old, ne
 def test_a_configuration_that_is_not_there_or_no_text_is_named(corpus, tmp_path):
     (tmp_path / "tones.yaml").write_text(CONFIG)
     assert "tone.yaml: no such file (did you mean tones.yaml?)" in refusal(corpus, model_config="tone.yaml")
-    assert "cannot be read: Is a directory" in refusal(corpus, model_config=".")
+    assert "the configuration is a folder" in refusal(corpus, model_config=".")
     assert "is not UTF-8; save the file as UTF-8" in refusal(corpus, model_config=corpus / "train0.wav")
     assert "--model_config is missing" in refusal(corpus, model_config=None)
 
