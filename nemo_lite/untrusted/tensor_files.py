@@ -14,7 +14,7 @@ from typing import NoReturn
 from nemo_lite.untrusted.json_values import Json, JsonLimits, parse_json
 from nemo_lite.untrusted.opening import FileKind, FilePath, open_file
 
-MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_BYTES = 32 << 20
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
 _DTYPE_BYTES = {
@@ -37,12 +37,10 @@ def check_tensor_file(path: FilePath, kind: FileKind) -> dict[str, Json]:
         num_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if not 2 <= num_bytes <= min(size - _LENGTH_BYTES, MAX_HEADER_BYTES):
             wanted = f"at most {MAX_HEADER_BYTES}, within the file's {size} bytes"
-            raise kind.refusal(
-                f"{kind.name} is damaged: its header is too long", path, got=str(num_bytes), wanted=wanted
-            )
+            raise kind.refusal("the file is damaged: its header is too long", path, got=str(num_bytes), wanted=wanted)
         header = parse_json(file.read(num_bytes), path, kind, _LIMITS)
     if not isinstance(header, dict):
-        raise kind.refusal(f"{kind.name} is damaged: its header is no object", path)
+        raise kind.refusal("the file is damaged: its header is no object", path)
     _Header(header, path, kind).check(size - _LENGTH_BYTES - num_bytes)
     return header
 
@@ -83,4 +81,4 @@ class _Header:
         return first, last
 
     def _refuse(self, problem: str) -> NoReturn:
-        raise self._kind.refusal(f"{self._kind.name} is damaged: {problem}", self._path)
+        raise self._kind.refusal(f"the file is damaged: {problem}", self._path)

@@ -94,7 +94,5 @@ def test_a_file_of_nemo_is_shown_and_becomes_a_model_folder(tmp_path, capsys):
 
 def test_a_file_that_is_no_archive_is_refused_in_one_line(tmp_path):
     (tmp_path / "m.nemo").write_bytes(b"nothing")
-    with pytest.raises(
-        CheckpointError, match=r"m\.nemo: the \.nemo archive is no tar file, or a damaged one: got "
-    ):
+    with pytest.raises(CheckpointError, match=r"m\.nemo: the \.nemo archive is no tar file, or a damaged one: got "):
         main(["convert", str(tmp_path / "m.nemo"), str(tmp_path / "folder")])

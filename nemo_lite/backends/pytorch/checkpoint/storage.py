@@ -31,6 +31,7 @@ from nemo_lite.backends.pytorch.checkpoint.torch_files import (
 )
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
+from nemo_lite.untrusted import FileKind, JsonLimits, check_tensor_file, parse_json
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import write_atomically
 from nemo_lite.utils.helpers import stored_as
@@ -40,8 +41,11 @@ TrainingState: TypeAlias = "dict[str, Any]"
 
 MODULE_FORMAT = "nemo_lite module"
 STATE_FORMAT = "nemo_lite training state"
-# safetensors accepts a header of 100 MB; a state needs some hundred bytes a parameter tensor.
-_MAX_STRUCTURE_BYTES = 64 * 2**20
+_KIND = FileKind("the checkpoint", 1 << 44, CheckpointError)
+# A level of a state becomes up to three of JSON, and NumPy's generators have numbers of 128 bits.
+_LIMITS = JsonLimits(depth=4 * tensor_codec.MAX_DEPTH, values=1 << 24, surrogates=True)
+# A state needs some hundred bytes a parameter tensor. In a header, where it is a text, it is longer by its quotes.
+_MAX_STRUCTURE_BYTES = 16 * 2**20
 
 
 Writer: TypeAlias = Callable[[BinaryIO], None]
@@ -143,7 +147,7 @@ def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
         return read_torch_tensors(path, str(path))
     tensors, metadata = _read_safetensors(path)
     try:
-        for name, first_name in json.loads(metadata.get("aliases", "{}")).items():
+        for name, first_name in _aliases(metadata, path).items():
             tensors[name] = tensors[first_name]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(str(path), error) from error
@@ -223,7 +227,7 @@ def load_training_state(path: str | Path) -> TrainingState:
         try:
             # A copy: tensors read from safetensors are mapped from the file, which may be deleted under a long run.
             own = {name: tensor.clone() for name, tensor in tensors.items()}
-            state = tensor_codec.decode(json.loads(metadata["structure"]), own.__getitem__)
+            state = tensor_codec.decode(parse_json(metadata["structure"], path, _KIND, _LIMITS), own.__getitem__)
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise damaged(str(path), error) from error
     if not isinstance(state, dict):
@@ -254,6 +258,7 @@ def _to_path(write: Writer) -> Callable[[Path], None]:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
+        check_tensor_file(path, _KIND)
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -275,6 +280,13 @@ def _found(path: str | Path) -> Path:
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no such file{did_you_mean(path.name, beside)}", place=str(path))
     return path
+
+
+def _aliases(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
+    found = parse_json(metadata.get("aliases", "{}"), path, _KIND)
+    if not isinstance(found, dict):
+        raise TypeError("aliases are no object")
+    return {name: str(first_name) for name, first_name in found.items()}
 
 
 def _kind_of(metadata: Mapping[str, str]) -> str:

@@ -16,15 +16,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from nemo_lite.errors import CheckpointError
+from nemo_lite.untrusted import FileKind, check_zip, open_file
 from nemo_lite.utils.files import write_atomically
 
+_KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpoint")
 SUFFIXES = (".pt", ".pth", ".ckpt")
 _ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
 
 
 def is_torch_file(path: Path) -> bool:
     """Whether ``torch.save`` wrote a file, by its content; by its suffix where the content is of neither kind."""
-    with open(path, "rb") as file:
+    with open_file(path, _KIND) as file:
         head = file.read(_HEAD_BYTES)
     if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
         return False
@@ -59,8 +61,8 @@ def read_torch_file(source: Path | BytesIO, place: str) -> object:
     """
     try:
         # Opened here: given a path, torch would choose a reader by the suffix.
-        with nullcontext(source) if isinstance(source, BytesIO) else open(source, "rb") as file:
-            problem = _problem_of_zip(file)
+        with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, _KIND, place=place) as file:
+            problem = _problem_of_zip(file, place)
             state = None if problem else torch.load(file, map_location="cpu", weights_only=True)
         problem = problem or _problem_of(state)
     except pickle.UnpicklingError as error:
@@ -101,13 +103,12 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.clone() if is_part else tensor
 
 
-def _problem_of_zip(file: BinaryIO) -> str:
+def _problem_of_zip(file: BinaryIO, place: str) -> str:
     """What is wrong with the archive around the tensors, before any of it is unpacked. Older files have none."""
     if not zipfile.is_zipfile(file):
         file.seek(0)
         return ""
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
+    members = check_zip(file, place, _KIND)
     if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         return "the file is compressed, which torch never does"
     if sum(member.file_size for member in members) > file.seek(0, 2):  # members that share their bytes

@@ -66,7 +66,10 @@ def test_a_damaged_or_foreign_index_is_named_and_nothing_is_deleted(folder, chan
     precious.parent.mkdir()
     precious.touch()
     path = changed(folder, **changes)
-    with pytest.raises(CheckpointError, match=r"checkpoint-STEP-3\.json: (this is no index|the index is of another)"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"checkpoint-STEP-3\.json: (this is no index|the record cannot be read: Infinity|the index is of another)",
+    ):
         read_index(path)
     there = sorted(folder.rglob("*"))
     CheckpointFolder(folder).save({"E": Weights("E", {})}, None, kind="STEP", number=4, keep=1)

@@ -5,7 +5,6 @@ A process killed while it moved the files to their place left some in the folder
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_lite.backends.pytorch.checkpoint.store.record import (
+    KIND,
     CheckpointSet,
     StoredFile,
     check_version,
@@ -20,6 +20,7 @@ from nemo_lite.backends.pytorch.checkpoint.store.record import (
     set_of,
 )
 from nemo_lite.errors import CheckpointError
+from nemo_lite.untrusted import parse_json
 
 # Any: JSON.
 
@@ -35,7 +36,9 @@ def read_index(path: Path) -> CheckpointSet:
     """
     text = read_json_text(path)
     try:
-        content = json.loads(text, parse_constant=_refuse)
+        content = parse_json(text, path, KIND)
+        if not isinstance(content, dict):
+            raise TypeError("no object")
         check_version(content, _VERSION, path)
         files = _files(content, path.parent)
         found = set_of(content, path, files)
@@ -62,7 +65,3 @@ def _files(content: Mapping[str, Any], folder: Path) -> dict[str, StoredFile]:
             raise ValueError(f"a file {name!r} of {size!r} bytes")
         found[name] = StoredFile(next((p for p in places if os.path.isfile(p / name)), folder) / name, size)
     return found
-
-
-def _refuse(text: str) -> float:
-    raise ValueError(f"a number {text}")

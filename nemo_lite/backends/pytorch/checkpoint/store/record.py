@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.untrusted import FileKind, decode_text, parse_json, read_bytes
 from nemo_lite.utils.digests import digest_of_file
 from nemo_lite.utils.helpers import RECORD, parse_checkpoint_name, tag_of_folder
 
@@ -26,7 +27,7 @@ FORMAT = "nemo_lite checkpoint"
 VERSION = 2  # version 1 is an index beside its files, see `flat_sets`
 TRAINER = "trainer"
 # A record holds a configuration, labels, a tokenizer and the run contract: kilobytes, with a tokenizer megabytes.
-_MAX_RECORD_BYTES = 64 * 2**20
+KIND = FileKind("the record", 64 << 20, CheckpointError)
 _MAX_NUMBER = 2**63 - 1
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -158,7 +159,7 @@ def read_record(folder: Path) -> CheckpointSet:
     path = folder / RECORD
     text = read_json_text(path)
     try:
-        content = json.loads(text)
+        content: Any = parse_json(text, path, KIND)
         is_ours = isinstance(content, dict) and isinstance(content.pop("sha256", None), str)
         if not is_ours or with_digest(content) != text:
             raise ValueError("its digest is not that of its content")
@@ -202,17 +203,9 @@ def read_json_text(path: Path) -> str:
     Raises:
         CheckpointError: there is none, it is no file, too large, or cannot be read.
     """
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_RECORD_BYTES:
-            wanted = f"a file of at most {_MAX_RECORD_BYTES >> 20} MiB"
-            raise CheckpointError("this is no record of a checkpoint", place=str(path), wanted=wanted)
-        return path.read_bytes().decode()
-    except FileNotFoundError:
-        raise CheckpointError(f"lacks {path.name}", place=str(path.parent)) from None
-    except (OSError, ValueError) as error:
-        got = getattr(error, "strerror", "") or str(error)
-        raise CheckpointError("the record cannot be read", place=str(path), got=got) from None
+    if not os.path.lexists(path):
+        raise CheckpointError(f"lacks {path.name}", place=str(path.parent))
+    return decode_text(read_bytes(path, KIND), path, KIND, controls=True)
 
 
 def set_of(content: Mapping[str, Any], path: Path, files: Mapping[str, StoredFile]) -> CheckpointSet:
