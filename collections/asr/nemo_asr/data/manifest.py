@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.arguments import ManyPaths
-from nemo_asr.data.manifest_lines import LineReader, LineRef, Source, scan
+from nemo_asr.data.manifest_lines import MANIFEST, LineReader, LineRef, Source, scan
 from nemo_asr.data.utterances import Integers, Mask, Utterances, check_limits
 from nemo_lite.errors import DataError, did_you_mean
-from nemo_lite.untrusted import kind_unless_file
+from nemo_lite.untrusted import kind_unless_file, open_file
 
 # One path, several separated by commas, or a sequence of paths.
 ManifestPaths: TypeAlias = ManyPaths
@@ -103,7 +103,7 @@ class Manifest(Utterances[LineRef]):
     def raw_lines(self) -> Iterator[bytes]:
         """The line of each row, as it is written."""
         for path, first, last in zip(self.paths, self.starts, self.starts[1:], strict=False):
-            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            with open_file(path, MANIFEST) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 for offset in self.offsets[first:last].tolist():
                     end = content.find(b"\n", offset)
                     yield content[offset : end if end >= 0 else len(content)]

@@ -37,7 +37,7 @@ _NULL_OR_KEY_LETTER = re.compile(rb"\\u00(?:00|5[fF]|[67][0-9a-fA-F])")
 _MOST_FOLDERS = 1 << 12
 _MOST_SECONDS = 1e7  # four months
 _LIMITS = JsonLimits(depth=32, values=10_000)
-_MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
+MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
 _TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
 # Keys that few manifests have.
 _SELDOM = ("audio_filename", "text_filepath", "normalized_text", "offset", "speaker")
@@ -88,7 +88,7 @@ class Source:
         return {**self.__dict__, "_descriptor": None, "_are_here": {}}
 
     def _open(self) -> int:
-        self._descriptor = open_descriptor(self.path, _MANIFEST)
+        self._descriptor = open_descriptor(self.path, MANIFEST)
         weakref.finalize(self, os.close, self._descriptor)
         return self._descriptor
 

@@ -68,7 +68,7 @@ def test_a_damaged_or_foreign_index_is_named_and_nothing_is_deleted(folder, chan
     path = changed(folder, **changes)
     with pytest.raises(
         CheckpointError,
-        match=r"checkpoint-STEP-3\.json: (this is no index|the record cannot be read: Infinity|the index is of another)",
+        match=r"checkpoint-STEP-3\.json: (this is no index|.*cannot be read: Infinity|the index is of another)",
     ):
         read_index(path)
     there = sorted(folder.rglob("*"))

@@ -1,0 +1,139 @@
+"""The sources: what runs code of a file is nowhere, and files are read by the policy, or for a reason that is given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toys.sources import ROOT, files, parsed
+
+SOURCES = files("nemo_lite", "nemo_lite_start", "collections", "examples")
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+CALLS = {"eval", "exec", "compile", "__import__"}
+METHODS = {"extractall", "extract", "unpack_archive", "system", "popen", "execvp", "full_load", "unsafe_load"}
+IMPORTING = ("import_module", "run_path", "run_module", "spec_from_file_location")
+# Names of modules that are written in the sources, or that an installed package declares; no file gives one.
+IMPORTS_BY_NAME = {
+    "nemo_lite/cli/dispatch.py": "subcommands that installed packages declare",
+    "nemo_lite_start/__init__.py": "the command itself, without torch",
+    "nemo_lite/backends/pytorch/optim/from_apex.py": "apex, which may be missing",
+    "nemo_lite/backends/pytorch/precision/apex_amp.py": "apex, which may be missing",
+    "nemo_lite/utils/argparse.py": "files that the user names with --import",
+    "collections/asr/nemo_asr/shipped.py": "the scripts of the package, by their own names",
+    "collections/asr/nemo_asr/commands/data.py": "the corpora that the command lists",
+}
+# Files that read without the policy, and why that is right there.
+READERS = {
+    "nemo_lite/untrusted/": "the policy itself",
+    "nemo_lite/backends/pytorch/checkpoint/storage.py": "its header was checked before",
+    "nemo_lite/backends/pytorch/checkpoint/store/record.py": "JSON of this process",
+    "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
+    "nemo_lite/core/models/archive.py": "packs files that this process has just written",
+    "nemo_lite/utils/": "digests and files of this run; a digest is compared, not read",
+    "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
+    "collections/asr/nemo_asr/data/tarred/": "recordings to pack, which the manifest names",
+    "collections/asr/nemo_asr/seeds.py": "JSON of this process",
+    "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
+}
+READING = {"read_text", "read_bytes", "safe_open", "fromfile", "memmap", "loadtxt", "genfromtxt", "ZipFile"}
+OF_THE_POLICY = {"read_text", "read_bytes"}  # its functions, which have the names of methods of paths
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str, str]]:
+    """Each call with the name that is called and what stands before its dot."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name):
+                yield node, called.id, ""
+            elif isinstance(called, ast.Attribute):
+                yield node, called.attr, called.value.id if isinstance(called.value, ast.Name) else "."
+
+
+def keyword(call: ast.Call, name: str) -> object:
+    return next((getattr(each.value, "value", ...) for each in call.keywords if each.arg == name), None)
+
+
+def runs_code(path: Path) -> Iterator[str]:
+    """What could run code of a file, or unpack where the file says."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            # torch raises one of its errors; nothing else of it is used, see below.
+            if PICKLES & {name.partition(".")[0] for name in names} and path.name != "torch_files.py":
+                yield f"{node.lineno}: import {names[0]}"
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in PICKLES and name != "UnpicklingError":
+                yield f"{node.lineno}: {module}.{name}"
+    for call, name, owner in calls(path):
+        if (not owner and name in CALLS) or (owner and name in METHODS):
+            yield f"{call.lineno}: {owner}.{name}"
+        if keyword(call, "shell") not in (None, False):
+            yield f"{call.lineno}: {name}(shell)"
+        is_load = (owner, name) in {("torch", "load"), ("np", "load"), ("pickle", "load"), ("yaml", "load")}
+        if is_load and (owner, keyword(call, "weights_only")) != ("torch", True):
+            yield f"{call.lineno}: {owner}.{name}"
+        is_import = name in IMPORTING
+        if is_import and str(path.relative_to(ROOT)) not in IMPORTS_BY_NAME:
+            yield f"{call.lineno}: {name}"
+
+
+def reads(path: Path) -> Iterator[str]:
+    """What reads a file without the policy."""
+    for call, name, owner in calls(path):
+        mode = call.args[1].value if len(call.args) > 1 and isinstance(call.args[1], ast.Constant) else "r"
+        is_open = name == "open" and (not owner or owner in ("gzip", "bz2", "lzma", "tarfile"))
+        if (
+            (is_open and "w" not in str(mode))
+            or name in READING - (set() if owner else OF_THE_POLICY)
+            or (owner, name) in {("json", "loads"), ("json", "load")}
+        ):
+            yield f"{call.lineno}: {owner}.{name}"
+
+
+def told(path: Path, found: Iterator[str]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}:{each}" for each in found]
+
+
+def test_nothing_runs_code_of_a_file():
+    assert [each for path in SOURCES for each in told(path, runs_code(path))] == []
+
+
+def test_files_are_read_by_the_policy_or_for_a_reason():
+    others = [path for path in SOURCES if not str(path.relative_to(ROOT)).startswith(tuple(READERS))]
+    assert len(others) > 200
+    assert [each for path in others for each in told(path, reads(path))] == []
+
+
+@pytest.mark.parametrize("given", [*IMPORTS_BY_NAME, *READERS])
+def test_an_exception_that_nothing_needs_any_more_is_taken_out(given):
+    of = [path for path in SOURCES if str(path.relative_to(ROOT)).startswith(given)]
+    found = (
+        reads
+        if given in READERS
+        else lambda path: (name for _, name, _ in calls(path) if "import" in name or "spec" in name)
+    )
+    assert any(list(found(path)) for path in of)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle", "from dill import load", "eval(text)", "tar.extractall(folder)", "run(line, shell=True)",
+        "np.load(path, allow_pickle=True)", "torch.load(path)", "torch.load(path, weights_only=False)",
+        "import_module(name)", "os.system(line)", "np.load(path)",
+    ],
+)  # fmt: skip
+def test_the_walk_finds_what_runs_code(source, monkeypatch):
+    monkeypatch.setitem(globals(), "parsed", lambda path: ast.parse(source))
+    assert len(list(runs_code(ROOT / "nemo_lite/x.py"))) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ["open(path)", "path.read_text()", "json.loads(text)", "gzip.open(path)", "zipfile.ZipFile(path)"]
+)
+def test_the_walk_finds_what_reads(source, monkeypatch):
+    monkeypatch.setitem(globals(), "parsed", lambda path: ast.parse(source))
+    assert len(list(reads(ROOT / "nemo_lite/x.py"))) == 1
