@@ -37,6 +37,18 @@ def test_another_rate_or_number_of_channels_or_bits_in_the_head_is_found(byte, b
     assert refusal(bytes(content)) == f"is damaged: its head and its first frame of samples disagree: {told}"
 
 
+@pytest.mark.parametrize(("sizes", "told"), [((65535, 65535), "65535 to 65535"), ((16, 4095), "16 to 4095")])
+def test_other_sizes_of_blocks_in_the_head_are_found_which_the_decoder_would_fill_with_zeros(sizes, told):
+    content = encoded(speech_like(6000, 2), "FLAC")
+    changed = content[:8] + sizes[0].to_bytes(2, "big") + sizes[1].to_bytes(2, "big") + content[12:]
+    assert refusal(changed).endswith(f"disagree: got a frame of 4096 samples, wanted {told}")
+
+
+@pytest.mark.parametrize("length", [1, 16, 192, 200, 256, 257, 576, 4096, 4097, 65535])
+def test_files_of_any_length_agree_with_themselves(length):
+    assert refusal(encoded(speech_like(length), "FLAC")) == ""
+
+
 @pytest.mark.parametrize("byte", range(4, 42))
 def test_two_bytes_lost_anywhere_in_the_head_are_found(byte):
     content = encoded(speech_like(6000, 2), "FLAC")

@@ -244,3 +244,13 @@ def test_a_perturbation_of_nemos_form_acts_wherever_ours_do():
 def test_a_perturbation_without_either_form_says_so():
     with pytest.raises(NotImplementedError, match="Perturbation has neither perturbed nor perturb"):
         Perturbation().perturbed(tone(), RATE, generator())
+
+
+def test_an_impulse_response_of_more_than_a_minute_is_refused_with_its_line(tmp_path):
+    (tmp_path / "rooms.json").write_text(
+        '{"audio_filepath": "a.wav", "duration": 60}\n{"audio_filepath": "a.wav", "duration": 3600}'
+    )
+    with pytest.raises(
+        DataError, match=r"rooms\.json:2: the impulse response is too long: got 3600 s, wanted at most 60 s"
+    ):
+        ImpulsePerturbation(str(tmp_path / "rooms.json"))

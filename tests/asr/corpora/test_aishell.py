@@ -1,11 +1,13 @@
 """AISHELL-1 manifests and the configuration of its characters, from a small set of the same layout."""
 
 import json
+import os
 import tarfile
 
 import numpy as np
 import pytest
 import soundfile
+from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import aishell
 from nemo_asr.recipe.recipe import load_recipe
@@ -136,6 +138,29 @@ def test_a_missing_recording_is_named_by_the_line_that_lists_it(corpus):
     with pytest.raises(DataError, match=r"v0\.8\.txt:3: the recording is missing: wanted BAC009S0724W0121\.wav"):
         make(corpus)
     assert names_in(corpus.parents[1] / "out") == []
+
+
+def test_an_adpcm_header_that_contradicts_itself_never_reaches_the_decoder(corpus, monkeypatch):
+    path = corpus / "wav/dev/S0724/BAC009S0724W0121.wav"
+    content = bytearray(encoded(speech_like(3000), "WAV", "IMA_ADPCM"))
+    content[content.index(b"fmt ") + 26] ^= 1  # of the samples in a block
+    path.write_bytes(content)
+    opened, sound_file = [], soundfile.SoundFile
+    monkeypatch.setattr(soundfile, "SoundFile", lambda file, **named: opened.append(file) or sound_file(file, **named))
+    told = (
+        r"v0\.8\.txt:3: the recording cannot be read: got .*W0121\.wav is damaged: its ADPCM header contradicts itself"
+    )
+    with pytest.raises(DataError, match=told):
+        make(corpus)
+    assert len(opened) == 2  # those before it
+
+
+def test_a_pipe_in_the_place_of_a_recording_is_refused_without_waiting(corpus):
+    path = corpus / "wav/dev/S0724/BAC009S0724W0121.wav"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"v0\.8\.txt:3: .*W0121\.wav is a pipe or a device"):
+        make(corpus)
 
 
 def test_a_damaged_recording_is_named(corpus):

@@ -1,11 +1,13 @@
 """AN4 manifests from a small corpus of the same layout."""
 
 import json
+import os
 import tarfile
 
 import numpy as np
 import pytest
 import soundfile
+from toys.hostile_audio import encoded
 
 from nemo_asr.corpora import an4
 from nemo_lite.errors import DataError
@@ -130,6 +132,30 @@ def test_a_missing_recording_is_named_by_the_line_that_lists_it(corpus, tmp_path
 def test_a_damaged_recording_is_named(corpus, tmp_path):
     (corpus / "wav/an4_clstk/fash/an253-fash-b.sph").write_bytes(b"NIST_1A\n   1024\nnonsense")
     assert_refused(tmp_path, corpus, r"an4_train\.fileids:2: the recording cannot be read: got .*an253")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (encoded(SAMPLES, "MP3", "MPEG_LAYER_III"), "is of another kind: got MP3, wanted SPHERE"),
+        (encoded(SAMPLES, "WAV", "IMA_ADPCM"), "is of another kind: got WAV, wanted SPHERE"),
+        (sphere(SAMPLES)[:-1000], "is damaged: 8000 samples promised, 7500 are there"),
+    ],
+)
+def test_a_recording_of_another_kind_or_a_cut_one_is_refused(content, told, corpus, tmp_path):
+    (corpus / "wav/an4_clstk/fash/an253-fash-b.sph").write_bytes(content)
+    assert_refused(
+        tmp_path, corpus, rf"an4_train\.fileids:2: the recording cannot be read: got .*253-fash-b\.sph {told}"
+    )
+
+
+@pytest.mark.parametrize(("size", "told"), [(1, "the recording is not of AN4: got 1 bytes"), (2**27 + 2, "too large")])
+def test_a_recording_without_a_header_is_bounded(size, told, corpus, tmp_path):
+    path = corpus / "wav/an4_clstk/fash/an253-fash-b.sph"
+    path.unlink()
+    path.with_suffix(".raw").write_bytes(b"\0")
+    os.truncate(path.with_suffix(".raw"), size)
+    assert_refused(tmp_path, corpus, rf"an4_train\.fileids:2: .*{told}")
 
 
 def test_a_recording_at_another_rate_is_refused(corpus, tmp_path):

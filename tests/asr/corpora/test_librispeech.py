@@ -6,6 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 import soundfile
+from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import librispeech
 from nemo_lite.errors import DataError, UnknownNameError
@@ -93,6 +94,32 @@ def test_a_missing_recording_is_named_by_the_line_that_lists_it(library):
     with pytest.raises(DataError, match=r"84-121123\.trans\.txt:2: the recording cannot be read: got .*0001\.flac"):
         librispeech.make(library.parent, "dev_clean")
     assert not (library.parent / "dev_clean.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype", "told"),
+    [
+        ("MP3", "MPEG_LAYER_III", r"0001\.flac is of another kind: got MP3, wanted FLAC"),
+        ("WAV", "IMA_ADPCM", r"0001\.flac is of another kind: got WAV, wanted FLAC"),
+        ("WAV", "GSM610", r"0001\.flac has the WAV codec GSM 6\.10: wanted PCM, float, G\.711 or ADPCM"),
+    ],
+)
+def test_a_recording_of_another_kind_under_the_name_of_flac_is_refused(kind, subtype, told, library):
+    if kind not in soundfile.available_formats():
+        pytest.skip(f"this libsndfile has no {kind}")
+    path = library / "dev-clean/84/121123/84-121123-0001.flac"
+    path.write_bytes(encoded(speech_like(3000), kind, subtype))
+    with pytest.raises(DataError, match=rf"84-121123\.trans\.txt:2: the recording cannot be read: got .*{told}"):
+        librispeech.make(library.parent, "dev_clean")
+    assert not (library.parent / "dev_clean.json").exists()
+
+
+def test_a_recording_whose_head_disagrees_with_its_samples_is_refused(library):
+    path = library / "dev-clean/84/121123/84-121123-0001.flac"
+    content = encoded(speech_like(3000, 2), "FLAC")
+    path.write_bytes(content[:30] + content[32:])
+    with pytest.raises(DataError, match=r"trans\.txt:2: .*0001\.flac is damaged: no frame of samples follows the head"):
+        librispeech.make(library.parent, "dev_clean")
 
 
 def test_a_line_that_is_no_transcript_is_named(library):

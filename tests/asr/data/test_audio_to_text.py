@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 import torch
+from toys.hostile_audio import encoded, speech_like
 from toys.manifests import damage, layer_of, make_set
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
@@ -311,6 +314,43 @@ def test_damaged_files_within_the_budget_are_skipped_counted_and_listed_at_the_e
         assert f"train.json:{line}: {line}.wav is not a WAV, FLAC, OGG, MP3" in told
     whole_epoch(loader, 1)
     assert "skipped so far" not in capsys.readouterr().err
+
+
+def test_hostile_recordings_are_skipped_in_training_with_the_true_reason_and_an_error_in_evaluation(folder, capsys):
+    make_set(folder, 40)
+    stereo = encoded(speech_like(3360, 2), "FLAC")
+    silence = encoded(np.zeros(5000, np.int16), "FLAC", rate=655350)
+    claim = (int.from_bytes(silence[18:26], "big") >> 36 << 36 | 3540 * 655350).to_bytes(8, "big")
+    (folder / "1.wav").write_bytes(stereo[:30] + stereo[32:])
+    (folder / "2.wav").write_bytes(silence[:18] + claim + silence[26:])
+    (folder / "3.wav").write_bytes((folder / "3.wav").read_bytes()[:-1000])
+    lines = (folder / "train.json").read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), "duration": 3540.0})
+    (folder / "train.json").write_text("\n".join(lines))
+    assert sorted(ids_of(whole_epoch(layer_of().loader(training=True, shard=Shard())))) == [*range(3, 40)]
+    told = capsys.readouterr().err
+    assert "train.json: 3 utterances skipped so far (max_corrupt 4):" in told
+    assert "train.json:1: 1.wav is damaged: no frame of samples follows the head of the FLAC file" in told
+    assert "train.json:2: 2.wav claims 3540 s of 1 x 655350 samples a second: wanted at most 691200000 samples" in told
+    assert "train.json:3: 3.wav is damaged: 7360 bytes of samples promised, 6360 are there" in told
+    with pytest.raises(DataError, match=r"^train\.json: 3 utterances cannot be used and max_corrupt allows 0; mend"):
+        batches_of(layer_of())
+
+
+@pytest.mark.skipif("MP3" not in soundfile.available_formats(), reason="this libsndfile has no MP3")
+def test_mp3_files_of_a_manifest_are_read_and_a_cut_one_is_skipped_and_named(folder, capsys):
+    make_set(folder, 40)
+    for number in (1, 2, 3):
+        samples = speech_like(3200 + 160 * number, 2)
+        content = encoded(samples, "MP3", "MPEG_LAYER_III")
+        (folder / f"{number}.wav").write_bytes(content if number < 3 else content[:700])
+    batches = whole_epoch(layer_of(batch_size=1).loader(training=True, shard=Shard()))
+    assert 2 not in ids_of(batches)
+    (first, *_) = (batch.values[0][0] for batch in batches if list(batch.ids) == [0])
+    decoded, rate = soundfile.read(folder / "1.wav")
+    assert (len(first), rate) == (3360, 16000)
+    np.testing.assert_allclose(first.numpy(), decoded.mean(axis=1), atol=1e-6)
+    assert "train.json:3: 3.wav is damaged" in capsys.readouterr().err
 
 
 def test_what_was_unusable_is_known_with_its_position_over_all_loaders_of_a_data_layer(folder, capsys):

@@ -55,6 +55,16 @@ def test_stdin_is_read_whole(monkeypatch):
     assert [(each.source, each.audio) for each in recordings_of(["-"])] == [("stdin", b"RIFF")]
 
 
+def test_too_much_on_stdin_is_refused_before_all_of_it_is_read(monkeypatch):
+    monkeypatch.setattr("nemo_asr.transcription.inputs.MAX_CONTENT_BYTES", 1000)
+    monkeypatch.setattr(sys, "stdin", Stdin(bytes(10_000)))
+    with pytest.raises(
+        UsageError, match=r"^-: there is too much on stdin: wanted at most 1000 bytes; name a file instead"
+    ):
+        recordings_of(["-"])
+    assert len(sys.stdin.buffer.read()) == 10_000 - 1001
+
+
 @pytest.mark.parametrize(
     ("stdin", "names", "told"),
     [

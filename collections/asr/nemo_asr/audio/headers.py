@@ -108,7 +108,7 @@ def _checked(read_at: ReadAt, size: int, head: bytes) -> Header:
     if head[:4] in (b".snd", b"dns.") and len(head) >= 24:
         return _au(struct.unpack_from(">5I" if head[:1] == b"." else "<5I", head, 4), size)
     if head[:4] == b"caff" and head[8:12] == b"desc" and head[28:32] in _CAF_CODECS:
-        return Header("CAF")
+        return _caf(read_at, size)
     if head[:7] == b"NIST_1A":
         count = _SPHERE_COUNT.search(read_at(_SPHERE_BYTES, 0))
         return Header("SPHERE", int(count[1]) if count else None)
@@ -236,6 +236,24 @@ def _aiff(chunks: Sequence[_Chunk], is_compressed: bool, size: int) -> Header:
                 return Header("AIFF")
             return Header("AIFF", struct.unpack_from(">I", commons[0], 2)[0])
     return Header("AIFF")
+
+
+def _caf(read_at: ReadAt, size: int) -> Header:
+    """CAF: the first chunk describes the samples, and has 32 bytes."""
+    frame_bytes = struct.unpack(">I", read_at(4, 36))[0] if size >= 40 else 0
+    position = 8
+    for _ in range(_MAX_CHUNKS):
+        header = read_at(12, position)
+        if len(header) < 12:
+            break
+        name, chunk_bytes = struct.unpack(">4sq", header)
+        position += 12
+        if name == b"data" and chunk_bytes >= 4 and frame_bytes:  # 4 bytes count edits; -1: to the end
+            return Header("CAF", _held(position + 4, chunk_bytes - 4, size) // frame_bytes, frame_bytes)
+        if chunk_bytes < 0:
+            break
+        position += chunk_bytes
+    return Header("CAF")
 
 
 def _au(fields: tuple[int, ...], size: int) -> Header:

@@ -2,6 +2,7 @@
 
 import base64
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -92,6 +93,9 @@ def test_a_matrix_that_ends_early_is_refused_wherever_it_ends(kind):
             "no usable size: got -1 x 3, wanted at most 33554432 values, 128 MiB",
         ),
         (b"\0BFM " + struct.pack("<bibi", 4, 1 << 30, 4, 1 << 30), "no usable size: got 1073741824 x 1073741824"),
+        (b"\0BCM " + struct.pack("<ffii", 0, 1, 1 << 13, (1 << 13) + 1), "no usable size: got 8192 x 8193"),
+        (b"\0BCM " + struct.pack("<ffii", 0, 1, 1, (1 << 15) + 1), "no usable size: got 1 x 32769"),
+        (b"\0BDM " + struct.pack("<bibi", 4, 1 << 12, 4, (1 << 12) + 1), "no usable size: got 4096 x 4097"),
         (b"\0BFM " + struct.pack("<bibif", 4, 1, 4, 1, np.nan), "values that are NaN or infinite"),
         (b"\0BCM3 " + struct.pack("<ffiib", np.inf, 1, 1, 1, 5), "values that are NaN or infinite"),
     ],
@@ -99,3 +103,18 @@ def test_a_matrix_that_ends_early_is_refused_wherever_it_ends(kind):
 def test_what_is_no_usable_matrix_is_said(content, problem):
     with pytest.raises(DataError, match=problem):
         matrix_of(content)
+
+
+@pytest.mark.parametrize(("kind", "content_bytes"), [("CM", 1), ("CM2", 2), ("FM", 4), ("DM", 8)])
+def test_decoding_a_matrix_takes_little_more_memory_than_its_values(kind, content_bytes):
+    rows, columns = 20_000, 80
+    token = f"\0B{kind} ".encode()
+    sizes = struct.pack("<ffii", 0, 1, rows, columns) if "C" in kind else struct.pack("<bibi", 4, rows, 4, columns)
+    content = token + sizes + bytes(8 * columns * (kind == "CM") + content_bytes * rows * columns)
+    tracemalloc.start()
+    try:
+        assert matrix_of(content).shape == (rows, columns)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1.2 * 4 * rows * columns

@@ -9,6 +9,7 @@ import soundfile
 from PIL import Image
 from toys.run_folder import tone
 
+from nemo_asr.audio.reading import read_audio
 from nemo_asr.scoring.report.media import MAX_SECONDS, SAMPLE_RATE, data_url, make_clip, png, spectrogram
 from nemo_lite.errors import DataError
 
@@ -53,6 +54,19 @@ def test_a_long_recording_ends_early(tmp_path, duration):
     assert len(heard(clip)[0]) == MAX_SECONDS * SAMPLE_RATE
     assert (clip.seconds, clip.is_cut) == (MAX_SECONDS, True)
     assert seen(clip).shape[1] <= 700
+
+
+def test_of_a_long_recording_only_what_is_shown_is_read(tmp_path, monkeypatch):
+    read, lengths = read_audio, []
+
+    def noted(*given, **named):
+        audio = read(*given, **named)
+        lengths.append(len(audio.samples) / SAMPLE_RATE)
+        return audio
+
+    monkeypatch.setattr("nemo_asr.scoring.report.media.read_audio", noted)
+    make_clip(tone(tmp_path / "a.wav", 60.0))
+    assert lengths == [MAX_SECONDS + 1]
 
 
 def test_the_picture_shows_low_frequencies_below_and_time_to_the_right():
