@@ -39,6 +39,7 @@ TESTED_WITH = {
     "nemo_lite/backends/pytorch/distributed/group.py": "tests/backends/distributed/test_comm.py",
     "nemo_lite/backends/pytorch/distributed/health/heartbeat.py": "tests/backends/distributed/health/test_monitor.py",
     "nemo_lite/backends/pytorch/checkpoint/averaging.py": "tests/backends/engine/averaging/test_averages.py",
+    "nemo_lite/backends/pytorch/checkpoint/nemo_files.py": "tests/backends/checkpoint/test_folder.py",
     "nemo_lite/backends/pytorch/checkpoint/store/best.py": "tests/backends/checkpoint/test_folder.py",
     "nemo_lite/backends/pytorch/checkpoint/store/listing.py": "tests/backends/checkpoint/test_folder.py",
     "nemo_lite/backends/pytorch/engine/averaging/statistics.py": "tests/backends/engine/averaging/test_averages.py",

@@ -219,6 +219,7 @@ def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(bas
         "checkpoints/checkpoint-STEP-3/JasperDecoderForCTC-STEP-3.safetensors",
         "checkpoints/checkpoint-STEP-3/trainer-STEP-3.safetensors",
         "checkpoints/checkpoint-STEP-3/record.json",
+        "checkpoints/.lock",
         "model/JasperEncoder-..safetensors",
         "model/JasperDecoderForCTC-..safetensors",
         "model/config-..yaml",

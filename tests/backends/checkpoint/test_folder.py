@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ def restored(folder, names=("E", "D"), **kwargs):
 
 
 def names_in(path):
-    return sorted(file.name for file in path.iterdir())
+    return sorted(file.name for file in path.iterdir() if file.name != ".lock")
 
 
 def test_a_set_is_a_folder_of_files_with_nemos_names_and_a_record_of_their_digests(tmp_path):
@@ -371,7 +372,7 @@ for _ in range(20):
     time.sleep(rng.random() * 0.1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    left_over += any(name.startswith(".") for name in os.listdir(sys.argv[1]))
+    left_over += any(name.startswith(".checkpoint") for name in os.listdir(sys.argv[1]))
     number = check()
 print(number, left_over)
 """
@@ -483,3 +484,40 @@ def test_files_of_nemo_are_named_by_the_class_of_a_module_with_a_name(tmp_path):
     assert restored(CheckpointFolder(tmp_path), names=("encoder",))[0] == 7.0
     with pytest.raises(CheckpointError, match="no checkpoint files for one, two of the same step"):
         restored(CheckpointFolder(tmp_path), names=("one", "two"))
+
+
+def test_a_folder_that_is_open_in_another_process_is_not_changed(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1)
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        CheckpointFolder(tmp_path).open()
+        os.write(told, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    refused = f"another process saves checkpoints in this folder: got process {child} on "
+    try:
+        with pytest.raises(UsageError, match=refused):
+            save(folder, 2)
+        with pytest.raises(UsageError, match=refused):
+            folder.note_evaluation({"name": "dev", "step": 1, "values": {}})
+        assert restored(folder)[0] == 1.0, "reading needs no lock"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    save(folder, 2)
+
+
+def test_a_serial_number_is_not_given_twice_where_records_are_lost(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    last = [save(folder, number, keep=1).serial for number in range(1, 6)][-1]
+    damage(tmp_path / "checkpoint-STEP-5" / "record.json", "torn")
+    assert save(folder, 6).serial > last
+
+
+def test_what_cannot_be_stored_is_told_before_anything_is_written(tmp_path):
+    folder = CheckpointFolder(tmp_path / "new")
+    with pytest.raises(UsageError, match="cannot be stored as JSON"):
+        folder.prepare({"E": filled(1)}, None, kind="STEP", number=1, keep=1, about={"x": object()})
+    assert not folder.folder.exists()

@@ -7,16 +7,19 @@ In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` fo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.checkpoint.nemo_files import files_of_nemo, without_index
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
+    Writer,
     fill_module,
     load_training_state,
     module_writer,
@@ -33,12 +36,13 @@ from nemo_lite.backends.pytorch.checkpoint.store.commit import (
     write_set,
 )
 from nemo_lite.backends.pytorch.checkpoint.store.listing import look
+from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
 from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
-from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
+from nemo_lite.utils.helpers import parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
 
@@ -88,7 +92,7 @@ class CheckpointFolder:
     """Saves sets of modules with a training state into one folder, and restores them.
 
     A process may be killed at any moment: the newest complete set stays readable, also while a set of the same number
-    is written again. One process saves, any number may read.
+    is written again. One process saves, which a lock sees to; any number may read.
 
     Args:
         folder: created at the first save; for reading also the folder of a single checkpoint.
@@ -96,8 +100,33 @@ class CheckpointFolder:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
+        self._lock = FolderLock(self.folder)
+
+    def open(self) -> None:
+        """Create the folder, keep other processes from saving there until :meth:`close`, and sweep it.
+
+        Raises:
+            UsageError: it cannot be written to, or another process saves there: which one.
+        """
+        make_writable_folder(self.folder)
+        self._lock.take()
+        sweep(self.folder)
+
+    def close(self) -> None:
+        """Let other processes save there."""
+        self._lock.release()
 
     def save(
+        self, modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, **how: Any
+    ) -> CheckpointSet:
+        """Write one set now: :meth:`prepare`, and what that gives.
+
+        Raises:
+            UsageError, CheckpointError: as these two.
+        """
+        return self.prepare(modules, state, **how)()
+
+    def prepare(
         self,
         modules: Mapping[str, nn.Module | Weights],
         state: TrainingState | None,
@@ -110,14 +139,16 @@ class CheckpointFolder:
         evaluations: Sequence[Mapping[str, Any]] = (),
         contract: Mapping[str, Any] | None = None,
         suffix: str = ".safetensors",
-    ) -> CheckpointSet:
-        """Write one set, then delete those that are neither of the newest ``keep`` nor of the best.
+    ) -> Callable[[], CheckpointSet]:
+        """See that a set can be stored; what is given back writes it, and may do so in another thread.
 
-        Only files that a record lists are deleted, and none before the new set has been read again and is right. The
-        disk must hold one set more than stay for a moment.
+        It then deletes the sets that are neither of the newest ``keep`` nor of the best: only files that a record
+        lists, and none before the new set has been read again and is right. The disk must hold one set more than stay
+        for a moment.
 
         Args:
-            modules: they, or their weights alone, by name, which becomes part of the file's name.
+            modules: they, or their weights alone, by name, which becomes part of the file's name. Their tensors must
+                stay as they are until the set is written.
             state: see :func:`save_training_state`; None writes no ``trainer`` file.
             kind: what ``number`` counts.
             number: the step or epoch.
@@ -129,25 +160,21 @@ class CheckpointFolder:
             suffix: of the files, which says their format: see :func:`save_module`.
 
         Raises:
-            UsageError: a name, number, ``keep`` or JSON that cannot be, or a folder or disk that cannot be written to.
+            UsageError: a name, number, ``keep`` or JSON that cannot be; when it is written: another process saves
+                there, or the folder or disk cannot be written to.
             CheckpointError: a state that cannot be stored.
         """
         _check_names(modules)
         _check_numbers(kind, number, keep)
-        make_writable_folder(self.folder)
-        sweep(self.folder)
         tag = f"{kind}-{number}"
         writers = {f"{name}-{tag}{suffix}": module_writer(module, suffix) for name, module in modules.items()}
         if state is not None:
             writers[f"{TRAINER}-{tag}{suffix}"] = state_writer(state, suffix)
         step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
         notes = (about or {}, evaluations, step, epoch, contract or {})
-        path, serial = self.folder / f"checkpoint-{tag}", 1 + look(self.folder).last_serial
-        saved = write_set(CheckpointSet(path, kind, number, serial, {}, *notes), writers)
-        if suffix != ".safetensors":
-            link_to_files(saved)
-        self._delete_all_but(saved, keep, best)
-        return saved
+        wanted = CheckpointSet(self.folder / f"checkpoint-{tag}", kind, number, 0, {}, *notes)
+        wanted.record_text()  # whether JSON can hold it
+        return lambda: self._write(wanted, writers, keep, best)
 
     def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
@@ -160,7 +187,8 @@ class CheckpointFolder:
         found = next((found for found in reversed(self.sets()) if found.step == evaluation["step"]), None)
         if found is not None and not found.is_flat:
             others = [each for each in found.evaluations if each.get("name") != evaluation["name"]]
-            rewrite_record(replace(found, evaluations=[*others, evaluation]))
+            with self._opened():
+                rewrite_record(replace(found, evaluations=[*others, evaluation]))
 
     def sets(self) -> list[CheckpointSet]:
         """The sets whose files are there with their sizes, oldest first. Contents are not read."""
@@ -182,7 +210,7 @@ class CheckpointFolder:
         place, matching = str(self.folder), f" {pattern}" if pattern else ""
         if not self.folder.is_dir():
             raise CheckpointError("no such folder", place=place, remedy="give the folder that holds the checkpoints")
-        there = [each.tag for each in self.sets()] or self._unindexed()
+        there = [each.tag for each in self.sets()] or without_index(self.folder)
         raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(there) or "none")
 
     def is_empty(self) -> bool:
@@ -202,7 +230,7 @@ class CheckpointFolder:
         """
         found = self._newest(pattern)
         if found is None:
-            files, trainer = self._files_of_nemo(modules, pattern)
+            files, trainer = files_of_nemo(self.folder, modules, pattern)
         else:
             files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
         state = load_training_state(trainer) if trainer else None
@@ -227,6 +255,28 @@ class CheckpointFolder:
             raise CheckpointError("every checkpoint is damaged", place=str(self.folder), got=got, remedy=remedy)
         return None
 
+    def _write(
+        self, wanted: CheckpointSet, writers: Mapping[str, Writer], keep: int, best: Best | None
+    ) -> CheckpointSet:
+        with self._opened():
+            serial = self._lock.give_serial(look(self.folder).last_serial)
+            saved = write_set(replace(wanted, serial=serial), writers)
+            if any(name.endswith(".pt") for name in writers):
+                link_to_files(saved)
+            self._delete_all_but(saved, keep, best)
+        return saved
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Around what changes the folder: it is open, also where nobody opened it for longer."""
+        was_open = self._lock.is_held
+        self.open()
+        try:
+            yield
+        finally:
+            if not was_open:
+                self.close()
+
     def _delete_all_but(self, saved: CheckpointSet, keep: int, best: Best | None) -> None:
         sets = self.sets()
         kept = {found.tag for found in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
@@ -236,25 +286,6 @@ class CheckpointFolder:
             raise CheckpointError(problem, place=str(saved), remedy="check the disk; older checkpoints were kept")
         for other in leaving:
             delete_set(other)
-
-    def _files_of_nemo(self, modules: Mapping[str, nn.Module], pattern: str) -> tuple[dict[str, Path], Path | None]:
-        unindexed = self._unindexed()
-        if unindexed:
-            raise CheckpointError("no complete checkpoint", place=str(self.folder), got="; ".join(unindexed))
-        there = {name.module for path in self.folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))}
-        # NeMo names files by the class, also those of modules with a name of their own.
-        classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
-        names = classes if len({*classes}) == len(classes) else modules
-        found = newest_checkpoint_files(names, self.folder, pattern, suffixes=(".pt",))
-        trainer = self.folder / f"{TRAINER}-{'-and-'.join({name.tag for _, name in found})}.pt"  # none of two steps
-        paths = {module: path for module, (path, _) in zip(modules, found, strict=True)}
-        return paths, trainer if trainer.is_file() else None
-
-    def _unindexed(self) -> list[str]:
-        """What files of version 1 lack that are there without their index."""
-        names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
-        tags = {name.tag for name in names if name and name.suffix == ".safetensors"}
-        return [f"{tag} lacks checkpoint-{tag}.json" for tag in sorted(tags - {found.tag for found in self.sets()})]
 
 
 def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:

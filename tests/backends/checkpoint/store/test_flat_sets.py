@@ -84,4 +84,4 @@ def test_an_index_of_a_later_version_is_an_error_that_says_so(folder):
 def test_an_old_set_goes_with_its_files_when_newer_ones_take_its_place(folder):
     (folder / "notes.txt").touch()
     CheckpointFolder(folder).save({"E": Weights("E", {})}, None, kind="STEP", number=4, keep=1)
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-STEP-4", "notes.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "checkpoint-STEP-4", "notes.txt"]
