@@ -267,22 +267,42 @@ class ActionState(Protocol):
     ) -> None:
         """Write modules and training state as a set; keep the newest and the best. All ranks call it, rank 0 writes.
 
-        The results of evaluations are written into the set's index, each with its step.
+        It returns when their copy is in host memory, and the copy is written while training goes on; one that is still
+        being written is waited for. :meth:`saved_checkpoint` tells when it is complete. The results of evaluations are
+        written into the set's record, each with its step.
 
         Args:
             folder: where the sets are.
             kind: ``STEP`` or ``EPOCH``; the set is named by it and by how many of them are done.
             keep: how many of the newest sets to keep.
-            about: stored in the set's index: configuration, labels; JSON.
+            about: stored in the set's record: configuration, labels; JSON.
             best: which others to keep.
             suffix: of the files: ``.safetensors``, or ``.pt`` for files as NeMo 0.x writes them.
+        """
+
+    def open_checkpoints(self, folder: str | Path) -> None:
+        """Create a folder of checkpoints; until the run ends, no other may save there. All ranks call it.
+
+        Raises:
+            UsageError: it cannot be written to, or another process saves there.
+        """
+
+    def saved_checkpoint(self, folder: str | Path, *, wait: bool = False) -> str:
+        """The checkpoint in a folder that has become complete since this was last asked; "" where there is none.
+
+        Args:
+            folder: where it was to be saved.
+            wait: until it is. All ranks call it then; else only rank 0 gets an answer, at once.
+
+        Raises:
+            NemoLiteError: it could not be written.
         """
 
     def is_among_best(self, folder: str | Path, best: Best) -> bool:
         """Whether the last evaluation is one of the best that the sets of a folder have. All ranks call it."""
 
     def note_evaluation(self, folder: str | Path) -> None:
-        """Write the last evaluation into the index of the set of its step, where there is one. All ranks call it."""
+        """Write the last evaluation into the record of the set of its step, where there is one. All ranks call it."""
 
     def load_checkpoint(
         self, folder: str | Path, must_go_on: bool = False, allow_world_size_change: bool = False

@@ -16,6 +16,7 @@ from nemo_lite.core import NeuralModule, NmTensor
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTiming
 from nemo_lite.core.callbacks import CallbackList
 from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.utils.files import make_writable_folder
 
 
 class Source(NeuralModule):
@@ -147,6 +148,7 @@ class FakeState:
     values: dict[Any, Any] = field(default_factory=dict)
     reads: list[float] = field(default_factory=list)
     checkpoint: str | None = None
+    being_saved: str = ""
     loaded: list[Any] = field(default_factory=list)
     saved: list[tuple[Any, str, int, int]] = field(default_factory=list)
     evaluated: list[tuple[int, list[NmTensor]]] = field(default_factory=list)
@@ -223,6 +225,19 @@ class FakeState:
     ) -> None:
         self.note("save_checkpoint")
         self.saved.append((folder, kind, self.step + 1, keep))
+        self.being_saved = f"{folder}/checkpoint-{kind}-{1 + (self.step if kind == 'STEP' else self.epoch)}"
+
+    def open_checkpoints(self, folder: Any) -> None:
+        self.note("open_checkpoints")
+        self.on_first(lambda: make_writable_folder(folder))
+
+    def saved_checkpoint(self, folder: Any, *, wait: bool = False) -> str:
+        """As if a checkpoint were complete at the next step, on the first rank; the others only know if they wait."""
+        if wait:
+            self.note("saved_checkpoint")
+        path = self.being_saved if wait or self.is_first else ""
+        self.being_saved = "" if path else self.being_saved
+        return path
 
     def is_among_best(self, folder: Any, best: Best) -> bool:
         self.note("is_among_best")

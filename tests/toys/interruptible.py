@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.folder:
         callbacks.append(nemo.CheckpointCallback(args.out / "checkpoints", epoch_freq=10**6))
     if args.save:
-        CheckpointFolder.save = slowly(CheckpointFolder.save, args.save)  # type: ignore[method-assign]
+        CheckpointFolder.prepare = slowly(CheckpointFolder.prepare, args.save)  # type: ignore[method-assign]
     params = {"lr": 0.1, "momentum": 0.9, "num_epochs": args.epochs}
     factory.train([loss], optimizer="sgd", optimization_params=params, callbacks=callbacks)
     say("DONE")

@@ -191,7 +191,10 @@ class PtActions(Counters, DeploymentExport):
             ):
                 training = self._prepare(dag, pairs, params, called, options, lr_policy, precision, contract)
                 self._state.stop_signals = signals
-                training.run()
+                try:
+                    training.run()
+                finally:
+                    self._state.close_checkpoints()
                 for data_layer in self._data_layers(dag, called):
                     data_layer.report_unusable()
                 make_statistics_equal(modules_of(dag), self._comm)

@@ -103,6 +103,7 @@ class CheckpointCallback(NeMoCallback):
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)
         self._is_unsaved = False
         self._saved_at = 0.0
+        self._being_saved: dict[str, Any] = {}
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it saves and whether it restores: all ranks take part. Folders are of rank 0's machine."""
@@ -119,16 +120,20 @@ class CheckpointCallback(NeMoCallback):
     def on_action_start(self, state: ActionState) -> None:
         """Restore the newest checkpoint, if there is one."""
         self._is_unsaved = False
+        if self._saves:  # before it is read: no other run may change it in between
+            state.open_checkpoints(self._folder)
         self._restore(state)
         self._saved_at = time.monotonic()
-        if self._saves:
-            state.on_first(lambda: make_writable_folder(self._folder))
-        elif self._load_from_folder is None:
+        if not self._saves and self._load_from_folder is None:
             problem = "CheckpointCallback saves nothing: neither step_freq, epoch_freq nor minutes is given"
             state.on_first(lambda: logging.warning(problem))
 
     def on_step_start(self, state: ActionState) -> None:
-        """Ask for a checkpoint when it is time. The ranks' clocks differ: the first that asks decides for all."""
+        """Ask for a checkpoint when it is time. The ranks' clocks differ: the first that asks decides for all.
+
+        What became of the last one is told here: it was written while the step before was made.
+        """
+        self._tell(state)
         # Here and not at the step's end, where an evaluation may come before this callback.
         self._is_unsaved = True
         if self._minutes and time.monotonic() - self._saved_at >= 60.0 * self._minutes:
@@ -152,9 +157,11 @@ class CheckpointCallback(NeMoCallback):
             self._save(state)
 
     def on_action_end(self, state: ActionState) -> None:
-        """Save what is not saved yet."""
+        """Save what is not saved yet, and wait until it is complete."""
         if self._saves and self._is_unsaved:
             self._save(state)
+        if self._saves:
+            self._tell(state, wait=True)
 
     def _is_epoch_due(self, state: ActionState) -> bool:
         return bool(self._epoch_freq and state.is_epoch_over and (state.epoch + 1) % self._epoch_freq == 0)
@@ -177,16 +184,22 @@ class CheckpointCallback(NeMoCallback):
     def _save(self, state: ActionState) -> None:
         kind: Literal["STEP", "EPOCH"] = "EPOCH" if self._epoch_names and self._is_epoch_due(state) else "STEP"
         number = 1 + (state.epoch if kind == "EPOCH" else state.step)
+        self._tell(state, wait=True)
         state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best, self._suffix)
         self._is_unsaved, self._saved_at = False, time.monotonic()
-        state.on_first(lambda: self._tell(state, f"{kind}-{number}"))
+        self._being_saved = {"name": f"{kind}-{number}", "step": state.step + 1, "epoch": state.epoch + 1}
 
-    def _tell(self, state: ActionState, name: str) -> None:
+    def _tell(self, state: ActionState, *, wait: bool = False) -> None:
+        """Say that the last checkpoint is complete, once it is."""
+        path = state.saved_checkpoint(self._folder, wait=wait)
+        told = {**self._being_saved, "path": path} if path else {}
+        state.on_first(lambda: self._record_saved(**told) if told else None)
+
+    def _record_saved(self, name: str, step: int, epoch: int, path: str) -> None:
         say = logging.info if self._record is None or logging.style == "nemo" else logging.debug
         say("Saved checkpoint %s in %s", name, self._folder)
         if self._record is not None:
-            path = str(Path(self._folder) / f"checkpoint-{name}")
-            self._record("checkpoint", step=state.step + 1, epoch=state.epoch + 1, path=path)
+            self._record("checkpoint", step=step, epoch=epoch, path=path)
 
 
 class ModuleSaverCallback(ActionCallback):

@@ -7,7 +7,7 @@ In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from nemo_lite.backends.pytorch.checkpoint.store.commit import (
 )
 from nemo_lite.backends.pytorch.checkpoint.store.listing import look
 from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
-from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet
+from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet, check_names
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.utils import logging
@@ -164,7 +164,7 @@ class CheckpointFolder:
                 there, or the folder or disk cannot be written to.
             CheckpointError: a state that cannot be stored.
         """
-        _check_names(modules)
+        check_names(modules)
         _check_numbers(kind, number, keep)
         tag = f"{kind}-{number}"
         writers = {f"{name}-{tag}{suffix}": module_writer(module, suffix) for name, module in modules.items()}
@@ -307,16 +307,6 @@ def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
         step, epoch = state.get("step"), state.get("epoch")
     weights = {name: read_tensors(path) for name, path in paths.items()}
     return StoredCheckpoint(str(found), found.about, weights, step, epoch, found.evaluations)
-
-
-def _check_names(modules: Iterable[str]) -> None:
-    in_lower_case: dict[str, str] = {TRAINER: TRAINER}
-    for name in modules:
-        if parse_checkpoint_name(f"{name}-STEP-0.safetensors") is None or Path(name).name != name or "\0" in name:
-            raise UsageError(f"{name!r} cannot be a file name", place="checkpoint", remedy="rename the module")
-        if in_lower_case.setdefault(name.lower(), name) != name or name == TRAINER:
-            other = in_lower_case[name.lower()]
-            raise UsageError(f'"{name}" and "{other}" would be one file on some systems', remedy="rename the module")
 
 
 def _check_numbers(kind: str, number: int, keep: int) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
+from nemo_lite.backends.pytorch.checkpoint.saving import Saving
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -76,6 +77,7 @@ class RunState:
         self.must_go_on = False
         self.saved = self.loaded_from = self.restored = ""
         self.changes: Sequence[str] = ()
+        self._saving = Saving(comm)
         self.steps_before = 0
         self.clock = StepClock()
         # Waits for what is not known yet of the last step: before anything that reads weights or says how it went.
@@ -254,34 +256,34 @@ class RunState:
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
         state, rates = self.state_dict(), [vars(each) for each in self._evaluated.values()]
-        checkpoints, contract = CheckpointFolder(folder), self._contract().as_json()
-        with mean_statistics(modules.values(), self.comm):
+        contract = self._contract().as_json()
+        how: Any = {"kind": kind, "number": number, "keep": keep, "best": best, "about": about, "suffix": suffix}
+        how |= {"evaluations": rates, "contract": contract}
+        with WRITING_CHECKPOINT, mean_statistics(modules.values(), self.comm):
             weights = {name: self._weights(module) for name, module in modules.items()}
-            self._write(
-                lambda: checkpoints.save(
-                    weights,
-                    state,
-                    kind=kind,
-                    number=number,
-                    keep=keep,
-                    best=best,
-                    about=about,
-                    evaluations=rates,
-                    contract=contract,
-                    suffix=suffix,
-                )
-            )
-        self.saved = str(Path(folder) / f"checkpoint-{kind}-{number}")
+            self._saving.start(folder, weights, state, how)
+
+    def open_checkpoints(self, folder: str | Path) -> None:
+        """Let this run alone save in a folder. See ``ActionState``."""
+        self._saving.open(folder)
+
+    def saved_checkpoint(self, folder: str | Path, *, wait: bool = False) -> str:
+        """The checkpoint that has become complete. See ``ActionState``."""
+        path = self._saving.done(folder, wait)
+        self.saved = path or self.saved
+        return path
+
+    def close_checkpoints(self) -> None:
+        """End what is being written, and let others save in the folders."""
+        self._saving.close()
 
     def is_among_best(self, folder: str | Path, best: Best) -> bool:
         """Whether the last evaluation is among the best. See ``ActionState``."""
-        result: Any = self.evaluation
-        return bool(self.from_first(lambda: CheckpointFolder(folder).is_among_best(vars(result), best)))
+        return self._saving.is_among_best(folder, vars(self.evaluation), best)
 
     def note_evaluation(self, folder: str | Path) -> None:
         """Write the last evaluation into the checkpoint of its step. See ``ActionState``."""
-        result: Any = self.evaluation
-        self._write(lambda: CheckpointFolder(folder).note_evaluation(vars(result)))
+        self._saving.note_evaluation(folder, vars(self.evaluation))
 
     def load_checkpoint(
         self, folder: str | Path, must_go_on: bool = False, allow_world_size_change: bool = False

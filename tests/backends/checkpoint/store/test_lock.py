@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 
 import pytest
 
-from nemo_lite.backends.pytorch.checkpoint.store import lock
 from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
 from nemo_lite.errors import UsageError
 
@@ -35,7 +35,7 @@ def end(child):
 def test_a_second_process_is_refused_by_the_first_ones_name_until_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["jasper.py", "--lr", "0.1", "a\nb\x1b"])
     child = holder(tmp_path)
-    held, host = FolderLock(tmp_path), lock.socket.gethostname()
+    held, host = FolderLock(tmp_path), socket.gethostname()
     message = rf"saves checkpoints in this folder: got process {child} on {host}: jasper.py --lr 0.1 'ab'; wait"
     with pytest.raises(UsageError, match=message):
         held.take()
@@ -79,7 +79,7 @@ def test_a_file_system_without_locks_is_a_warning_and_a_fault_an_error(tmp_path,
     def failing(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock.fcntl, "lockf", failing)
+    monkeypatch.setattr("fcntl.lockf", failing)
     held = FolderLock(tmp_path)
     if is_refused:
         with pytest.raises(UsageError, match=r'\.lock: cannot be written: got "Input/output error" \(EIO\)'):

@@ -152,7 +152,8 @@ def test_evaluation_is_marked(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "result", "text"), [("save", None, "writing a checkpoint"), ("is_empty", True, "reading a checkpoint")]
+    ("method", "result", "text"),
+    [("prepare", bool, "writing a checkpoint"), ("is_empty", True, "reading a checkpoint")],
 )
 def test_writing_and_reading_a_checkpoint_are_marked(method, result, text, monkeypatch, tmp_path):
     def run(lock):

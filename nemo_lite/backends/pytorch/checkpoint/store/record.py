@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,6 +233,21 @@ def is_name_in(tag: str, name: object) -> bool:
     """Whether a file of the checkpoint with this tag may have this name: one of our pattern, never a path."""
     parsed = parse_checkpoint_name(name) if isinstance(name, str) and len(name) < 256 else None
     return parsed is not None and parsed.tag == tag and parsed.file_name == name and Path(name).name == name
+
+
+def check_names(modules: Iterable[str]) -> None:
+    """See that modules of these names can be saved side by side.
+
+    Raises:
+        UsageError: a name cannot be one of a file, or two would be one on some systems.
+    """
+    in_lower_case: dict[str, str] = {TRAINER: TRAINER}
+    for name in modules:
+        if parse_checkpoint_name(f"{name}-STEP-0.safetensors") is None or Path(name).name != name or "\0" in name:
+            raise UsageError(f"{name!r} cannot be a file name", place="checkpoint", remedy="rename the module")
+        if in_lower_case.setdefault(name.lower(), name) != name or name == TRAINER:
+            other = in_lower_case[name.lower()]
+            raise UsageError(f'"{name}" and "{other}" would be one file on some systems', remedy="rename the module")
 
 
 def _file_of(folder: Path, name: str, content: Mapping[str, Any]) -> StoredFile:

@@ -1,0 +1,146 @@
+"""Checkpoints that are written while training goes on: what is told when, errors, the lock of the folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+
+import pytest
+from toys.nets import build
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.store import commit
+from nemo_lite.errors import UsageError
+
+
+class Steps(nemo.NeMoCallback):
+    """Runs a function at the start of each step."""
+
+    def __init__(self, at_start=lambda step: None):
+        super().__init__()
+        self.at_start, self.num_started = at_start, 0
+
+    def on_step_start(self, state):
+        self.num_started = state.step + 1
+        self.at_start(state.step)
+
+
+def train(folder, callbacks=(), max_steps=6, **how):
+    made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    net, loss = build()
+    saves = nemo.CheckpointCallback(folder, step_freq=2, **how)
+    made.train([loss], "sgd", {"lr": 0.02, "max_steps": max_steps}, callbacks=[*callbacks, saves])
+    return net
+
+
+@pytest.fixture
+def in_background(monkeypatch):
+    """As if the checkpoints of these tests were large."""
+    monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.saving.SMALL_BYTES", 0)
+
+
+def blocked_until(event, monkeypatch):
+    """Writing waits for the event."""
+    write_set = commit.write_set
+
+    def write(*args):
+        assert event.wait(20)
+        return write_set(*args)
+
+    monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.folder.write_set", write)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_it_is_told_when_it_is_complete(
+    tmp_path, monkeypatch, in_background
+):
+    may_write, told = threading.Event(), []
+    blocked_until(may_write, monkeypatch)
+
+    def at_start(step):
+        if step == 3:  # two steps are saved, and one more is made
+            assert (told, CheckpointFolder(tmp_path).sets()) == ([], [])
+            may_write.set()
+
+    train(tmp_path, [Steps(at_start)], max_steps=4, record=lambda kind, **about: told.append(about))
+    assert [(each["step"], each["path"]) for each in told] == [
+        (step, f"{tmp_path}/checkpoint-STEP-{step}") for step in (2, 4)
+    ]
+    assert [found.number for found in CheckpointFolder(tmp_path).sets()] == [2, 4]
+
+
+def test_what_is_saved_is_what_it_was_when_training_went_on(tmp_path, monkeypatch, in_background):
+    may_write = threading.Event()
+    blocked_until(may_write, monkeypatch)
+    train(tmp_path / "late", [Steps(lambda step: step == 3 and may_write.set())], max_steps=4)
+    may_write.set()
+    train(tmp_path / "early", max_steps=2)
+    late, early = (read_checkpoint(tmp_path / name, "STEP-2").weights["Net"] for name in ("late", "early"))
+    assert all(late[name].equal(early[name]) for name in early)
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_step(tmp_path, monkeypatch, in_background):
+    steps, threads = Steps(), threading.active_count()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def at_start(step):
+        if step == 4:  # STEP-4 was begun at the end of the step before
+            for thread in threading.enumerate():
+                if thread.name == "checkpoint writer":
+                    thread.join()
+        if step == 5:
+            pytest.fail("a step too many")
+
+    steps.at_start = at_start
+    train(tmp_path, max_steps=2)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match=r"checkpoint-STEP-4: the disk is full; free some space"):
+        train(tmp_path, [steps], max_steps=9)
+    monkeypatch.undo()
+    assert [found.number for found in CheckpointFolder(tmp_path).sets()] == [2]
+    assert threading.active_count() == threads
+
+
+def test_a_small_checkpoint_is_complete_before_the_next_step(tmp_path):
+    def at_start(step):
+        assert len(CheckpointFolder(tmp_path).sets()) == step // 2
+
+    train(tmp_path, [Steps(at_start)], max_steps=5)
+
+
+def test_two_callbacks_may_save_in_folders_of_their_own(tmp_path, in_background):
+    told = []
+    other = nemo.CheckpointCallback(
+        tmp_path / "b", step_freq=2, record=lambda kind, **about: told.append(about["path"])
+    )
+    train(tmp_path / "a", [other], max_steps=4, record=lambda kind, **about: told.append(about["path"]))
+    assert sorted(told) == [f"{tmp_path}/{name}/checkpoint-STEP-{step}" for name in "ab" for step in (2, 4)]
+
+
+def test_a_run_holds_its_folder_from_before_it_reads_it_until_its_end(tmp_path):
+    train(tmp_path, max_steps=2)
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        CheckpointFolder(tmp_path).open()
+        os.write(told, b"x")
+        signal.pause()
+    os.read(ready, 1)
+    steps = Steps()
+    try:
+        with pytest.raises(UsageError, match=rf"saves checkpoints in this folder: got process {child} on"):
+            train(tmp_path, [steps], max_steps=4)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert steps.num_started == 0
+    train(tmp_path, [steps], max_steps=4)
+    child = os.fork()  # free after the run, though this process lives on
+    if not child:
+        CheckpointFolder(tmp_path).open()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
