@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nemo_lite.errors import CheckpointError, ModelNotFoundError, did_you_mean
-from nemo_lite.untrusted import FileKind, TarLimits, open_tar
+from nemo_lite.untrusted import FileKind, TarLimits, open_file, open_tar
 from nemo_lite.utils.files import write_atomically
 
 CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"
@@ -58,7 +58,8 @@ class NemoArchive:
             beside = [file.name for file in self.path.parent.glob("*.nemo")]
             problem = f"no such file{did_you_mean(self.path.name, beside)}"
             raise ModelNotFoundError(problem, place=str(self.path), wanted="a .nemo file")
-        size = self.path.stat().st_size
+        with open_file(self.path, _KIND) as file:
+            size = os.fstat(file.fileno()).st_size
         limits = TarLimits(_MOST_MEMBERS, max(_MOST_GROWTH * size, _SMALL_BYTES))
         self._open = partial(open_tar, self.path, _KIND, limits)
         with self._open() as tar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ def reliability_charts(folder: Path) -> list[Chart]:
         DataError: it cannot be read.
     """
     path = folder / FILE_NAME
-    if not path.is_file():
+    if not os.path.lexists(path):
         return []
     content = read_bytes(path, _KIND)
     parse_json(content, path, _KIND)
