@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-from nemo_lite.config.ranges import RANGES, Checked, annotations_of, got, wanted
+from nemo_lite.config.ranges import RANGES, Checked, Finite, annotations_of, got, wanted
 from nemo_lite.config.values import Config, Key, Keys
 from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_mean
 
@@ -20,6 +19,8 @@ from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_
 T = TypeVar("T")
 Misfit = tuple[Keys, Any, Any]  # keys that lead to the value, the value, the annotation that it does not fit
 
+_FINITE_ONLY = Finite()
+_FINITE = Annotated[float, _FINITE_ONLY]
 # Of one section; to look for the nearest of known keys takes a while for each.
 _MAX_UNKNOWN_KEYS = 20
 
@@ -148,7 +149,9 @@ def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
         return [] if fits else [(keys, value, annotation)]
     kind = origin or annotation
     if kind in (Any, object) or not isinstance(kind, type):
-        return [(where, item, float) for where, item in _not_finite(keys, value)]
+        return [(where, item, _FINITE) for where, item in _not_finite(keys, value)]
+    if kind is float and isinstance(value, float):
+        return [(keys, value, _FINITE)] if _FINITE_ONLY.refuses(value) else []
     inside = _inside(value, kind, get_args(annotation))
     if inside is None:
         return [(keys, value, annotation)]
@@ -166,7 +169,7 @@ def _range_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
 
 
 def _not_finite(keys: Keys, value: Any) -> Iterable[tuple[Keys, float]]:
-    if isinstance(value, float) and not math.isfinite(value):
+    if _FINITE_ONLY.refuses(value):
         yield keys, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
@@ -196,8 +199,7 @@ def _inside(value: Any, kind: type, options: tuple[Any, ...]) -> Iterable[tuple[
             options = (options[0] if options else Any,) * len(value)
         fits = (kind is tuple or issubclass(list, kind)) and len(options) == len(value)
         return zip(range(len(value)), value, options, strict=True) if fits else None
-    fits = type(value) is kind or (kind is float and type(value) is int)
-    return [] if fits and (type(value) is not float or math.isfinite(value)) else None
+    return [] if type(value) is kind or (kind is float and type(value) is int) else None
 
 
 def _words(annotation: Any) -> list[str]:

@@ -33,6 +33,8 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 MAX_COST = 16_000
 _LARGEST_INT = 2**63 - 1
+# Escapes can write them; no path may hold the first, and no file in UTF-8 the others, which are halves of characters.
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def _config_error(problem: str, **details: str) -> ConfigError:
@@ -162,7 +164,7 @@ class _Values:
             return self._mapping(node, keys)
         if isinstance(node, SequenceNode):
             return [self.value(item, (*keys, index)) for index, item in enumerate(node.value)]
-        return self._number(node, keys) if node.tag in _NUMBERS else str(node.value)
+        return self._number(node, keys) if node.tag in _NUMBERS else self._text(node, keys)
 
     def _spend(self, node: Node, keys: Keys) -> None:
         self._count += 1
@@ -190,6 +192,8 @@ class _Values:
             if key_node.tag == _MERGE:
                 for source in self._merge_sources(value_node):
                     merged = self._entries(source, keys, merges + 1) | merged
+            elif is_scalar and _UNUSABLE.search(key):
+                self._text(key_node, (*keys, key))
             elif not is_scalar or key_node.tag not in self._key_tags:
                 what = f"key {key}" if is_scalar else "a list or a mapping as a key"
                 self._problem(key_node, f"{what} is not text; write it in quotes")
@@ -206,6 +210,12 @@ class _Values:
             return list(sources)
         self._problem(node, "<< can merge a mapping or a list of mappings only")
         return []
+
+    def _text(self, node: Node, keys: Keys) -> str:
+        text = str(node.value)
+        if unusable := _UNUSABLE.search(text):
+            self._problem(node, f"{dotted(keys)} holds {ord(unusable[0]):#06x}, which is no character of a text")
+        return text
 
     def _number(self, node: Node, keys: Keys) -> Any:
         try:

@@ -98,13 +98,25 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Finite:
+    """Any number but NaN and infinity: what a file may give where there is no range."""
+
+    def __str__(self) -> str:
+        return "that is finite"
+
+    def refuses(self, value: object) -> bool:
+        """Whether it is another number."""
+        return isinstance(value, float) and not math.isfinite(value)
+
+
+@dataclass(frozen=True)
 class Checked:
     """A mapping whose keys a function checks: given the section of a file, it returns a line for each problem."""
 
     check: Callable[[Any], list[str]]
 
 
-RANGES = (Between, Letters, Items)
+RANGES = (Between, Letters, Items, Finite)
 
 
 def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
@@ -142,6 +154,11 @@ def refuse_out_of_range(function: Callable[..., Any], arguments: Mapping[str, An
         if name in annotations:
             for keys, item, annotation in _strays((name,), value, annotations[name]):
                 raise OutOfRangeError(f"{place}.{dotted(keys)}", got(item, annotation), wanted(annotation))
+
+
+def is_out_of_range(value: object, annotation: Any) -> bool:
+    """Whether a value, or one in it, is outside of its range. Types do not count."""
+    return any(_strays((), value, annotation))
 
 
 def within_ranges(constructor: Callable[P, T]) -> Callable[P, T]:

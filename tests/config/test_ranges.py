@@ -93,11 +93,11 @@ def test_what_is_inside_of_the_ranges_is_taken():
 def test_numbers_that_are_none_fit_only_where_a_range_has_them():
     text = "Layer: {plain: .nan}\nAny: {x: [1, {y: -.inf}]}\n"
     config = parse_config(text, "a.yaml")
-    assert check_call(config["Layer"], Layer) == ["a.yaml:1:9: Layer.plain is NaN, wanted float"]
+    assert check_call(config["Layer"], Layer) == ["a.yaml:1:9: Layer.plain is NaN, wanted float that is finite"]
 
     def untyped(x=None): ...
 
-    assert check_call(config["Any"], untyped) == ["a.yaml:2:15: Any.x[1].y is -Infinity, wanted float"]
+    assert check_call(config["Any"], untyped) == ["a.yaml:2:15: Any.x[1].y is -Infinity, wanted float that is finite"]
 
 
 def test_a_function_may_check_the_keys_of_a_mapping():

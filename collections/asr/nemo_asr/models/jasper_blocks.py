@@ -43,7 +43,8 @@ def init_weights(module: nn.Module, mode: str, place: str) -> None:
     """
     draw = look_up("init_mode", mode, INIT_MODES, place)
     for layer in module.modules():
-        if isinstance(layer, (nn.Conv1d, nn.Linear)):
+        # Without values there is nothing to draw, and torch would import its compiler for it, which takes 2 s.
+        if isinstance(layer, (nn.Conv1d, nn.Linear)) and not layer.weight.is_meta:
             draw(layer.weight)
 
 
@@ -177,7 +178,7 @@ class JasperBlock(nn.Module):
         place: the block's name in errors.
 
     Raises:
-        UsageError: a residual that cannot have as many frames as the output.
+        UsageError: a residual that cannot have as many frames as the output; groups that do not divide the channels.
         UnknownNameError: an unknown normalisation.
     """
 
@@ -200,6 +201,9 @@ class JasperBlock(nn.Module):
         self.stride = prod(strides)
         if spec.residual and self.stride > 1:
             _check_frames(mode, self.stride, bool(residual_channels), place)
+        if in_channels % spec.groups or spec.filters % spec.groups:
+            got = f"groups {spec.groups}, {in_channels} -> {spec.filters} channels"
+            raise UsageError("groups must divide the channels in and out", place=place, got=got)
         self.is_dense, self.takes_maximum = bool(residual_channels), mode == "max"
         convolution = MaskedConv1d if conv_mask else TimeConv1d
         norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -18,7 +19,7 @@ from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
 from nemo_lite import NeuralModule, TrainableNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, check_call, shown
-from nemo_lite.config.ranges import Items, Letters
+from nemo_lite.config.ranges import Items, Letters, is_out_of_range
 from nemo_lite.core import AxisKind
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError
 from nemo_lite.utils.files import path_in_list
@@ -79,7 +80,8 @@ class ConnectionCheck:
 
     def _connect(self) -> None:
         preprocessor = self._parts.get("preprocessor")
-        own_rate = preprocessor.params.get("sample_rate", self.sample_rate) if preprocessor else self.sample_rate
+        given = preprocessor.params.get("sample_rate") if preprocessor else None
+        own_rate = self.sample_rate if given is None or not _is_rate(given) else int(given)  # a wrong one is told
         ports = LabelPorts if self._of_classes else SpeechPorts
         audio, text = signals_of(ports(own_rate, "data_layer").connect())
         features = self._connect_part("preprocessor", audio)
@@ -101,7 +103,7 @@ class ConnectionCheck:
 
     def _sample_rate(self, model: Config) -> int:
         holders = [model, *(part.params for part in self._parts.values())]
-        holders = [holder for holder in holders if type(holder.get("sample_rate")) is int]
+        holders = [holder for holder in holders if _is_rate(holder.get("sample_rate"))]
         for other in holders[1:]:
             if other["sample_rate"] != holders[0]["sample_rate"]:
                 first = _value_and_line(holders[0], "sample_rate")
@@ -243,8 +245,8 @@ class ConnectionCheck:
             self.problems += [p if part.params.tells_place(p) else f"{place}: {p}" for p in error.problems]
         except NemoLiteError as error:
             if not stand_ins:
-                place = self._contradiction(role) or f"{part.params.place_to_blame()}: {part.params.path}"
-                self.problems.append(f"{place}: {str(error).removeprefix(f'{part.target.__name__}: ')}")
+                place = self._contradiction(role) or _place_of(error, part)
+                self.problems.append(f"{place}: {str(error).removeprefix(f'{error.place}: ')}")
         else:
             return None if stand_ins else module
         return None
@@ -277,6 +279,18 @@ def _model_keys(
     language: Word | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
+
+
+def _is_rate(value: object) -> bool:
+    return type(value) is int and not is_out_of_range(value, SampleRate)
+
+
+def _place_of(error: NemoLiteError, part: Part) -> str:
+    """The section whose constructor raised an error, or the item of a list in it that the error names."""
+    item = re.fullmatch(rf"{part.target.__name__}\.(\w+)\[(\d+)\]", error.place)
+    keys = (item[1], int(item[2])) if item else ()
+    place = part.params.place_to_blame()
+    return f"{part.params.place(*keys) if place == part.params.place() else place}: {part.params.path_of(*keys)}"
 
 
 def _place_and_value(section: Config, key: str) -> str:

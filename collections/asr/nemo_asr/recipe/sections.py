@@ -18,6 +18,7 @@ from nemo_lite.errors import did_you_mean
 
 MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer", "language")
 
+_MOST_SECTIONS = 100  # with those that are only there for their anchors
 _DATA_ROLES = ("train", "eval")
 _NEEDED = ("preprocessor", "encoder")
 _PACKAGES = ("nemo_asr", "nemo_lite", "nemo")
@@ -58,6 +59,10 @@ class Parts:
         self._config = config
         if set(_HEADER_KEYS) <= config.keys():
             self._read_model()
+        elif len(config) > _MOST_SECTIONS:
+            self.problems.append(
+                f"{config.place()}: the file has {len(config)} sections, wanted at most {_MOST_SECTIONS}"
+            )
         else:
             for key in config:
                 if key not in MODEL_KEYS:
