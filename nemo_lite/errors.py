@@ -245,8 +245,9 @@ def reported_to_user(program: str = "") -> Iterator[None]:
 
     The line begins with ``PROGRAM: error:``, as those about options do. ``program`` is by default the script's name.
 
-    The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM and SIGUSR1 (75: preempted, can go on);
-    and for a full disk. Where nobody reads stdout any more, as after ``| head``, the end is quiet (exit code 141).
+    The same for a signal that ends the program: SIGINT (exit code 130), SIGTERM, SIGUSR1 and SIGHUP (75: preempted, can
+    go on); and for a full disk. Where nobody reads stdout any more, as after ``| head``, the end is quiet (exit code
+    141).
     """
     program = program or os.path.basename(sys.argv[0])
     with stop_signals():

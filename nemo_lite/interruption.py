@@ -1,4 +1,7 @@
-"""Signals that end a program in order: SIGINT, SIGTERM, and SIGUSR1, which Slurm sends ahead. Who saves is elsewhere.
+"""Signals that end a program in order: SIGINT, SIGTERM, SIGUSR1 and SIGHUP. Who saves is elsewhere.
+
+Slurm sends SIGUSR1 ahead where it is asked to; a terminal that is closed sends SIGHUP, unless ``nohup`` has it ignored.
+
 
 A program takes them over with :func:`stop_signals`. The first raises :class:`Interrupted` in the main thread, or, while
 :meth:`StopSignals.deferred` is open, is only noted: training ends after its step then. A second one, a second later or
@@ -23,10 +26,11 @@ from typing import Any, ClassVar
 # Any: what signal.getsignal gives.
 
 STOP_SIGNALS: tuple[int, ...] = tuple(
-    int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+    int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
 )
 # A launcher that signals a process and its group, as timeout(1) does, makes two of one.
 _ONE_SIGNAL_SECONDS = 1.0
+_HANGUP = getattr(signal, "SIGHUP", None)
 _INTERRUPTED, _CAN_GO_ON = 130, 75  # what a shell makes of SIGINT; EX_TEMPFAIL of sysexits.h
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
@@ -63,6 +67,7 @@ class StopSignals:
         self._is_deferred = self._has_raised = False
         self._say: Callable[[str], object] = lambda text: None
         self._replaced: dict[int, Any] = {}
+        self._terminals: list[int] = []  # standard streams that go to one
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._thread = threading.Thread(target=self._listen, name="stop signals", daemon=True)
 
@@ -88,6 +93,7 @@ class StopSignals:
         if not self._replaced:
             return
         StopSignals.current = self
+        self._terminals = [stream for stream in range(3) if os.isatty(stream)]
         # The interpreter calls handlers between two instructions of the main thread, so not while that thread waits
         # for another rank. It writes the signal's number at once, and the thread that reads it can end the process.
         reading, writing = socket.socketpair()
@@ -144,6 +150,8 @@ class StopSignals:
                     self._note(number)
 
     def _note(self, number: int) -> None:
+        if number == _HANGUP:
+            _let_go_of(self._terminals)
         now = time.monotonic()
         if not self.received:
             self.received, self._received_at = number, now
@@ -155,7 +163,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Take over SIGINT, SIGTERM and SIGUSR1; inside another ``stop_signals`` of this process, that one is given."""
+    """Take over the stop signals; inside another ``stop_signals`` of this process, that one is given."""
     if StopSignals.current is not None:
         yield StopSignals.current
         return
@@ -201,6 +209,15 @@ def flags_of(number: int) -> list[float]:
 def signal_in(flags: Sequence[float]) -> int:
     """The first stop signal in a sum of :func:`flags_of`; 0 for none."""
     return next((number for number, count in zip(STOP_SIGNALS, flags, strict=True) if count), 0)
+
+
+def _let_go_of(terminals: Sequence[int]) -> None:
+    """Let what is written to a terminal that was closed go nowhere: an error of a ``print`` would end the run."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in terminals:
+            os.dup2(nowhere, stream)
+        os.close(nowhere)
 
 
 def _leave(number: int) -> None:

@@ -31,7 +31,7 @@ def test_a_signal_outside_of_training_raises_at_once() -> None:
     with pytest.raises(Interrupted, match="stopped by SIGTERM") as caught, stop_signals():
         hit_by(signal.SIGTERM)
     assert caught.value.exit_code == 75
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == [signal.SIG_DFL] * 3
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == [signal.SIG_DFL] * 4
 
 
 def test_a_deferred_signal_is_noted_and_told() -> None:
@@ -85,7 +85,18 @@ def test_a_forked_process_has_the_handlers_of_before() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)])
+def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signals.received == 0
+
+
+CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75)]
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
 def test_a_script_ends_with_one_line_and_the_code_of_its_signal(
     number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

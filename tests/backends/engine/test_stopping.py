@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -39,7 +40,7 @@ def train(factory, folder, *, total, load_from=None, policy=None, **saving):
 # A signal
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_path, number, code):
     ranks = started(tmp_path, "--folder", "--workers", 2, "--step", 0.2)
     (end,) = stopped(ranks, "STEP 2", number, group=True)
@@ -57,6 +58,22 @@ def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_pat
     workers = [int(pid) for pid in wait_for(ranks[0], "WORKERS")[1:]]
     assert len(workers) == 2
     assert not any(map(is_alive, workers))
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_saves_although_nothing_can_be_printed(tmp_path):
+    root = SCRIPT.parents[2]
+    paths = ":".join(map(str, [root, root / "collections" / "asr", root / "tests"]))
+    run, keyboard = pty.fork()
+    if run == 0:
+        os.environ["PYTHONPATH"] = paths
+        os.execv(sys.executable, [sys.executable, str(SCRIPT), str(tmp_path), "--folder", "--step", "0.5"])
+    printed, deadline = b"", time.monotonic() + 120
+    while b"STEP 2" not in printed and time.monotonic() < deadline:
+        printed += os.read(keyboard, 1000)
+    os.close(keyboard)
+    assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 75
+    assert read_checkpoint(tmp_path / "checkpoints").step in (3, 4)
 
 
 def test_a_run_goes_on_where_a_signal_ended_it(tmp_path):
@@ -136,21 +153,23 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(tmp_path, at):
 
 
 @pytest.mark.slow
-def test_torchrun_hands_sigterm_on(tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_torchrun_hands_the_signals_on_that_it_is_told_to(tmp_path, name):
     root, out = SCRIPT.parents[2], tmp_path / "out"
     paths = [root, root / "collections" / "asr", root / "tests"]
     env = {**os.environ, "PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    command.append("--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")  # as the guide says
     with out.open("w") as file:
         words = [*command, str(SCRIPT), str(tmp_path), "--folder", "--workers", "1", "--step", "0.2"]
         torchrun = subprocess.Popen(words, env=env, stdout=file, stderr=file)
         deadline = time.monotonic() + 120
         while "STEP 2" not in out.read_text() and time.monotonic() < deadline:
             time.sleep(0.1)
-        torchrun.terminate()
+        torchrun.send_signal(signal.Signals[name])
         torchrun.wait(60)
     text = out.read_text()
-    assert text.count("SIGTERM: stopped after") == 1, text
+    assert text.count(f"{name}: stopped after") == 1, text
     assert read_checkpoint(tmp_path / "checkpoints").step > 2
     assert "KeyboardInterrupt" not in text
 
