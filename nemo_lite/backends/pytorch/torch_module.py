@@ -41,14 +41,15 @@ class TorchModule(NeuralModule, nn.Module):
         return self.on_values(*args, **kwargs)
 
     def on_values(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call with values gives: the outputs of ``forward``, checked against the ports."""
+        """What a call with values gives: the outputs of ``forward``, their number held against the ports."""
         if self.keep_float32 and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
-            return self._run_in_float32(args, kwargs)
-        return self._run(args, kwargs)
-
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``forward`` and hold the number of its outputs against the ports."""
+            return self._in_float32(args, kwargs)
         outputs = nn.Module.__call__(self, *args, **kwargs)
+        if self._num_declared_outputs == 1 and not isinstance(outputs, tuple):
+            return outputs  # as most modules do, at every step
+        return self._as_declared(outputs)
+
+    def _as_declared(self, outputs: Any) -> Any:
         num_declared = self._num_declared_outputs
         if num_declared is None:
             num_declared = self.count_outputs()
@@ -68,16 +69,16 @@ class TorchModule(NeuralModule, nn.Module):
         self._num_declared_outputs = len(self.output_ports)
         return self._num_declared_outputs
 
-    def _run_in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
         devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
         # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
         device = next(iter(devices - {"cpu"}), "cpu")
         if not torch.is_autocast_enabled(device):
-            return self._run(args, kwargs)
+            return self._as_declared(nn.Module.__call__(self, *args, **kwargs))
         with torch.autocast(device, enabled=False):
             widened = {key: _widened(value) for key, value in kwargs.items()}
-            return self._run(tuple(_widened(value) for value in args), widened)
+            return self._as_declared(nn.Module.__call__(self, *map(_widened, args), **widened))
 
     @property
     def factory(self) -> NeuralModuleFactory | None:

@@ -128,12 +128,12 @@ class JasperEncoder(TrainableNM):
         intermediate = (batch, self._intermediate_filters, ceil_div(time, self._intermediate_stride))
         return {**known, "intermediate": intermediate, "intermediate_lengths": (batch,)}
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_values(self, *args: Any, **kwargs: Any) -> Any:
         """Without lengths, as classifiers of NeMo connect it with ``conv_mask`` off, a DAG still gets both outputs."""
         if len(args) < 2 and kwargs.get("length") is None:
             signal: Tensor = args[0] if args else kwargs["audio_signal"]
-            kwargs = {**kwargs, "length": torch.full(signal.shape[:1], signal.shape[2], device=signal.device)}
-        return super()._run(args, kwargs)
+            kwargs["length"] = torch.full(signal.shape[:1], signal.shape[2], device=signal.device)
+        return super().on_values(*args, **kwargs)
 
     def forward(self, audio_signal: Tensor, length: Tensor | None = None) -> tuple[Tensor, ...] | Tensor:
         """(B, D, T) and valid frames (B,) -> (B, C, U) and valid frames (B,), int64; without lengths (B, C, U) alone.

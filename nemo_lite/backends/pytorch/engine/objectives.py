@@ -62,11 +62,14 @@ class Objective:
     loss_modules: Sequence[LossNM] = ()
     halves: Sequence[torch.Tensor] = ()
 
+    def __post_init__(self) -> None:
+        self._clears_by_itself = is_overridden(self.optimizer, "zero_grad", torch.optim.Optimizer)
+
     def clear_gradients(self) -> None:
         """What ``optimizer.zero_grad`` does, without its entry for torch's profiler: that costs more than the work."""
         for half in self.halves:
             half.grad = None
-        if is_overridden(self.optimizer, "zero_grad", torch.optim.Optimizer):
+        if self._clears_by_itself:
             self.optimizer.zero_grad(set_to_none=True)
             return
         for group in self.optimizer.param_groups:

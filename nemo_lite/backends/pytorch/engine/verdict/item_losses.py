@@ -67,8 +67,7 @@ class StepItems:
         if status is None:
             return (loss if factor == 1.0 else loss * factor), detached
         is_left_out = (status == INFINITE).float()
-        if factor:
-            self._left_out.append(is_left_out.sum())
+        self._left_out.append(is_left_out.sum() if factor else is_left_out.new_zeros(()))
         if self._is_alone:
             return loss, detached
         share = 1.0 - is_left_out.mean()
@@ -81,11 +80,9 @@ class StepItems:
             What the gradients are to be multiplied with, because fewer items share the step than its batches' factors
             say: 1 if none is left out. None: nothing to correct.
         """
-        known = [status for status in self.statuses if status is not None]
-        if not known:
+        if not self._left_out:
             return None
-        left_out = self._left_out or [torch.zeros((), device=known[0].device)]
-        self.num_left_out = torch.stack(left_out).sum()
+        self.num_left_out = torch.stack(self._left_out).sum()
         if self._is_alone:
             return None
         comm.sum_on_device(self.num_left_out)
