@@ -15,7 +15,7 @@ from toys.faulty_run import EVERY, SEED, Fault, diary, lives, started
 from toys.ranks import Finished
 
 CHAINS, KILLS = 8, 25  # 200 kills
-STEPS = 20 * EVERY
+STEPS = 50 * EVERY
 LATEST_CALL = 70  # of the calls that change a file: about two saves
 
 

@@ -33,7 +33,7 @@ from toys.ranks import Finished, Rank
 BD = NeuralType("B D", ChannelType())
 NUM_ITEMS, BATCH = 14, 2
 EPOCH = NUM_ITEMS // BATCH  # steps
-STEPS, EVERY = 63, EPOCH
+STEPS, EVERY = 63, 3
 DIARY, CHECKPOINTS = "diary", "checkpoints"
 
 SEED = int(os.environ.get("NEMO_LITE_FAULT_SEED", "20261122"))
@@ -113,13 +113,13 @@ def _is_for_writing(args: tuple[Any, ...]) -> bool:
 class Points(nemo.DataLayerNM):
     output_ports = {"x": BD, "y": BD}
 
-    def __init__(self) -> None:
+    def __init__(self, num_items: int = NUM_ITEMS) -> None:
         super().__init__()
         self.batch_size, self.shuffle = BATCH, True
-        self.x = torch.rand(NUM_ITEMS, 3, generator=torch.Generator().manual_seed(3))
+        self.x = torch.rand(num_items, 3, generator=torch.Generator().manual_seed(3))
 
     def __len__(self) -> int:
-        return NUM_ITEMS
+        return len(self.x)
 
     @property
     def dataset(self) -> TensorDataset:

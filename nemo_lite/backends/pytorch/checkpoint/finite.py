@@ -9,17 +9,22 @@ from torch import Tensor, nn
 from nemo_lite.errors import CheckpointError
 
 _MAX_LISTED = 3
+_STATISTICS = ("running_mean", "running_var")  # torch's names in normalisation layers
 
 
 def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
-    """Raise CheckpointError if a parameter is not finite, or a buffer NaN: masks may hold infinities.
+    """Raise CheckpointError if a parameter or a running statistic is not finite, or a buffer NaN.
+
+    Other buffers may hold infinities: masks do.
 
     Args:
         module: says which of the tensors are parameters.
         tensors: its ``state_dict()``.
     """
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    bad = [name for name, value in tensors.items() if isinstance(value, Tensor) and _is_bad(value, name in parameters)]
+    finite = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
+    finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
+    bad = [name for name, value in tensors.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
     if bad:
         more = f" and {len(bad) - _MAX_LISTED} more" if len(bad) > _MAX_LISTED else ""
         raise CheckpointError(
@@ -30,7 +35,7 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
         )
 
 
-def _is_bad(tensor: Tensor, is_parameter: bool) -> bool:
+def _is_bad(tensor: Tensor, must_be_finite: bool) -> bool:
     if not tensor.is_floating_point():
         return False
-    return not bool(tensor.isfinite().all()) if is_parameter else bool(tensor.isnan().any())
+    return not bool(tensor.isfinite().all()) if must_be_finite else bool(tensor.isnan().any())
