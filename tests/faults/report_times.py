@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from toys.machines import Lan, Started, two_machines
+from toys.machines import ROOT, Lan, Started, two_machines
 
 TIMEOUT = 10  # seconds
 LONGEST = 90  # seconds after the fault: then it is given up
@@ -79,10 +79,19 @@ def measure(name: str, kind: str, words: list[str], folder: Path) -> str:
     with two_machines() as lan:
         launcher = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=1", "--nnodes=2"]
         launcher += ["--rdzv-backend=c10d", f"--rdzv-endpoint={lan.master.address}:29500", "--rdzv-id=1"]
-        first, second = (machine.start([*launcher, *words], folder / machine.name) for machine in lan.machines)
+        # A plain loop needs to be told which network it is; ours finds out.
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "collections/asr", ROOT / "tests")))}
+        first, second = (
+            machine.start(
+                [*launcher, *words], folder / machine.name, {**paths, "GLOO_SOCKET_IFNAME": machine.interface}
+            )
+            for machine in lan.machines
+        )
         sides = (first, second)
         while not all((folder / f"steps{rank}").exists() for rank in (0, 1)):
             time.sleep(0.1)
+            if any(side.process.poll() is not None for side in sides):
+                raise SystemExit(first.text + second.text)
         time.sleep(1)
         said_before = [len(side.text) for side in sides]
         ranks = ranks_of(lan, sides)
