@@ -70,8 +70,8 @@ ORDERS = {
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
     "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
     "nemo_lite.backends.pytorch.checkpoint": """
-        torch_files, safetensors_file, fitting, store, finite, nemo_state < storage, nemo_files, background < folder
-        < averaging, saving
+        torch_files, safetensors_file, fitting, store, finite, nemo_state
+        < storage, nemo_files, background, state_check < folder < averaging, saving
     """,
     "nemo_lite.backends.pytorch.checkpoint.store": "record < best, flat_sets, commit < listing, lock",
     "nemo_lite.backends.pytorch.export": "onnx_files < wires, deployment",

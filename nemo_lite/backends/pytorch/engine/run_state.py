@@ -13,6 +13,7 @@ from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving
+from nemo_lite.backends.pytorch.checkpoint.state_check import check_state, misfits_told
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -185,8 +186,13 @@ class RunState:
             place: where it was read from, for messages.
 
         Raises:
-            CheckpointError: the state is of another set of optimizers or parameters.
+            CheckpointError: the state is of another set of optimizers or parameters, or of wrong types or shapes.
         """
+        check_state(state, self.optimizers, place)
+        with misfits_told(place):
+            self._take(state, place)
+
+    def _take(self, state: TrainingState, place: str) -> None:
         saved = state.get("optimizers", [])
         names = state.get("optimizer_names", self._optimizer_names())
         if len(saved) != len(self.optimizers) or names != self._optimizer_names():
@@ -299,7 +305,8 @@ class RunState:
             if checkpoints.is_empty():
                 return None
             found = checkpoints.read(modules)
-            check_world_size(found.state or {}, self.comm.world_size, allow_world_size_change, found.name)
+            with misfits_told(found.name):
+                check_world_size(found.state or {}, self.comm.world_size, allow_world_size_change, found.name)
             return found
 
         contents = read_on_first(self.comm, read)

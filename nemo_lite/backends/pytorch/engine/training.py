@@ -11,6 +11,7 @@ from operator import attrgetter
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.checkpoint.state_check import misfits_told
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, length_of
 from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
@@ -86,8 +87,9 @@ class Training:
         """Train until a limit is reached or a callback asks to stop."""
         state, callbacks = self._state, self._callbacks
         callbacks.notify("on_action_start", state)
-        callbacks.load_state_dict(state.saved_callbacks)
-        state.position.check(state.epochs_done)
+        with misfits_told(state.restored):
+            callbacks.load_state_dict(state.saved_callbacks)
+            state.position.check(state.epochs_done)
         if not state.is_stopping:
             check_what_is_left(state, self._options, self._lr_policy)
         while not self._is_done():

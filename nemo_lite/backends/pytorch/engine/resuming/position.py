@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from nemo_lite.backends.pytorch.checkpoint.state_check import as_count, misfits_told
 from nemo_lite.backends.pytorch.data import Stretch
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.generators import generator_states, set_generator_states
@@ -79,7 +80,9 @@ class Position:
         Raises:
             CheckpointError: a buffer that does not fit.
         """
-        self.done = tuple(Stretch(*stretch) for stretch in state.get("done", ()))
+        self.done = tuple(
+            Stretch(*(as_count(each, "done", place) for each in stretch)) for stretch in state.get("done", ())
+        )
         self._saved_digest = state.get("plan", "")
         self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
         if self.is_seed_drawn and state.get("seed") is not None:
@@ -158,4 +161,5 @@ class Position:
     def _put_back(self, which: str) -> None:
         states = (self._saved or {}).get(which)
         if states is not None:
-            set_generator_states(states, self._device, self._modules)
+            with misfits_told("the generators of the checkpoint"):
+                set_generator_states(states, self._device, self._modules)

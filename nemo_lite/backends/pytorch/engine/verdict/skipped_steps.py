@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from nemo_lite.backends.pytorch.checkpoint.state_check import as_count
 from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.verdict.item_losses import INFINITE, NAN
@@ -84,8 +85,10 @@ class SkippedSteps:
     def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
         """Go on with the counts of :meth:`state_dict`."""
         if (saved := state.get("skipped")) is not None:
-            self._total, self._in_a_row = saved["total"], saved["in_a_row"]
-            self._num_left_out, self._left_out = saved["num_left_out"], set(saved["left_out"])
+            names = ("total", "in_a_row", "num_left_out")
+            counts = (as_count(saved[name], f"skipped.{name}", place) for name in names)
+            self._total, self._in_a_row, self._num_left_out = counts
+            self._left_out = {str(place_of_item) for place_of_item in saved["left_out"]}
 
     def none(self) -> None:
         """The last step counts."""
