@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -113,7 +113,8 @@ class AudioFile:
                 raise self.refusal(f"is damaged: {count} samples promised, {done} could be read")
             piece = _scaled(read)
             if self.num_channels > 1:
-                piece = piece.mean(axis=1)
+                with np.errstate(over="ignore", invalid="ignore"):  # told by the check of their range
+                    piece = piece.mean(axis=1)
             if are_floats:
                 self._check_range(piece)
             yield piece
@@ -168,11 +169,21 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
         raise DataError(f"{path} is damaged ({reason})", place=place) from None
 
 
+class _Content(io.BytesIO):
+    """Bytes as a file for libsndfile, which is called from C: an error here would be a traceback on stderr."""
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """As of a file: a place before the beginning leaves the position as it is, which libsndfile notices."""
+        with suppress(ValueError, OverflowError):
+            super().seek(position, whence)
+        return self.tell()
+
+
 @contextmanager
 def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO, ReadAt, int]]:
     """What the decoder opens, a function that reads bytes without moving the decoder's position, and its size."""
     if isinstance(source, bytes):
-        yield io.BytesIO(source), lambda size, start: source[start : start + size], len(source)
+        yield _Content(source), lambda size, start: source[start : start + size], len(source)
         return
     try:
         descriptor = open_descriptor(source, _AUDIO_FILE)
