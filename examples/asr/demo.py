@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from nemo_asr.corpora.synth import say
 from nemo_lite.core.tracking import read_metrics
 from nemo_lite.errors import reported_to_user
+from nemo_lite.utils.argparse import positive_int
 
 SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
 NUM_EPOCHS = 28
@@ -124,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True, help="folder of the corpus")
     parser.add_argument("--work_dir", type=Path, required=True, help="folder for the results; an old one is replaced")
-    parser.add_argument("--num_epochs", type=int, default=NUM_EPOCHS, help="epochs to train")
+    parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")
     args = parser.parse_args()
     start = time.monotonic()
     shutil.rmtree(args.work_dir, ignore_errors=True)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from nemo_lite.config.ranges import Between
 from nemo_lite.errors import UsageError, did_you_mean
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
@@ -27,6 +28,8 @@ N = TypeVar("N", int, float)
 OPTIMIZERS: dict[str, Mapping[str, object]] = {}
 
 _LARGEST_FLOAT32 = 3.4e38
+_LARGEST_INT = 2**63 - 1
+_SHOWN_LETTERS = 60
 _WEEK_SECONDS = 604_800
 _DIST_BACKENDS = ("nccl", "gloo")
 # Options of LaunchedParser, and arguments of the factory.
@@ -275,32 +278,44 @@ def factory_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
     return {**launch_arguments(parsed), **run, "shard_weights": parsed.shard_weights, "compile": compiling}
 
 
-def _number(
-    parse: Callable[[str], N], fits: Callable[[N], bool], wanted: str, metavar: str = "N"
+def number_within(
+    within: Between, parse: Callable[[str], N], wanted: str = "", metavar: str = ""
 ) -> Callable[[str], N]:
-    """An argparse type: a number within bounds; ``wanted`` completes "'x' is not ..."."""
+    """An argparse type: a number of a range.
+
+    Args:
+        within: the range. NaN is in none.
+        parse: ``int`` or ``float``.
+        wanted: completes "'x' is not ..."; by default the range in words.
+        metavar: what ``--help`` shows for a value; by default ``N`` or ``X``.
+    """
+    kind = "a whole number" if parse is int else "a number"
 
     def checked(text: str) -> N:
         try:
             value = parse(text)
         except ValueError:
             value = None
-        if value is None or not fits(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+        if value is None or within.refuses(value):
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not {wanted or f'{kind} {within}'}")
         return value
 
-    checked.metavar = metavar  # type: ignore[attr-defined]  # what --help shows for a value
+    checked.metavar = metavar or ("N" if parse is int else "X")  # type: ignore[attr-defined]
     return checked
 
 
-positive_int = _number(int, lambda value: value >= 1, "a whole number from 1")
-# Seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
-not_negative_int = _number(int, lambda value: 0 <= value < 2**63, "a whole number from 0")
-not_negative_float = _number(float, lambda value: 0 <= value < _LARGEST_FLOAT32, "a number from 0", metavar="X")
-positive_float = _number(float, lambda value: 0 < value < _LARGEST_FLOAT32, "a number above 0", metavar="X")
-seconds = _number(
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}...")
+
+
+# Counts and seeds have to fit into 63 bits, and floats into 32, so that one may compute with them.
+positive_int = number_within(Between(1, _LARGEST_INT), int)
+not_negative_int = number_within(Between(0, _LARGEST_INT), int)
+not_negative_float = number_within(Between(0, _LARGEST_FLOAT32), float)
+positive_float = number_within(Between(0, _LARGEST_FLOAT32, above=True), float)
+seconds = number_within(
+    Between(0, _WEEK_SECONDS, above=True),
     float,
-    lambda value: 0 < value <= _WEEK_SECONDS,
     f"a number of seconds above 0, up to {_WEEK_SECONDS} (a week)",
     metavar="SECONDS",
 )

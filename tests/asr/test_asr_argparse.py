@@ -109,7 +109,7 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --precision_check 0 --amp_opt_level O2", "argument --precision_check: '0' is not a whole number from 1"),
         ("{} --amp_opt_level O0 --amp_dtype float16", "--amp_dtype has no effect in float32 (O0); leave it out"),
         ("{} --optimizer sgd --beta1 0.9", "--beta1 and --beta2 have no effect with --optimizer sgd"),
-        ("{} --beta1 1.5", "'1.5' is not below 1"),
+        ("{} --beta1 1.5", "'1.5' is not a number from 0, below 1"),
         ("{} --cudnn_benchmark --random_seed 3", "--random_seed contradicts --cudnn_benchmark"),
         ("{} --random_seed -1", "'-1' is not a whole number from 0"),
         ("{} --random_seed 9223372036854775808", "is not a whole number from 0"),

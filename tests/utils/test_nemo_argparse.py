@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 
 import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
+from toys.sources import ROOT
 
-from nemo_lite.utils.argparse import NemoArgParser, launch_arguments
+from nemo_lite.config.ranges import Between
+from nemo_lite.utils.argparse import NemoArgParser, launch_arguments, number_within
 from nemo_lite.utils.launch import rank_in
 
 LAUNCHED = {"torchrun": torchrun(1, 1), "slurm": slurm_task(5), "openmpi": openmpi(1)}
@@ -160,3 +163,23 @@ def test_it_serves_as_a_parent_whose_options_can_be_replaced():
     args = parser.parse_args(["--eval_datasets", "a.json", "b.json", "--local-rank", "0"])
     assert (args.lr, args.optimizer, args.eval_datasets) == (0.02, "novograd", ["a.json", "b.json"])
     assert launch_arguments(args)["local_rank"] == 0
+
+
+def test_no_option_takes_a_number_of_any_size():
+    folders = [ROOT / folder for folder in ("nemo_lite", "nemo_lite_start", "collections", "examples")]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    found = [str(file) for file in files if re.search(r"\btype=(int|float)\b", file.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("11", "'11' is not a whole number from 1 to 10"),
+        ("1.5", "'1.5' is not a whole number from 1 to 10"),
+        ("1" * 5000, "'" + "1" * 60 + "...' is not a whole number from 1 to 10"),
+    ],
+)
+def test_a_number_outside_of_its_range_is_told_with_the_range(text, told):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^{re.escape(told)}$"):
+        number_within(Between(1, 10), int)(text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from argparse import ArgumentParser, BooleanOptionalAction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nemo_asr.arguments import WORKERS
 from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning, check_what_is_left
 from nemo_asr.option_pages import TRAINING, USE
 from nemo_asr.regularization_options import (
@@ -19,6 +20,7 @@ from nemo_asr.set_tags import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType, logging
+from nemo_lite.config.ranges import Between
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
     LaunchedParser,
@@ -26,6 +28,7 @@ from nemo_lite.utils.argparse import (
     add_saving_options,
     not_negative_float,
     not_negative_int,
+    number_within,
     positive_int,
 )
 from nemo_lite.utils.launch import ProcessInfo
@@ -107,7 +110,7 @@ class AsrArgParser(NemoArgParser):
         name_help = f"name of the run: its results go to WORK_DIR/EXP_NAME, or ./EXP_NAME (default: {_DEFAULT_NAME})"
         add("--exp_name", help=name_help)
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
-        add("--num_workers", type=not_negative_int, help="processes that load batches (default: the model's)")
+        add("--num_workers", type=number_within(WORKERS, int), help="processes that load data (default: the model's)")
         add_metric_option(self)
         add_report_option(self, "WORK_DIR/EXP_NAME/report.html at the end")
 
@@ -343,8 +346,4 @@ def _set_log(parsed: Any) -> None:
         logging.setLevel(parsed.log_level.upper())
 
 
-def _beta(text: str) -> float:
-    value = not_negative_float(text)
-    if value >= 1:
-        raise ArgumentTypeError(f"{text!r} is not below 1")
-    return value
+_beta = number_within(Between(0, 1, below=True), float)

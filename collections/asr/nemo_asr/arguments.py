@@ -29,7 +29,8 @@ PadId: TypeAlias = Annotated[int, Between(-(2**31), 2**31 - 1)]
 Duration: TypeAlias = Annotated[float, Between(0, 1_000_000)]  # seconds; that is 11 days
 BatchSeconds: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
 BatchSize: TypeAlias = Annotated[int, Between(1, 1_000_000, also=(-1,))]
-Workers: TypeAlias = Annotated[int, Between(0, 1_024)]  # processes; the largest machines have as many cores
+WORKERS = Between(0, 1_024)  # processes; the largest machines have as many cores
+Workers: TypeAlias = Annotated[int, WORKERS]
 Unusable: TypeAlias = Annotated[float, Between(0, 1_000_000_000)]  # utterances, or below 1 a share
 Decibels: TypeAlias = Annotated[float, Between(-300, 300)]
 Rates: TypeAlias = Annotated[int, Between(-1_000, 1_000)]  # how many rates to choose from

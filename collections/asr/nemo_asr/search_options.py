@@ -6,10 +6,16 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from nemo_lite.config.ranges import Between
 from nemo_lite.errors import DataError
 from nemo_lite.untrusted import FileKind, read_json
-from nemo_lite.utils.argparse import positive_int
+from nemo_lite.utils.argparse import number_within
 
+# Of the search in decoding/, too.
+BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
+ALPHAS = Between(0, 20)
+BETAS = Between(-50, 50)
+HOTWORD_WEIGHTS = Between(0, 100)
 SEARCHES = ("greedy", "beam", "lexicon")
 # What is given to the search as it is; each needs a beam search.
 _GIVEN = ("beam_size", "lexicon", "lm", "hotwords", "alpha", "beta", "hotword_weight")
@@ -22,13 +28,17 @@ def add_search_options(parser: ArgumentParser, with_weight_search: bool = False)
     add = parser.add_argument
     search_help = "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
     add("--decoder", choices=SEARCHES, help=search_help)
-    add("--beam_size", type=positive_int, help="hypotheses that go on after each frame (default: 16)")
+    add("--beam_size", type=number_within(BEAM_SIZES, int), help="hypotheses that go on after each frame (default: 16)")
     add("--lexicon", metavar="FILE", help="the only words that there may be, one a line")
     add("--lm", metavar="FILE", help="n-gram language model: ARPA, also gzipped, or a binary of KenLM")
     add("--hotwords", metavar="WORD", nargs="+", help="words that are more probable here than elsewhere")
-    add("--alpha", type=float, help="factor of the language model's natural logarithms (default: 0.5)")
-    add("--beta", type=float, help="added for each word (default: 1)")
-    add("--hotword_weight", type=float, help="added for each hot word (default: 6)")
+    add(
+        "--alpha",
+        type=number_within(ALPHAS, float),
+        help="factor of the language model's logarithms (default: 0.5)",
+    )
+    add("--beta", type=number_within(BETAS, float), help="added for each word (default: 1)")
+    add("--hotword_weight", type=number_within(HOTWORD_WEIGHTS, float), help="added for each hot word (default: 6)")
     add("--weights", metavar="FILE", help="take alpha and beta from a file that --search_weights wrote")
     if with_weight_search:
         weights_help = "first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json"

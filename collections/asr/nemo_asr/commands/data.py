@@ -44,7 +44,7 @@ from nemo_asr.trained.ngram_training import (
 )
 from nemo_lite.errors import FileInTheWayError, UnknownNameError, UsageError
 from nemo_lite.utils import logging
-from nemo_lite.utils.argparse import OneLineParser, positive_int
+from nemo_lite.utils.argparse import OneLineParser, not_negative_float, not_negative_int, positive_int
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
@@ -99,9 +99,9 @@ def _add_tar(parser: OneLineParser) -> None:
     add("--target_dir", metavar="FOLDER", default="tarred", help="where the shards go (default: %(default)s)")
     add("--num_shards", type=positive_int, default=1, help="how many (default: %(default)s)")
     add("--shuffle", action="store_true", help="put the recordings into a random order first, for training")
-    add("--seed", type=int, default=0, help="of the random order (default: %(default)s)")
-    add("--min_duration", type=float, metavar="SECONDS", help="leave out shorter utterances")
-    add("--max_duration", type=float, metavar="SECONDS", help="leave out longer utterances")
+    add("--seed", type=not_negative_int, default=0, help="of the random order (default: %(default)s)")
+    add("--min_duration", type=not_negative_float, metavar="SECONDS", help="leave out shorter utterances")
+    add("--max_duration", type=not_negative_float, metavar="SECONDS", help="leave out longer utterances")
 
 
 def _add_lm(parser: OneLineParser) -> None:

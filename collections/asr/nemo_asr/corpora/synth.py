@@ -25,8 +25,10 @@ from numpy.random import Generator, default_rng
 from nemo_asr.corpora.espeak import Synthesizer, Voice
 from nemo_asr.corpora.sentences import VOCABULARY, new_sentence, sentence
 from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
+from nemo_lite.config.ranges import Between
 from nemo_lite.errors import DataError, UsageError, reported_to_user
 from nemo_lite.untrusted import FileKind, numbered_lines, read_json
+from nemo_lite.utils.argparse import not_negative_int, number_within
 
 SAMPLE_RATE = 16000
 _OWN = FileKind("the file", 1 << 28)
@@ -51,6 +53,7 @@ _ABOUT = "corpus.json"
 # Raise it when the sounds or texts that the same arguments give have changed: older sets are then made anew.
 _EDITION = 1
 
+_COUNT = number_within(Between(1, 10_000_000), int)
 _MEANINGS = {
     "train": "training utterances",
     "val1": "utterances by the voices of training",
@@ -224,7 +227,8 @@ def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.c
     parser.add_argument("out", help="folder to make")
     for argument, meaning in _MEANINGS.items():
         default = getattr(Arguments, argument)
-        parser.add_argument(f"--{argument}", type=int, default=default, help=f"{meaning} (default: %(default)s)")
+        kind = not_negative_int if argument == "seed" else _COUNT
+        parser.add_argument(f"--{argument}", type=kind, default=default, help=f"{meaning} (default: %(default)s)")
     options = vars(parser.parse_args(argv))
     out = Path(options.pop("out")).expanduser()
     with reported_to_user(program):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from nemo_asr.decoding.frame_labels import FrameLabels
 from nemo_asr.decoding.lexicon import ROOT
 from nemo_asr.decoding.word_scores import WordScores
+from nemo_asr.search_options import BEAM_SIZES
 from nemo_lite.config.ranges import Between, refuse_out_of_range
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ _MIX_MORE = np.uint64(0x94D049BB133111EB)
 _NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-BeamSize: TypeAlias = Annotated[int, Between(1, 10_000)]  # more than 1,000 gain nothing
+BeamSize: TypeAlias = Annotated[int, BEAM_SIZES]
 LogProb: TypeAlias = Annotated[float, Between(-math.inf, 0, below=True)]
 MaxLabels: TypeAlias = Annotated[int, Between(1, 100_000)]
 CutoffProb: TypeAlias = Annotated[float, Between(0, 1, above=True)]

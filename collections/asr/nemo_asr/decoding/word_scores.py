@@ -13,15 +13,16 @@ import numpy.typing as npt
 from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel, Ids, Scores
 from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable
 from nemo_asr.decoding.spelling import Spelling
+from nemo_asr.search_options import ALPHAS, BETAS, HOTWORD_WEIGHTS
 from nemo_lite.config.ranges import Between, refuse_out_of_range
 from nemo_lite.errors import UsageError
 
 _LN10 = math.log(10)
 
 
-Alpha: TypeAlias = Annotated[float, Between(0, 20)]
-Beta: TypeAlias = Annotated[float, Between(-50, 50)]
-HotwordWeight: TypeAlias = Annotated[float, Between(0, 100)]
+Alpha: TypeAlias = Annotated[float, ALPHAS]
+Beta: TypeAlias = Annotated[float, BETAS]
+HotwordWeight: TypeAlias = Annotated[float, HOTWORD_WEIGHTS]
 UnknownScore: TypeAlias = Annotated[float, Between(-1_000, 0)]
 
 
