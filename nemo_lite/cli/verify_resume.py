@@ -1,0 +1,164 @@
+"""Kill a training of yours at random steps, let it go on, and compare it with one that nothing interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_lite.cli.interrupted_runs import Run
+from nemo_lite.errors import UsageError
+from nemo_lite.interruption import name_of
+
+# Any: a record of a run is JSON.
+
+PROGRAM = "nemo-lite verify-resume"
+_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+# Both runs get a folder of their own, and a fresh start.
+_CONTRADICTING = ("--work_dir", "--checkpoint_dir", "--load_dir")
+# Of an evaluation: what differs between two runs that are equal.
+_TIMES = ("time", "seconds", "kind")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command once without and once with interruptions, and tell what is equal.
+
+    Returns:
+        0 where losses, evaluations and all files of the last checkpoint are equal; 1 where something differs.
+
+    Raises:
+        UsageError: no command, one that cannot be compared, or that does not end well by itself.
+    """
+    own, command = _divided(arguments)
+    args = _parser().parse_args(own)
+    words = _words(command)
+    seed = secrets.randbelow(10**6) if args.seed is None else args.seed
+    folder = Path(args.folder or tempfile.mkdtemp(prefix="verify-resume-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError("the folder is not empty", place=str(folder), remedy="give a new one")
+    print(f"{PROGRAM}: {shlex.join(words)}\n{PROGRAM}: --seed {seed}, in {folder}", flush=True)
+    whole = Run(words, folder / "uninterrupted")
+    took = whole.finish().seconds
+    steps = max(whole.steps(), default=0)
+    print(f"without interruption: {steps} steps in {took:.1f} s", flush=True)
+    if steps < 2:
+        raise UsageError("the run cannot be interrupted", got=f"{steps} steps in metrics.jsonl", wanted="2 or more")
+    interrupted = Run(words, folder / "interrupted")
+    _interrupt(interrupted, steps, args.kills, random.Random(seed))
+    differences = _compared(whole, interrupted)
+    if differences:
+        print("\n".join(["the interrupted run differs:", *differences, f"both runs are kept in {folder}"]))
+        return 1
+    print("equal: the interrupted run gave the same losses, evaluations, weights and training state, to the bit")
+    if args.folder is None:
+        shutil.rmtree(folder)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    usage = f"{PROGRAM} [--kills N] [--seed N] [--folder DIR] -- SCRIPT [ARGUMENT ...]"
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        usage=usage,
+        description="Run a short training of yours twice: once to its end, and once killed at random steps, by SIGTERM "
+        "(which saves) and SIGKILL (which does not) in turn, and started again each time. Then compare the losses of "
+        "all steps, the evaluations, and the files of the last checkpoint.",
+        epilog="SCRIPT is a Python file, or a command such as torchrun with its options; it must know --work_dir. "
+        "--log_freq 1 is added, and --random_seed 0 where no seed is given.",
+    )
+    parser.add_argument("--kills", type=int, choices=range(1, 100), metavar="N", default=3, help="default: 3")
+    parser.add_argument("--seed", type=int, help="of the steps at which the run is killed (default: a new one)")
+    parser.add_argument("--folder", metavar="DIR", help="where both runs go and stay (default: a temporary one)")
+    return parser
+
+
+def _divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words before and after ``--``."""
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
+
+
+def _words(command: Sequence[str]) -> list[str]:
+    if not command:
+        raise UsageError("there is no command to run", remedy=f"give it after --: {PROGRAM} -- examples/asr/jasper.py ...")
+    given = {word.partition("=")[0] for word in command}
+    contradicting = [option for option in _CONTRADICTING if option in given]
+    if contradicting:
+        raise UsageError(f"leave {', '.join(contradicting)} out", remedy="each run gets a folder of its own")
+    words = [sys.executable, *command] if command[0].endswith(".py") else [*command]
+    return [*words, "--log_freq", "1", *(() if "--random_seed" in given else ("--random_seed", "0"))]
+
+
+def _interrupt(run: Run, steps: int, kills: int, draw: random.Random) -> None:
+    """Kill the run at ascending random steps, then let it end; tell each time where it went on."""
+    places = sorted(draw.sample(range(1, steps), min(kills, steps - 1)))
+    first = draw.randrange(len(_SIGNALS))
+    for number, step in enumerate(places):
+        killed_by = _SIGNALS[(first + number) % len(_SIGNALS)]
+        before = len(run.steps())
+        ended = run.kill_at(step, killed_by, delay=draw.uniform(0.0, 0.2))
+        how = f"{name_of(ended.signal)}, exit code {ended.code}" if ended.signal else "it ended before it was killed"
+        print(f"start {number + 1}: {_stretch(run.steps()[before:])}, then {how}", flush=True)
+    before = len(run.steps())
+    run.finish()
+    print(f"start {len(places) + 1}: {_stretch(run.steps()[before:])}", flush=True)
+
+
+def _stretch(steps: Sequence[int]) -> str:
+    return f"steps {steps[0]} to {steps[-1]}" if steps else "no step"
+
+
+def _compared(whole: Run, interrupted: Run) -> list[str]:
+    """What differs, a line each; the first place of it."""
+    losses = {record["step"]: record["loss"] for record in whole.records("train")}
+    other = [(record["step"], record["loss"]) for record in interrupted.records("train")]
+    found = [
+        f"loss of step {step}: {losses.get(step)!r} without, {loss!r} with interruption"
+        for step, loss in other
+        if repr(losses.get(step)) != repr(loss)
+    ][:1]
+    missing = sorted(losses.keys() - {step for step, _ in other})
+    found += [f"the interrupted run has no step {missing[0]}"] if missing else []
+    found += _different("evaluation of", _evaluations(whole), _evaluations(interrupted))
+    found += _different("", _digests(whole), _digests(interrupted))
+    return found
+
+
+def _different(what: str, left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+    names = [*left, *(name for name in right if name not in left)]
+    return [
+        f"{what} {name}: {left.get(name, 'missing')} without, {right.get(name, 'missing')} with interruption".strip()
+        for name in names
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _evaluations(run: Run) -> dict[str, str]:
+    """The values of each evaluation; of one that came twice, the last."""
+    found = {}
+    for record in run.records("evaluation"):
+        values: dict[str, Any] = {name: value for name, value in record.items() if name not in _TIMES}
+        found[f"{values.pop('set')} at step {values.pop('step')}"] = repr(values)
+    return found
+
+
+def _digests(run: Run) -> dict[str, str]:
+    """The SHA-256 of each file of the newest checkpoint, which is checked."""
+    from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder  # slow to import
+
+    folders = sorted({path.parent for path in run.folder.glob("runs/**/checkpoint-*") if path.is_dir()})
+    if not folders:
+        raise UsageError("the run saved no checkpoint", place=str(run.folder / "runs"))
+    files = CheckpointFolder(folders[0]).newest().files
+    return {name: file.sha256 for name, file in files.items()}
