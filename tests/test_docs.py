@@ -30,7 +30,21 @@ ENGLISH["README.md"], CHINESE["README.md"] = ROOT / "README.md", ROOT / "README.
 TRANSLATED = sorted(ENGLISH.keys() & CHINESE.keys())
 RUN = [path for path in DOCS if path not in [CHINESE[name] for name in TRANSLATED]]
 # Lines for several processes run with two.
-SCALED_DOWN = {"--vocab_size": "8", "--num_epochs": "1", "--warmup_steps": "0", "--num_gpus": "2", "--num_workers": "0"}
+SCALED_DOWN = {
+    "--kills": "1",
+    "--vocab_size": "8",
+    "--num_epochs": "1",
+    "--warmup_steps": "0",
+    "--num_gpus": "2",
+    "--num_workers": "0",
+}
+    "--kills": "1",
+    "--vocab_size": "8",
+    "--num_epochs": "1",
+    "--warmup_steps": "0",
+    "--num_gpus": "2",
+    "--num_workers": "0",
+}
 # Lines that make an environment and install into it; the folder is the clone.
 INSTALLING = ("python3 -m venv .venv", ". .venv/bin/activate", "pip install .")
 TRAINED_ELSEWHERE = "runs/Digits"  # by the page about training

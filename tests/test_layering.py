@@ -36,6 +36,7 @@ ORDERS = {
     "nemo_lite.utils.alive": "connection, registries < app_state",
     "nemo_lite.utils.run_files": "appended_file < curves",
     "nemo_lite.utils.launch": "addresses, launchers < identity",
+    "nemo_lite.cli": "interrupted_runs < *",
     "nemo_lite.core": """
         neural_types < graph, compile_options < models, action_state, run_options, show, neural_graph < callbacks
         < tracking, backend < environment, module_decorators < factory

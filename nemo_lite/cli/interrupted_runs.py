@@ -1,4 +1,4 @@
-"""Run a training command to its end, or kill it at some step; what its run folder then says. Nothing is compared here."""
+"""Run a training command to its end, or kill it at some step; what it has recorded. Nothing is compared here."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Run:
         return Attempt(code, time.monotonic() - started, number if is_running else 0)
 
     def records(self, kind: str) -> list[Mapping[str, Any]]:
-        """The records of one kind in its ``metrics.jsonl``, in order; those of a step that came twice are there twice."""
+        """The records of one kind in its ``metrics.jsonl``, in order; a step that came twice has two."""
         found = []
         for file in self.folder.glob("runs/*/metrics.jsonl"):
             for line in file.read_text(encoding="utf-8").splitlines():

@@ -91,12 +91,16 @@ def _divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _words(command: Sequence[str]) -> list[str]:
     if not command:
-        raise UsageError("there is no command to run", remedy=f"give it after --: {PROGRAM} -- examples/asr/jasper.py ...")
+        problem, example = "there is no command to run", f"{PROGRAM} -- nemo-lite train --model_config ..."
+        raise UsageError(problem, remedy=f"give it after --, such as {example}")
     given = {word.partition("=")[0] for word in command}
     contradicting = [option for option in _CONTRADICTING if option in given]
     if contradicting:
         raise UsageError(f"leave {', '.join(contradicting)} out", remedy="each run gets a folder of its own")
+    # Both run in this environment, also where its folder is not on the path.
+    python = {"nemo-lite": [sys.executable, "-m", "nemo_lite"], "python": [sys.executable]}
     words = [sys.executable, *command] if command[0].endswith(".py") else [*command]
+    words = [*python.get(words[0], words[:1]), *words[1:]]
     return [*words, "--log_freq", "1", *(() if "--random_seed" in given else ("--random_seed", "0"))]
 
 

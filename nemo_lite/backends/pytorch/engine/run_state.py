@@ -174,7 +174,8 @@ class RunState:
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
             "callbacks": self._callbacks.state_dict(),
-            "evaluations": [vars(each) for each in self._evaluated.values()],
+            # Without times, so that equal runs have equal states.
+            "evaluations": [{**vars(each), "seconds": 0.0} for each in self._evaluated.values()],
             **{key: value for part in self.parts for key, value in part.state_dict().items()},
         }
 
