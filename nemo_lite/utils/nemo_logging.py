@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from nemo_lite.errors import UnknownNameError
+from nemo_lite.errors import UnknownNameError, printable
 from nemo_lite.utils.launch import rank_in
 from nemo_lite.utils.run_files import AppendedFile
 
@@ -287,6 +287,7 @@ class _NemoFormatter(_logging.Formatter):
     def formatMessage(self, record: _logging.LogRecord) -> str:  # noqa: N802 - the standard library's spelling
         is_shown = self._with_rank or _is_set("NEMO_TESTING")
         record.rank = f" rank:{rank_in(os.environ)}" if is_shown else ""
+        record.message = printable(record.message)
         return super().formatMessage(record)
 
 
@@ -308,7 +309,7 @@ class _TerminalFormatter(_logging.Formatter):
             parts.append(f"[rank {rank_in(os.environ)}]")
         if record.levelno >= _logging.WARNING:
             parts.append("error:" if record.levelno >= _logging.ERROR else "warning:")
-        return " ".join([*parts, record.message])
+        return " ".join([*parts, printable(record.message)])
 
 
 def _is_on_writing_rank(record: _logging.LogRecord) -> bool:

@@ -249,3 +249,10 @@ def test_the_log_needs_no_torch():
     root = Path(sys.modules["nemo_lite"].__file__).parent
     done = subprocess.run([sys.executable, "-c", code, root], capture_output=True, text=True, check=True)
     assert "fine" in done.stdout
+
+
+@pytest.mark.parametrize("style", ["plain", "nemo"])
+def test_control_characters_in_a_message_are_shown_and_not_obeyed(logger, style, capsys):
+    logger.set_style(style)
+    logger.info("%s", "a\x1b[2Jb\x9b\nc\td")
+    assert capsys.readouterr().out.endswith("a\\x1b[2Jb\\x9b\nc\td\n")

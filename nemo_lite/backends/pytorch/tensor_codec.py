@@ -13,6 +13,7 @@ network and no error texts for users in here.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -148,11 +149,17 @@ def _array(content: Json, take: Take) -> Any:
     dtype_name, shape, ref = content
     try:
         dtype = np.dtype(dtype_name)
-    except TypeError:
+    except (TypeError, SyntaxError):  # NumPy parses some names as Python's literals
         raise ValueError(f"an array of {dtype_name!r}") from None
     if dtype.kind not in _NUMPY_KINDS:
         raise ValueError(f"an array of {dtype_name!r}")
-    return np.ndarray(shape, dtype, take(ref).numpy())
+    if not all(type(count) is int and count >= 0 for count in shape):
+        raise ValueError(f"an array of the shape {shape!r}")
+    content = take(ref).numpy()
+    # NumPy would make texts of what no character is, which ends in an error of the interpreter.
+    if dtype.kind == "U" and (content[: len(content) // 4 * 4].view(f"{dtype.str[0]}u4") > sys.maxunicode).any():
+        raise ValueError("an array of texts with codes beyond Unicode")
+    return np.ndarray(shape, dtype, content)
 
 
 def _buffer_of(content: bytes) -> Tensor:

@@ -15,7 +15,7 @@ from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, printable
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
@@ -155,12 +155,12 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
     if count:
         _write(args, result.transcripts, is_one=count + bad == 1)
     for position in sorted(result.faults):
-        print(f"{PROGRAM}: error: {result.faults[position]}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {printable(result.faults[position])}", file=sys.stderr)
     silent = [each.name for each in result.transcripts if not each.words]
     if silent:
         some = f"{len(silent)} of {count} recording{'s' if count > 1 else ''}: {', '.join(silent[:3])}"
         more = ", ..." if len(silent) > 3 else ""
-        print(f"{PROGRAM}: warning: the model heard nothing in {some}{more}", file=sys.stderr)
+        print(f"{PROGRAM}: warning: the model heard nothing in {printable(some)}{more}", file=sys.stderr)
     if count:
         recordings = f"{count} recording{'s' if count > 1 else ''}" + (
             f" ({bad} more could not be read)" if bad else ""

@@ -19,7 +19,7 @@ from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
 from nemo_asr.text.symbols import shown_symbols as shown_symbols
-from nemo_lite.errors import ConfigError, DataError, UsageError
+from nemo_lite.errors import ConfigError, DataError, UsageError, printable
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
@@ -29,9 +29,8 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
     """The labels of a model, checked. Their positions are the ids; the CTC blank is not among them.
 
     Args:
-        labels: the symbols, usually single characters, perhaps with accents; longer ones stand for whole words such as
-            ``<noise>``.
-        place_of: where label number ``i`` is written, for the messages: ``lambda i: config.place("labels", i)``.
+        labels: the symbols, mostly single characters, perhaps with accents; longer ones are words such as ``<noise>``.
+        place_of: where label number ``i`` is written, for messages.
 
     Raises:
         ConfigError: one line for each label that is not text, empty, repeated, or could never match.
@@ -42,7 +41,9 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
         if not isinstance(label, str):
             problems.append(f'{place_of(i)}: label {label!r} is not text; put it in quotes: "{label}"')
         elif not label:
-            problems.append(f'{place_of(i)}: the label is empty; the space is written " ", and CTC adds its own blank')
+            problems.append(f'{place_of(i)}: the label is empty; the space is written " ", CTC adds its own blank')
+        elif printable(label) != label and not label.isspace():
+            problems.append(f"{place_of(i)}: label {label!r} has a control character")
         elif len(label) > 1 and label.split() != [label]:
             problems.append(f"{place_of(i)}: label {label!r} has white space in it, so no word of a text can match it")
         elif label in first_seen:
@@ -58,8 +59,7 @@ def vocabulary(labels: Iterable[object], place_of: Callable[[int], str] = "label
 
 def _refuse_pieces(labels: Sequence[str]) -> None:
     """Raise UsageError for labels that are pieces of words, without their scores: those say how a text is cut."""
-    piece = next((label for label in labels if is_piece(label)), None)
-    if piece is not None:
+    if (piece := next((label for label in labels if is_piece(label)), None)) is not None:
         raise UsageError(
             "these labels are pieces of words, and texts cannot be cut into pieces here",
             place="labels",

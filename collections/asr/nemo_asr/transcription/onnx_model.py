@@ -19,7 +19,7 @@ from nemo_asr.audio.reading import Samples
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
 from nemo_asr.transcription.transcript import Transcribed, Transcript, transcript_of
-from nemo_lite.errors import CheckpointError, DataError, UsageError
+from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
 from nemo_lite.untrusted import FileKind, open_file, parse_json
 from nemo_lite.utils import logging
 
@@ -145,9 +145,10 @@ def _labels(text: str, place: str) -> list[str]:
     labels = parse_json(text, place, _KIND)
     if not isinstance(labels, list):
         raise ValueError("labels are no list")
-    found = [each for each in labels if isinstance(each, str) and 0 < len(each) <= _MOST_LABEL_CHARACTERS]
+    texts = [each for each in labels if isinstance(each, str) and printable(each) == each]
+    found = [each for each in texts if 0 < len(each) <= _MOST_LABEL_CHARACTERS]
     if not 0 < len(labels) == len(found) <= _MOST_LABELS:
-        raise ValueError("labels are too many, or no short texts")
+        raise ValueError("labels are too many, or no short texts without control characters")
     return found
 
 

@@ -69,10 +69,14 @@ def decode(parcel: torch.Tensor) -> Any:
         ValueError: a header that :func:`encode` does not write.
     """
     length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
+    if length > len(parcel) - _LENGTH_BYTES:
+        raise ValueError(f"a header of {length} bytes in a parcel of {len(parcel)}")
     start = _LENGTH_BYTES + length
 
     def take(num_bytes: int) -> torch.Tensor:
         nonlocal start
+        if not 0 <= num_bytes <= len(parcel) - start:
+            raise ValueError(f"a buffer of {num_bytes} bytes, {len(parcel) - start} are left")
         start += num_bytes
         # A copy: a small tensor that is kept would keep all others of its parcel.
         return parcel[start - num_bytes : start].clone()
@@ -234,4 +238,7 @@ def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:
         dtype = tensor_codec.dtype_named(name)
         return take(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
-    return tensor_codec.decode(json.loads(header.numpy().tobytes().decode("utf-8", "surrogatepass")), tensor_of)
+    try:
+        return tensor_codec.decode(json.loads(header.numpy().tobytes().decode("utf-8", "surrogatepass")), tensor_of)
+    except (KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"no header of a parcel ({type(error).__name__}: {error})") from None
