@@ -29,6 +29,7 @@ READERS = {
     "nemo_lite/untrusted/": "the policy itself",
     "nemo_lite/backends/pytorch/checkpoint/storage.py": "its header was checked before",
     "nemo_lite/backends/pytorch/checkpoint/store/record.py": "JSON of this process",
+    "nemo_lite/backends/pytorch/data/workers.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/core/models/archive.py": "packs files that this process has just written",
     "nemo_lite/utils/": "digests and files of this run; a digest is compared, not read",

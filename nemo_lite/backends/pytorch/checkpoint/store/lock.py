@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from nemo_lite.backends.pytorch.checkpoint.store.commit import told_with
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import CheckpointError, UsageError
+from nemo_lite.untrusted import FileKind, parse_json
 from nemo_lite.utils import logging
 
 try:
@@ -23,6 +24,7 @@ LOCK = ".lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _MOST_BYTES = 4096
+_LOCK = FileKind("the lock", _MOST_BYTES, CheckpointError)
 
 
 class FolderLock:
@@ -116,7 +118,7 @@ def _holder(file: int) -> str:
 def _content(file: int) -> dict[str, object]:
     # Through the descriptor that is open: closing another one of this file would free the lock.
     try:
-        content = json.loads(os.pread(file, _MOST_BYTES, 0))
-    except (ValueError, RecursionError):
+        content = parse_json(os.pread(file, _MOST_BYTES, 0), "", _LOCK)
+    except CheckpointError:
         return {}
-    return content if isinstance(content, dict) else {}
+    return dict(content) if isinstance(content, dict) else {}
