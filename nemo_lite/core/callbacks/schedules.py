@@ -87,6 +87,7 @@ class ValueSetterCallback(ActionCallback):
         self.policies = list(constant if policies is None else policies)
         self.total_steps, self.tb_writer = total_steps, tb_writer
         self._schedule: list[tuple[Callable[[int, int], Any], int, int]] = []
+        self._is_first_step = True
 
     def fingerprint(self) -> Mapping[str, object]:
         """What it sets, and to what at which steps."""
@@ -95,6 +96,7 @@ class ValueSetterCallback(ActionCallback):
 
     def on_action_start(self) -> None:
         """Turn shares into steps."""
+        self._is_first_step = True
         total = self.action.total_steps if self.total_steps is None else self.total_steps
         if total is None:
             raise UsageError("the length of the schedule is not known", place=self.place, remedy="give total_steps")
@@ -107,9 +109,13 @@ class ValueSetterCallback(ActionCallback):
 
     def on_iteration_start(self) -> None:
         """Set the value of this step."""
+        step = self.step
+        if self._is_first_step and self._schedule:  # a run that is resumed behind the end has the last value, too
+            step = min(step, self._schedule[-1][2] - 1)
+        self._is_first_step = False
         for method, start, end in self._schedule:
-            if start <= self.step < end:
-                value = method(self.step - start, end - start)
+            if start <= step < end:
+                value = method(step - start, end - start)
                 setattr(self.module, self.arg_name, value)
                 written = {f"param/{self.place}": value}
                 self.action.on_first(functools.partial(write_scalars, self.tb_writer, self.action, written))

@@ -59,7 +59,7 @@ def test_bad_recordings_are_named_once_and_the_others_come(num_workers, tmp_path
     assert sorted(layer.faults) == [0, 2]
     loader = layer.loader(training=False, shard=Shard())
     assert [batch.ids for batch in loader.epoch(0)] == [[1]]
-    loader._account.report()
+    loader.account.report()
     assert layer.faults[0].startswith(f"{names[0]} is not a WAV, FLAC, OGG, MP3")
     assert layer.faults[2] == f"the audio file {names[2]} cannot be opened (No such file or directory)"
     assert layer.faults[3] == f"{names[3]} has samples that are NaN or infinite"

@@ -116,3 +116,23 @@ def test_ranks_together_exceed_a_budget_that_each_alone_keeps_and_fail_alike() -
     told = [end.err.partition("DataError: ")[2] for end in ends if "DataError: " in end.err]
     assert told[0].startswith("set: 3 items cannot be used and max_corrupt allows 2; mend or leave out")
     assert set(told) == {told[0]}
+
+
+def test_a_resumed_run_counts_on_from_the_faults_of_before() -> None:
+    before = account_of(2)
+    before.note(faulty(5, 3))
+    resumed = account_of(2)
+    resumed.load_state_dict([before.state_dict()])
+    resumed.note(faulty(3))
+    assert list(resumed.faults) == [5, 3]
+    with pytest.raises(DataError, match="max_corrupt allows 2"):
+        resumed.note(faulty(7))
+
+
+def test_a_run_of_other_ranks_counts_on_from_the_faults_of_all() -> None:
+    accounts = [account_of(9), account_of(9)]
+    for account, item in zip(accounts, (5, 3), strict=True):
+        account.note(faulty(item))
+    resumed = account_of(9)
+    resumed.load_state_dict([account.state_dict() for account in accounts])
+    assert (list(resumed.faults), resumed.state_dict()["settled"]) == ([3, 5], 2)

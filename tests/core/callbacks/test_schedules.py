@@ -124,3 +124,11 @@ def test_an_epoch_and_a_step_to_unfreeze_at_are_refused():
     told = "UnfreezeCallback: when to unfreeze must be said once: got start_epoch 2 and start_step 10"
     with pytest.raises(UsageError, match=told):
         UnfreezeCallback([Encoder()], start_epoch=2, start_step=10)
+
+
+def test_a_run_resumed_behind_the_end_of_a_schedule_has_its_last_value():
+    module = Encoder()
+    line = ValueSetterCallback.Policy(ValueSetterCallback.Method.Linear(0.0, 1.0), 0, 1.0)
+    setter = ValueSetterCallback(module, "dropout", [line], total_steps=5)
+    train(FakeState(step=8), [setter], steps_per_epoch=2)
+    assert module.dropout == 1.0

@@ -62,6 +62,7 @@ class BatchLoader(Protocol):
     - ``rest_of_epoch(epoch, done)``: the batches of an epoch after the rounds that are done, without reading those, see
       :func:`rest_of_epoch`.
     - ``digest(epoch, done)``: a hash of which items make which batches, see :func:`digest_of`.
+    - ``account``: the items that could not be used, which checkpoints hold: `UnusableItems`, or None.
     """
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
@@ -103,7 +104,7 @@ class PlannedLoader:
         num_workers = workers_for(device, num_workers)
         self._plans, self._shard, self._port_names = plan_of, shard, tuple(port_names)
         self._plan_of = lru_cache(maxsize=1)(plan_of)
-        self._refs_of, self._training, self._account = refs_of, training, account
+        self._refs_of, self._training, self.account = refs_of, training, account
         self._sampler = EpochSampler()
         self._loader: DataLoader[Loaded] = DataLoader(
             SeededDataset(dataset, shard.seed, shard.rank),
@@ -146,8 +147,8 @@ class PlannedLoader:
         self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
         try:
             for index, loaded in enumerate(within_silence(self._loader), start):
-                if self._account is not None:
-                    self._account.note(loaded)
+                if self.account is not None:
+                    self.account.note(loaded)
                 if loaded.ids:
                     values = as_values(loaded.values, self._port_names)
                     yield Batch(values, loaded.ids, loaded.amount, plan.number(index))
@@ -155,8 +156,8 @@ class PlannedLoader:
                     problems = [text for _, text in loaded.faults]
                     raise DataError(f"nothing of a batch can be used:\n{listed(problems, len(problems))}")
         except BaseException:
-            if self._account is not None:
-                self._account.report()  # after an error the ranks do not settle
+            if self.account is not None:
+                self.account.report()  # after an error the ranks do not settle
             raise
 
     def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
@@ -169,9 +170,9 @@ class PlannedLoader:
         Raises:
             DataError: on all ranks together it is more than the account allows; the same error on all.
         """
-        if self._account is not None:
-            self._account.settle(comm)
-            self._account.report()
+        if self.account is not None:
+            self.account.settle(comm)
+            self.account.report()
 
 
 class DatasetLoader(PlannedLoader):

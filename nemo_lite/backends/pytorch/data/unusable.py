@@ -89,6 +89,17 @@ class UnusableItems:
         self._check_budget()
         _add(self._unsettled, loaded.counts or {})
 
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank knows, for a checkpoint."""
+        return {"faults": [[item, reason] for item, reason in self.faults.items()], "settled": self._num_settled}
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
+        found = {item: reason for state in states for item, reason in state["faults"]}
+        self.faults = dict(sorted(found.items())) if len(states) > 1 else found
+        self._num_settled = len(found) if len(states) > 1 else min(state["settled"] for state in states)
+        self._num_told = len(found)
+
     def settle(self, comm: Comm) -> None:
         """Bring together what the ranks have noted since they last settled. All ranks call it.
 

@@ -77,6 +77,7 @@ class Training:
         self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
         state.settle = self._verdict.settle
+        state.position.account = getattr(loader, "account", None)
         state.position.pace = Pace(state.comm.world_size, options.batches_per_step, length_of(loader))
         state.position.digest = lambda done: self._batches.digest(state.epochs_done, done)
         about = (options.ema_decay, state.comm, is_sharded, self._run_for_statistics)

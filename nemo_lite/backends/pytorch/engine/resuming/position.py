@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from nemo_lite.backends.pytorch.checkpoint.state_check import as_count, misfits_told
-from nemo_lite.backends.pytorch.data import Stretch
+from nemo_lite.backends.pytorch.data import Stretch, UnusableItems
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.generators import generator_states, set_generator_states
 from nemo_lite.backends.pytorch.engine.resuming.buffers import own_buffers, set_own_buffers, without_common
@@ -45,6 +45,7 @@ class Position:
         seed: from which the generators are seeded before each epoch; ``None``: they are not.
         is_seed_drawn: the seed was drawn for this start of the run, so a checkpoint's takes its place.
         digest: of rounds of the epoch, see ``data.digest_of``.
+        account: the items that could not be used, where the data layer counts them.
         pace: how many batches make a step and an epoch.
         changes: what another number of ranks than that which saved the checkpoint changes, a line each.
     """
@@ -55,6 +56,7 @@ class Position:
         self.seed: int | None = None
         self.is_seed_drawn = False
         self.digest: Callable[[Sequence[Stretch]], str] = lambda done: ""
+        self.account: UnusableItems | None = None
         self.pace = Pace(comm.world_size)
         self.changes: Sequence[str] = ()
         self._at_epoch_start: Mapping[str, Any] | None = None
@@ -91,11 +93,15 @@ class Position:
         if len(ranks) == self._comm.world_size:
             self._saved = ranks[self._comm.rank]
             set_own_buffers(self._modules, self._saved.get("buffers", {}), place)
+            ranks = [self._saved]
+        if self.account is not None and (known := [rank["unusable"] for rank in ranks if rank.get("unusable")]):
+            self.account.load_state_dict(known)
 
     def _of_ranks(self) -> list[dict[str, Any]]:
         generators = generator_states(self._device, self._modules)
         mine: dict[str, Any] = {"generators": generators, "at_epoch_start": self._at_epoch_start}
         mine["buffers"] = own_buffers(self._modules)
+        mine["unusable"] = None if self.account is None else self.account.state_dict()
         gathered = self._comm.gather(mine)
         if gathered is None:
             return []
