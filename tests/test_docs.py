@@ -38,13 +38,6 @@ SCALED_DOWN = {
     "--num_gpus": "2",
     "--num_workers": "0",
 }
-    "--kills": "1",
-    "--vocab_size": "8",
-    "--num_epochs": "1",
-    "--warmup_steps": "0",
-    "--num_gpus": "2",
-    "--num_workers": "0",
-}
 # Lines that make an environment and install into it; the folder is the clone.
 INSTALLING = ("python3 -m venv .venv", ". .venv/bin/activate", "pip install .")
 TRAINED_ELSEWHERE = "runs/Digits"  # by the page about training

@@ -120,7 +120,8 @@ class Run:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have started."""
-    told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    command = ["ps", "-A", "-o", "pid=,ppid="]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     parents = {int(child): int(parent) for child, parent in map(str.split, told.splitlines())}
     found, new = [], {pid}
     while new:

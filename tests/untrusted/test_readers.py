@@ -31,6 +31,7 @@ READERS = {
     "nemo_lite/backends/pytorch/checkpoint/store/record.py": "JSON of this process",
     "nemo_lite/backends/pytorch/data/workers.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
+    "nemo_lite/cli/interrupted_runs.py": "what the runs have written that it started",
     "nemo_lite/core/models/archive.py": "packs files that this process has just written",
     "nemo_lite/utils/": "digests and files of this run; a digest is compared, not read",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
