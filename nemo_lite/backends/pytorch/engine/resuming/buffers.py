@@ -31,11 +31,12 @@ def set_own_buffers(modules: Mapping[str, object], saved: Mapping[str, Tensor], 
     """Fill buffers with what :func:`own_buffers` gave. Names that the modules do not have are passed over.
 
     Raises:
-        CheckpointError: a buffer of another shape or type; nothing is filled then.
+        CheckpointError: a buffer of another shape, or integers for floats; nothing is filled then.
     """
     pairs = [(name, buffer, saved[name]) for name, _, buffer in _buffers(modules) if name in saved]
     for name, buffer, value in pairs:
-        if (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
+        # Floating types differ between levels of precision, and are converted as weights are.
+        if (buffer.shape, buffer.is_floating_point()) != (value.shape, value.is_floating_point()):
             got, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(buffer.shape)} {buffer.dtype}"
             raise CheckpointError(f"a rank's own {name} does not fit", place=place, got=got, wanted=wanted)
     for _, buffer, value in pairs:
