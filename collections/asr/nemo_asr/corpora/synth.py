@@ -10,7 +10,6 @@ the noise of different microphones: 16 kHz, 16-bit WAV. The same arguments give 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_mani
 from nemo_lite.config.ranges import Between
 from nemo_lite.errors import DataError, UsageError, reported_to_user
 from nemo_lite.untrusted import FileKind, numbered_lines, read_json
-from nemo_lite.utils.argparse import not_negative_int, number_within
+from nemo_lite.utils.argparse import OneLineParser, not_negative_int, number_within
 
 SAMPLE_RATE = 16000
 _OWN = FileKind("the file", 1 << 28)
@@ -223,7 +222,7 @@ def _summary(out: Path) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.synth") -> None:
     """The command line; ``program`` is what the user typed."""
     description = f"Make a corpus of synthetic speech over {len(VOCABULARY)} words, with manifests."
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = OneLineParser(prog=program, description=description)
     parser.add_argument("out", help="folder to make")
     for argument, meaning in _MEANINGS.items():
         default = getattr(Arguments, argument)
