@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.cli.interrupted_runs import Run
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
@@ -159,8 +160,6 @@ def _evaluations(run: Run) -> dict[str, str]:
 
 def _digests(run: Run) -> dict[str, str]:
     """The SHA-256 of each file of the newest checkpoint, which is checked."""
-    from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder  # slow to import
-
     folders = sorted({path.parent for path in run.folder.glob("runs/**/checkpoint-*") if path.is_dir()})
     if not folders:
         raise UsageError("the run saved no checkpoint", place=str(run.folder / "runs"))

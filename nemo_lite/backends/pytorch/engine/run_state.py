@@ -174,8 +174,7 @@ class RunState:
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
             "callbacks": self._callbacks.state_dict(),
-            # Without times, so that equal runs have equal states.
-            "evaluations": [{**vars(each), "seconds": 0.0} for each in self._evaluated.values()],
+            "evaluations": [{**vars(each), "seconds": 0.0} for each in self._evaluated.values()],  # equal in equal runs
             **{key: value for part in self.parts for key, value in part.state_dict().items()},
         }
 
