@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from toys.interruptible import is_alive
 from toys.machines import ROOT, Lan, Started, two_machines
 
 TIMEOUT = 10  # seconds
@@ -103,7 +104,7 @@ def measure(name: str, kind: str, words: list[str], folder: Path) -> str:
                 lines = [line for line in side.text[before:].splitlines() if _CAUSE[kind].search(line)]
                 if lines and not first_line:
                     first_seconds, first_line = time.monotonic() - start, lines[0].strip()
-            if not any(parent_of(rank) for rank in ranks):
+            if not any(map(is_alive, ranks)):
                 ended = time.monotonic() - start
             time.sleep(0.05)
     told = f"{first_seconds:.1f} s: {first_line[:160]}" if first_line else "nothing"

@@ -23,6 +23,7 @@ from nemo_lite.backends.pytorch.checkpoint import save_module
 from nemo_lite.core.tracking import MetricsFile, read_metrics
 from nemo_lite.errors import CheckpointError, NemoLiteError
 
+pytestmark = pytest.mark.slow
 CHECKPOINT_DAMAGES, MODEL_DAMAGES, METRICS_DAMAGES = 180, 90, 30  # 300
 
 

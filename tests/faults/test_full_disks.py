@@ -20,6 +20,7 @@ from nemo_asr.scoring.report.page import try_report
 from nemo_lite.core.tracking import MetricsFile, TensorboardTracker, Trackers, TrackingCallback, read_metrics
 from nemo_lite.errors import reported_to_user
 
+pytestmark = pytest.mark.slow
 LEVELS = (0, 4, 12)  # kilobytes that are left
 STEPS, FULL_AT, FREE_AT = 12, 4, 8
 

@@ -17,6 +17,7 @@ import nemo_lite as nemo
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.alive import AppState
 
+pytestmark = pytest.mark.slow
 PLACES = ("input", "loss", "gradient")
 STEPS, BAD_STEP = 6, 2
 VALUES = (math.nan, math.inf, -math.inf)
