@@ -18,6 +18,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.cli.interrupted_runs import Run
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
+from nemo_lite.utils.argparse import not_negative_int, positive_int
 
 # Any: a record of a run is JSON.
 
@@ -75,8 +76,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog="SCRIPT is a Python file, or a command such as torchrun with its options; it must know --work_dir. "
         "--log_freq 1 is added, and --random_seed 0 where no seed is given.",
     )
-    parser.add_argument("--kills", type=int, choices=range(1, 100), metavar="N", default=3, help="default: 3")
-    parser.add_argument("--seed", type=int, help="of the steps at which the run is killed (default: a new one)")
+    parser.add_argument("--kills", type=positive_int, metavar="N", default=3, help="default: 3")
+    parser.add_argument(
+        "--seed", type=not_negative_int, help="of the steps at which the run is killed (default: a new one)"
+    )
     parser.add_argument("--folder", metavar="DIR", help="where both runs go and stay (default: a temporary one)")
     return parser
 

@@ -136,6 +136,7 @@ def audio(tmp_path, lines):
     [
         ({"audio_filepath": "corrupt.wav"}, r"corrupt\.wav is not a WAV, FLAC, .*; convert it"),
         ({"audio_filepath": "silent.wav"}, r"silent\.wav holds no samples"),
+        ({"audio_filepath": "cut.wav"}, r"cut\.wav is damaged: 16320 bytes of samples promised, 3956 are there"),
         ({"audio_filepath": "nan.wav", "duration": 0.5}, r"nan\.wav has samples that are NaN or infinite"),
         ({"offset": 60.0}, r"offset 60 s leaves nothing of .*0\.wav \(0\.510 s\)"),
     ],
@@ -151,7 +152,6 @@ def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told,
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"audio_filepath": "cut.wav"}, r"duration 0\.51 s disagrees with \S*cut\.wav, .*; correct the duration"),
         ({"duration": 2.0}, r"duration 2 s disagrees with .*0\.wav, which holds 0\.510 s; correct the duration"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_configuration_that_is_not_there_or_no_text_is_named(corpus, tmp_path)
     (tmp_path / "tones.yaml").write_text(CONFIG)
     assert "tone.yaml: no such file (did you mean tones.yaml?)" in refusal(corpus, model_config="tone.yaml")
     assert "the configuration is a folder" in refusal(corpus, model_config=".")
-    assert "is not UTF-8; save the file as UTF-8" in refusal(corpus, model_config=corpus / "train0.wav")
+    assert "the configuration is not UTF-8: got the byte 0x" in refusal(corpus, model_config=corpus / "train0.wav")
     assert "--model_config is missing" in refusal(corpus, model_config=None)
 
 

@@ -71,10 +71,9 @@ def _without_array(numpy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_device(device: torch.device) -> torch.Generator | None:
     """The default generator of a device, ``None`` for the CPU's, which is torch's."""
-    if device.type == "cpu":
-        return None
-    generators: Any = getattr(torch.get_device_module(device), "default_generators", None)
-    if not generators:
+    # The CPU and the meta device have none there.
+    generators: Any = getattr(getattr(torch, device.type, None), "default_generators", None)
+    if device.type == "cpu" or not generators:
         return None
     generator: torch.Generator = generators[device.index or 0]
     return generator

@@ -59,7 +59,10 @@ def test_a_model_is_downloaded_once_and_again_when_asked(
 
 @pytest.mark.parametrize(
     ("content", "length", "message"),
-    [(b"half", 8, "the download is not complete: got 4 of 8 bytes"), (b"<html>", 6, "this is no .nemo archive")],
+    [
+        (b"half", 8, "the download is not complete: got 4 of 8 bytes"),
+        (b"<html>", 6, "the .nemo archive is no tar file"),
+    ],
 )
 def test_what_is_no_whole_model_is_not_kept(
     cache: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, length: int, message: str

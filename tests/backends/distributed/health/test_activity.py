@@ -8,12 +8,14 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
+from toys.device_verdict import use_device_verdict
 from toys.nets import Net, Points, build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.distributed.health.activity import EVALUATION, WRITING_CHECKPOINT, ActivityReader
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.placement import HostCopy
 from nemo_lite.backends.pytorch.precision import Precision
 
 
@@ -120,15 +122,10 @@ def test_the_loop_marks_the_backward_pass_in_which_other_ranks_may_be_waited_for
 
 
 def test_reading_the_loss_waits_for_the_backward_pass_of_the_device(monkeypatch):
-    class SlowDevice(nemo.NeMoCallback):
-        def on_batch_end(self, state):
-            monkeypatch.setattr(torch.Tensor, "item", blocking(lock_of_run[0], 1.0))
-
-    lock_of_run = []
-
     def run(lock):
-        lock_of_run.append(lock)
-        one_step(build()[1], callbacks=[SlowDevice()])
+        use_device_verdict(monkeypatch)
+        monkeypatch.setattr(HostCopy, "values", blocking(lock, [0.0, 0.0, 0.0]))
+        one_step(build()[1])
 
     with running(run) as now:
         assert soon(now, "backward") == ("backward", True)
