@@ -37,10 +37,12 @@ def test_a_second_process_is_refused_by_the_first_ones_name_until_that_is_killed
     child = holder(tmp_path)
     held, host = FolderLock(tmp_path), socket.gethostname()
     message = rf"saves checkpoints in this folder: got process {child} on {host}: jasper.py --lr 0.1 'ab'; wait"
-    with pytest.raises(UsageError, match=message):
-        held.take()
-    assert not held.is_held
-    end(child)
+    try:
+        with pytest.raises(UsageError, match=message):
+            held.take()
+        assert not held.is_held
+    finally:
+        end(child)
     held.take()
     assert held.is_held
 
