@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from nemo_lite.utils import logging
 from nemo_lite.utils.alive import AppState
 
 # The same cases in every run; with NEMO_LITE_LONG_TESTS=1 new ones, to look for faults.
@@ -31,6 +33,20 @@ def _names_are_free():
     # What an earlier test made may be alive still, in its traceback or in the factory; its names are of no concern.
     AppState().modules.clear()
     AppState().graphs.clear()
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    level = logging.get_verbosity()
+    yield
+    logging.setLevel(level)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the names of failed tests are kept
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Without the group that pytest-xdist adds to a test's name: ``--last-failed`` would not find it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker's names are those of its items
+        report.nodeid = re.sub(r"@[\w.]+$", "", report.nodeid)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
