@@ -26,11 +26,11 @@ from torch.utils.data import TensorDataset
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
 from nemo_lite.utils.alive import AppState
+from toys.nets import BD
+from toys.nets import Mse as Mse
 from toys.ranks import Finished, Rank
 
-BD = NeuralType("B D", ChannelType())
 NUM_ITEMS, BATCH = 14, 2
 EPOCH = NUM_ITEMS // BATCH  # steps
 STEPS, EVERY = 63, 3
@@ -140,14 +140,6 @@ class Net(nemo.TrainableNM):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.layers(x)
         return out
-
-
-class Mse(nemo.LossNM):
-    input_ports = {"out": BD, "target": BD}
-    output_ports = {"loss": NeuralType(None, LossType())}
-
-    def _loss_function(self, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return nn.functional.mse_loss(out, target)
 
 
 class Diary(nemo.NeMoCallback):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 from toys.bounded import outcomes
+from toys.tar_members import member
 
 from nemo_asr.audio.recordings import read_recordings
 from nemo_asr.corpora.archives import unpack
@@ -239,14 +240,6 @@ def test_hostile_json_is_refused(name, tmp_path):
 
 def tar(*members: bytes, end: bool = True) -> bytes:
     return b"".join(members) + bytes(1024 if end else 0)
-
-
-def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, len(content)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
 
 
 def below_zero() -> bytes:

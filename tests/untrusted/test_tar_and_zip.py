@@ -14,21 +14,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from toys.tar_members import member
 
 from nemo_lite.errors import DataError
 from nemo_lite.untrusted import FileKind, TarLimits, check_zip, open_tar, problem_of_name
 
 KIND = FileKind("the archive", 1 << 30)
 LIMITS = TarLimits(members=1000, expanded_bytes=1 << 20)
-
-
-def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
-    """A header as tarfile writes it, and the content."""
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, len(content)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
 
 
 def extended(content: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from toys.lock_holders import held_elsewhere
 
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
@@ -489,23 +489,13 @@ def test_files_of_nemo_are_named_by_the_class_of_a_module_with_a_name(tmp_path):
 def test_a_folder_that_is_open_in_another_process_is_not_changed(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
-    ready, told = os.pipe()
-    child = os.fork()
-    if not child:
-        CheckpointFolder(tmp_path).open()
-        os.write(told, b"x")
-        signal.pause()
-    os.read(ready, 1)
-    refused = f"another process saves checkpoints in this folder: got process {child} on "
-    try:
+    with held_elsewhere(CheckpointFolder(tmp_path).open) as child:
+        refused = f"another process saves checkpoints in this folder: got process {child} on "
         with pytest.raises(UsageError, match=refused):
             save(folder, 2)
         with pytest.raises(UsageError, match=refused):
             folder.note_evaluation({"name": "dev", "step": 1, "values": {}})
         assert restored(folder)[0] == 1.0, "reading needs no lock"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
     save(folder, 2)
 
 

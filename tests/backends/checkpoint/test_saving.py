@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import threading
 
 import pytest
+from toys.lock_holders import held_elsewhere
 from toys.nets import build
 
 import nemo_lite as nemo
@@ -123,20 +123,12 @@ def test_two_callbacks_may_save_in_folders_of_their_own(tmp_path, in_background)
 
 def test_a_run_holds_its_folder_from_before_it_reads_it_until_its_end(tmp_path):
     train(tmp_path, max_steps=2)
-    ready, told = os.pipe()
-    child = os.fork()
-    if not child:
-        CheckpointFolder(tmp_path).open()
-        os.write(told, b"x")
-        signal.pause()
-    os.read(ready, 1)
     steps = Steps()
-    try:
-        with pytest.raises(UsageError, match=rf"saves checkpoints in this folder: got process {child} on"):
-            train(tmp_path, [steps], max_steps=4)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    with (
+        held_elsewhere(CheckpointFolder(tmp_path).open) as child,
+        pytest.raises(UsageError, match=rf"saves checkpoints in this folder: got process {child} on"),
+    ):
+        train(tmp_path, [steps], max_steps=4)
     assert steps.num_started == 0
     train(tmp_path, [steps], max_steps=4)
     child = os.fork()  # free after the run, though this process lives on

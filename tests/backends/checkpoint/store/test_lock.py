@@ -8,49 +8,33 @@ import signal
 import socket
 
 import pytest
+from toys.lock_holders import held_elsewhere
 
 from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
 from nemo_lite.errors import UsageError
 
 
-def holder(folder, then=signal.pause):
-    """Another process that holds the lock."""
-    ready, told = os.pipe()
-    child = os.fork()
-    if not child:
-        taken = FolderLock(folder)
-        taken.take()
-        os.write(told, b"x")
-        then()
-        os._exit(0)
-    os.read(ready, 1)
-    return child
-
-
-def end(child):
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
 def test_a_second_process_is_refused_by_the_first_ones_name_until_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["jasper.py", "--lr", "0.1", "a\nb\x1b"])
-    child = holder(tmp_path)
     held, host = FolderLock(tmp_path), socket.gethostname()
-    message = rf"saves checkpoints in this folder: got process {child} on {host}: jasper.py --lr 0.1 'ab'; wait"
-    try:
+    with held_elsewhere(FolderLock(tmp_path).take) as child:
+        message = rf"saves checkpoints in this folder: got process {child} on {host}: jasper.py --lr 0.1 'ab'; wait"
         with pytest.raises(UsageError, match=message):
             held.take()
         assert not held.is_held
-    finally:
-        end(child)
     held.take()
     assert held.is_held
 
 
 def test_processes_forked_by_the_holder_do_not_hold_it(tmp_path):
-    child = holder(tmp_path, then=lambda: (os.fork() and os._exit(0)) or signal.alarm(20) or signal.pause())
-    os.waitpid(child, 0)
-    FolderLock(tmp_path).take()
+    def fork_and_end():
+        if not os.fork():
+            signal.alarm(20)
+            signal.pause()
+
+    with held_elsewhere(FolderLock(tmp_path).take, then=fork_and_end) as child:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        FolderLock(tmp_path).take()
 
 
 def test_a_lock_that_is_released_is_free_and_within_a_process_it_keeps_nobody_out(tmp_path):
@@ -60,7 +44,8 @@ def test_a_lock_that_is_released_is_free_and_within_a_process_it_keeps_nobody_ou
     second.take()
     second.release()
     first.release()
-    end(holder(tmp_path))
+    with held_elsewhere(FolderLock(tmp_path).take):
+        pass
 
 
 def test_serial_numbers_grow_also_over_holders_and_where_the_file_is_damaged(tmp_path):
