@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_lite.core.tracking import read_metrics
 from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
 
@@ -89,12 +89,8 @@ class Run:
 
     def records(self, kind: str) -> list[Mapping[str, Any]]:
         """The records of one kind in its ``metrics.jsonl``, in order; a step that came twice has two."""
-        found = []
-        for file in self.folder.glob("runs/*/metrics.jsonl"):
-            for line in file.read_text(encoding="utf-8").splitlines():
-                with suppress(json.JSONDecodeError):  # a line that a killed process began
-                    found.append(json.loads(line))
-        return [record for record in found if record.get("kind") == kind]
+        files = self.folder.glob("runs/*/metrics.jsonl")
+        return [record for file in files for record in read_metrics(file) if record["kind"] == kind]
 
     def steps(self) -> list[int]:
         """The steps done, counted from 1, in the order in which they were made; some came twice."""

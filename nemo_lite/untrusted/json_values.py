@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
@@ -158,8 +159,7 @@ def _check_structure(raw: bytes, limits: JsonLimits) -> None:
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise _RefusedError(f"the key {twice[:_SHOWN]} occurs twice")
     return values
 
