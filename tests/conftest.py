@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -26,6 +27,17 @@ STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
 def _one_thread():
     # Small tensors gain nothing from a second thread, and several test processes lose much.
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests, launchers and killed processes leave in the folder for temporary files goes with the session."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder stays where it is: it has what a failed test made
+    temporary = tempfile.TemporaryDirectory(prefix="nl-", ignore_cleanup_errors=True)
+    with temporary as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
