@@ -7,12 +7,18 @@ import os
 import threading
 
 import pytest
+import torch
 from toys.lock_holders import held_elsewhere
 from toys.nets import build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.background import copied_to_host
+from nemo_lite.backends.pytorch.checkpoint.saving import Saving
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights
 from nemo_lite.backends.pytorch.checkpoint.store import commit
+from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.core.action_state import Best
 from nemo_lite.errors import UsageError
 
 
@@ -103,6 +109,38 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_step(tmp_p
     monkeypatch.undo()
     assert [found.number for found in CheckpointFolder(tmp_path).sets()] == [2]
     assert threading.active_count() == threads
+
+
+def test_a_checkpoint_begins_when_the_one_before_is_on_the_disk(tmp_path, monkeypatch, in_background):
+    """One is in flight: else host memory would hold copies of several."""
+    may_write, complete = threading.Event(), list[int]()
+    blocked_until(may_write, monkeypatch)
+
+    def copied(tree):
+        complete.append(len(CheckpointFolder(tmp_path).sets()))
+        threading.Timer(0.1, may_write.set).start()
+        return copied_to_host(tree)
+
+    monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.saving.copied_to_host", copied)
+    saving = Saving(SingleProcess())
+    for number in (2, 4, 6):
+        saving.start(
+            tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {}, {"kind": "STEP", "number": number, "keep": 9}
+        )
+    saving.close()
+    assert (complete, len(CheckpointFolder(tmp_path).sets())) == ([0, 1, 2], 3)
+
+
+def test_a_checkpoint_in_flight_counts_among_the_best(tmp_path, monkeypatch, in_background):
+    may_write, best = threading.Event(), Best("dev", "wer", keep=1)
+    blocked_until(may_write, monkeypatch)
+    good, worse = ({"name": "dev", "step": step, "values": {"wer": wer}} for step, wer in ((2, 0.1), (4, 0.2)))
+    saving = Saving(SingleProcess())
+    how = {"kind": "STEP", "number": 2, "keep": 9, "best": best, "evaluations": [good]}
+    saving.start(tmp_path, {"Net": Weights("Net", {"w": torch.ones(1)})}, {"step": 2, "epoch": 0}, how)
+    threading.Timer(0.1, may_write.set).start()
+    assert not saving.is_among_best(tmp_path, worse, best)
+    saving.close()
 
 
 def test_a_small_checkpoint_is_complete_before_the_next_step(tmp_path):
