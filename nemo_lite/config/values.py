@@ -188,7 +188,7 @@ def dotted(keys: Keys) -> str:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
-            text += ("." if text else "") + (key if re.fullmatch(r"[\w<>-]+", key) else json.dumps(key))
+            text += ("." if text else "") + _cut(key if re.fullmatch(r"[\w<>-]+", key) else json.dumps(key))
     return text
 
 
@@ -198,4 +198,8 @@ def shown(value: Any) -> str:
         text = json.dumps(_plain(value), ensure_ascii=False, default=str)
     except ValueError:  # Python writes out 4300 digits at most
         text = "a number of thousands of digits"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."

@@ -110,6 +110,7 @@ def test_keys_keep_their_places_when_one_mapping_is_laid_over_another(write: Wri
     assert (both.path_of("b", "c"), both.place("b", "c")) == ("layer.b.c", "a.yaml:3:7")
     assert both.without("b").path_of("a") == "layer.train.a"
     assert both.path_of("new") == "layer.new"
+    assert both.path_of("k" * 10**6, "l") == f"layer.{'k' * 57}....l"
 
 
 # ---- refusals, each with its place ----
