@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from nemo_lite.untrusted.opening import FileKind, FilePath, read_bytes
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -20,6 +17,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 # The end of a text is optional: else one that lacks it would be looked for from each of its quotes.
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
+_NOT_OPENING = bytes(set(range(256)) - set(b"[{\n"))
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord(","): 0}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SHOWN = 40  # characters of a key or a number in a message
@@ -93,19 +91,16 @@ def problem_of_json(raw: bytes, limits: JsonLimits = JsonLimits()) -> str:
     return ""
 
 
-def may_be_deeper(depth: int, block: bytes, starts: npt.NDArray[np.integer]) -> bool:
-    """Whether some line of a block has more opening brackets than it may have levels. For lines by the million.
+def may_be_deeper(depth: int, block: bytes) -> bool:
+    """Whether some line has more opening brackets than it may have levels. For lines by the million.
 
     Args:
         depth: the most levels.
-        block: whole lines.
-        starts: the byte where each line starts; the first is 0.
+        block: whole lines, or their opening brackets and ends alone.
     """
-    if block.count(b"{") + block.count(b"[") - len(starts) < depth:
-        return False
-    data = np.frombuffer(block, np.uint8)
-    opening = np.flatnonzero((data == ord("{")) | (data == ord("[")))
-    return bool(np.bincount(np.searchsorted(starts, opening, side="right")).max() > depth)
+    opening = block.translate(None, _NOT_OPENING)
+    num_lines = opening.count(b"\n")
+    return len(opening) - 2 * num_lines >= depth and max(map(len, opening.split(b"\n"))) > depth
 
 
 def _parsed(raw: bytes, limits: JsonLimits) -> Json:

@@ -62,6 +62,8 @@ def test_older_and_alternative_keys_are_understood(folder):
         (b'{"audio_filepath": "a", "duration": 1, "text": "b", "id": 1, "speaker": "c", "speaker": 1}', "key speaker"),
         (b'{"audio_filepath": "a", "duration": 1, "text": "b", "x": ' + b"[" * 33 + b"]" * 33 + b"}", "34 levels deep"),
         (b'{"audio_filepath": "a", "duration": 1, "text": "b", "x": ' + b"[" * 100_000, "100001 levels deep"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "speaker": "\xff"}', "the byte 0xff is not UTF-8"),
+        (b'{"audio_filepath": "a", "duration": 1, "text": "b", "speaker": 1e999}', "1e999 is out of range"),
         (rb'{"audio_filepath": "a", "duration": 1, "text": "b\ud800"}', "half of a surrogate pair"),
         (entry(offset=1e308), r"offset 1e\+308 s; write the seconds"),
         (entry(duration=1e8), r"duration 1e\+08 s; write the seconds"),

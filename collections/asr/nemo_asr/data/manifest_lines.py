@@ -11,7 +11,6 @@ import os
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,8 +38,8 @@ _MOST_SECONDS = 1e7  # four months
 _LIMITS = JsonLimits(depth=32, values=10_000)
 MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
 _TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
-# Keys that few manifests have.
-_SELDOM = ("audio_filename", "text_filepath", "normalized_text", "offset", "speaker")
+# All but the characters that are counted: quotes, opening brackets, ends of lines.
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{\n'))
 
 
 class Line(msgspec.Struct):
@@ -53,7 +52,7 @@ class Line(msgspec.Struct):
     text_filepath: str | UnsetType | None = UNSET
     normalized_text: str | UnsetType | None = UNSET
     offset: float | UnsetType | None = UNSET
-    speaker: msgspec.Raw | UnsetType = UNSET  # any JSON value; nearly nobody asks for it
+    speaker: object = UNSET
 
 
 _decoder = msgspec.json.Decoder(Line)
@@ -163,7 +162,7 @@ class LineReader:
             duration=line.duration,
             offset=None if line.offset is UNSET else line.offset,
             text=_text_of(line, source, place),
-            speaker=None if line.speaker is UNSET else msgspec.json.decode(line.speaker),
+            speaker=None if line.speaker is UNSET else line.speaker,
             note=FROM_WORKING_DIRECTORY if elsewhere else "",
         )
 
@@ -268,23 +267,23 @@ def _durations_if_all_valid(block: bytes, starts: Integers, lenient: bool) -> Se
         return None
     if b"\\" in block and _NULL_OR_KEY_LETTER.search(block):
         return None
-    return None if _may_repeat_keys(block, lines) or may_be_deeper(_LIMITS.depth, block, starts) else seconds
+    marks = block.translate(None, _NO_MARKS)
+    return None if _may_repeat_keys(block, marks, lines) or may_be_deeper(_LIMITS.depth, marks) else seconds
 
 
-def _may_repeat_keys(block: bytes, lines: list[Line]) -> bool:
+def _may_repeat_keys(block: bytes, marks: bytes, lines: list[Line]) -> bool:
     """Does a key occur more often than lines have it? (A value may be spelled like a key, hence "may".)"""
-    num_texts = sum(line.text is not None for line in lines)
-    num_paths = sum(line.audio_filepath is not None for line in lines)
-    quotes = block.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
-    num_offsets = sum(line.offset is not UNSET for line in lines)
-    speakers = [bytes(line.speaker) for line in lines if line.speaker is not UNSET]
-    if quotes == 2 * num_offsets + 2 * len(speakers) + sum(raw.count(b'"') for raw in speakers):
+    num_texts = len(lines) - [line.text for line in lines].count(None)
+    num_paths = len(lines) - [line.audio_filepath for line in lines].count(None)
+    num_quotes = marks.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
+    num_offsets = len(lines) - [line.offset for line in lines].count(UNSET)
+    speakers = [line.speaker for line in lines if line.speaker is not UNSET]
+    if num_quotes == 2 * (num_offsets + len(speakers) + sum(isinstance(each, str) for each in speakers)):
         return False  # there are no other keys than those that the lines have, and none twice
     counts = {"duration": len(lines), "text": num_texts, "audio_filepath": num_paths}
-    seldom = list(map(attrgetter(*_SELDOM), lines))
-    if seldom.count((UNSET,) * len(_SELDOM)) < len(lines):
-        columns = zip(*seldom, strict=True)
-        counts |= {key: len(lines) - column.count(UNSET) for key, column in zip(_SELDOM, columns, strict=True)}
+    counts |= {"offset": num_offsets, "speaker": len(speakers)}
+    for key in ("audio_filename", "text_filepath", "normalized_text"):
+        counts[key] = len(lines) - [getattr(line, key) for line in lines].count(UNSET)
     return any(block.count(b'"%b"' % key.encode()) > count for key, count in counts.items() if count)
 
 
