@@ -110,7 +110,7 @@ ORDERS = {
     "nemo_asr.data.kaldi": "matrices < folder < data_layer",
     "nemo_asr.data.check": "examined < statistics < findings < leaks, told, picture",
     "nemo_asr.decoding": """
-        texts, language_model, spelling < ngram, lexicon < word_scores, frame_labels < prefix_beam_search
+        texts, language_model, spelling < ngram, lexicon < word_scores, frame_labels < prefix_beam_search < text_search
         < beam_search < *
     """,
     "nemo_asr.decoding.ngram": "tables < counts, arpa, ngram_model, kenlm_model < smoothing, loading",
@@ -131,7 +131,7 @@ ORDERS = {
         < set_scores < scored_sets < run_folder < page
     """,
     "nemo_asr.transcription": """
-        transcript, alignment, recording, windows < recordings < formats, inputs, onnx_model, transcribe
+        transcript, viterbi, recording, windows < alignment, recordings < formats, inputs, onnx_model, transcribe
     """,
     "nemo_asr.text": """
         number_words, chinese_numbers, labels < english, subwords, languages, spoken_numbers, symbols < parser

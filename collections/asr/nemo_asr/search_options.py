@@ -13,6 +13,7 @@ from nemo_lite.utils.argparse import number_within
 
 # Of the search in decoding/, too.
 BEAM_SIZES = Between(1, 10_000)  # more than 1,000 gain nothing
+DEFAULT_BEAM_SIZE = 16
 ALPHAS = Between(0, 20)
 BETAS = Between(-50, 50)
 HOTWORD_WEIGHTS = Between(0, 100)
@@ -23,8 +24,8 @@ _WEIGHTS_FILE = FileKind("the file of weights", 1 << 16)
 _WEIGHTS = ("alpha", "beta")
 
 
-def add_search_options(parser: ArgumentParser, with_weight_search: bool = False) -> None:
-    """Add the options; with ``--search_weights`` where a development set can be scored."""
+def add_search_options(parser: ArgumentParser, with_weight_search: bool = False, with_nbest: bool = False) -> None:
+    """Add the options; ``--search_weights`` where a development set can be scored, ``--nbest`` where it is written."""
     add = parser.add_argument
     search_help = "greedy, beam search, or beam search for the words of --lexicon (default: by the other options)"
     add("--decoder", choices=SEARCHES, help=search_help)
@@ -40,6 +41,9 @@ def add_search_options(parser: ArgumentParser, with_weight_search: bool = False)
     add("--beta", type=number_within(BETAS, float), help="added for each word (default: 1)")
     add("--hotword_weight", type=number_within(HOTWORD_WEIGHTS, float), help="added for each hot word (default: 6)")
     add("--weights", metavar="FILE", help="take alpha and beta from a file that --search_weights wrote")
+    if with_nbest:
+        nbest_help = "write the N most probable texts of each recording with their scores, as text or json"
+        add("--nbest", type=number_within(BEAM_SIZES, int), metavar="N", help=nbest_help)
     if with_weight_search:
         weights_help = "first find alpha and beta on this set, not one of the evaluated; into OUT/weights.json"
         add("--search_weights", metavar="MANIFEST", help=weights_help)
@@ -53,7 +57,8 @@ def check_search_options(parser: ArgumentParser, args: Namespace) -> None:
     """
     searched = getattr(args, "search_weights", None)
     asked = [name for name in (*_GIVEN, "weights") if getattr(args, name) is not None]
-    asked += ["search_weights"] if searched else []
+    nbest = getattr(args, "nbest", None)
+    asked += [name for name, given in (("search_weights", searched), ("nbest", nbest)) if given]
     args.decoder = args.decoder or ("beam" if asked else "greedy")
     if args.decoder == "greedy" and asked:
         parser.error(f"--{asked[0]} has no effect with --decoder greedy; leave one out")
@@ -62,6 +67,8 @@ def check_search_options(parser: ArgumentParser, args: Namespace) -> None:
     for name in ("alpha", "weights", "search_weights"):
         if name in asked and not args.lm:
             parser.error(f"--{name} has no effect without --lm; leave it out")
+    if nbest and nbest > (args.beam_size or DEFAULT_BEAM_SIZE):
+        parser.error(f"--nbest {nbest} is more than --beam_size {args.beam_size or DEFAULT_BEAM_SIZE}; raise that one")
     if args.hotword_weight is not None and not args.hotwords:
         parser.error("--hotword_weight has no effect without --hotwords; leave it out")
     sources = [name for name in asked if name.endswith("weights")]

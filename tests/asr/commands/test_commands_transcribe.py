@@ -68,6 +68,34 @@ def test_folders_are_searched_and_each_text_has_its_name(model, talks, capsys):
     assert lines == ["talks/a.wav: cab", "talks/b.mp3: abba", "talks/c.flac: acb", "talks/inner/a.opus: bc"]
 
 
+def test_an_nbest_is_lines_of_score_and_text_or_json(model, talks, capsys):
+    assert main([model, "talks/a.wav", "bc.wav", "--nbest", "2", *CPU]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0].split(": ")[0] for line in lines] == ["talks/a.wav"] * 2 + ["bc.wav"] * 2
+    assert [lines[0][1], lines[2][1]] == ["cab", "bc"]
+    assert float(lines[0][0].split(": ")[1]) > float(lines[1][0].split(": ")[1])
+    assert main([model, "talks/a.wav", "--nbest", "3", "--format", "json", *CPU]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (line["text"], [each["text"] for each in line["hypotheses"]][:1]) == ("cab", ["cab"])
+    assert len(line["hypotheses"]) == 3
+    assert sorted(line["hypotheses"][0]) == ["score", "text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--nbest 2 --format srt", "--nbest has no effect with --format srt; leave it out"),
+        ("--nbest 2 --decoder greedy", "--nbest has no effect with --decoder greedy; leave one out"),
+        ("--nbest 20", "--nbest 20 is more than --beam_size 16; raise that one"),
+        ("--nbest 0", "argument --nbest"),
+    ],
+)
+def test_an_nbest_that_cannot_be_is_refused_in_one_line(words, told, model, talks, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([model, "talks/a.wav", *words.split(), *CPU])
+    assert (stopped.value.code, told in capsys.readouterr().err) == (2, True)
+
+
 def test_stdin_is_a_recording(model, talks, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stdin((talks / "talks/c.flac").read_bytes()))
     assert main([model, "-", "--format", "json", *CPU]) == 0
@@ -189,9 +217,10 @@ def _transcribe(arguments: list[str]) -> int:
 @pytest.mark.slow
 def test_two_ranks_give_the_same_transcripts_as_one(model, talks, capsys):
     (talks / "talks/cut.flac").write_bytes((talks / "talks/c.flac").read_bytes()[:3000])
-    arguments = [model, str(talks / "talks"), "--format", "json", *CPU]
+    arguments = [model, str(talks / "talks"), "--format", "json", "--nbest", "3", *CPU]
     assert main(arguments) == 1
     alone = capsys.readouterr().out
+    assert alone.count('"hypotheses"') == 4
     first, second = on_ranks(2, _transcribe, arguments)
     assert (first.result, second.result, first.out, second.out) == (1, 1, alone, "")
     assert "cut.flac is damaged" in first.err

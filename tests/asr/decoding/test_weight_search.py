@@ -52,7 +52,7 @@ def values_of(num):
 
 def decoder_of():
     decoder = BeamSearchCTCDecoder(LABELS)
-    decoder._words = WordScores(Spelling(LABELS), None, MODEL, weights=decoder.weights)
+    decoder._search._words = WordScores(Spelling(LABELS), None, MODEL, weights=decoder.weights)
     return decoder
 
 

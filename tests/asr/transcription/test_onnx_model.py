@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from toys.onnx_toy import METADATA, RATE, write_toy
 
+from nemo_asr.decoding.text_search import TextSearch
 from nemo_asr.transcription.onnx_model import OnnxModel, load_onnx_model
 from nemo_asr.transcription.recording import Recording
 from nemo_lite.errors import CheckpointError, UsageError
@@ -90,3 +91,23 @@ def test_confidences_are_calibrated_as_the_metadata_says(toy, tmp_path):
     path = write_toy(tmp_path / "calibrated.onnx", METADATA | {"calibration": '{"slope": 0.0, "offset": 0.0}'})
     (calibrated,) = OnnxModel(path).transcribe([said(1)]).transcripts
     assert (plain.words[0].confidence > 0.6, calibrated.words[0].confidence) == (True, 0.5)
+
+
+def test_a_search_finds_words_of_a_list_with_times_and_an_nbest(toy, tmp_path):
+    model = OnnxModel(toy)
+    (tmp_path / "words.txt").write_text("ab\nbc\n")
+    search = TextSearch(model.labels, lexicon=tmp_path / "words.txt")
+    sound = said(4, 1, 1, 4, 0, 2, 3)
+    (greedy,) = model.transcribe([sound]).transcripts
+    (found,) = model.transcribe([sound], search=search, nbest=2).transcripts
+    assert (greedy.text, found.text) == ("a bc", "ab bc")
+    assert [(word.text, word.end) for word in found.words][-1] == ("bc", 0.7)
+    assert found.hypotheses[0].text == found.text
+    assert found.hypotheses[0].score > found.hypotheses[1].score
+    (one,) = model.transcribe([sound], search=search).transcripts
+    assert (one.text, one.hypotheses) == (found.text, ())
+
+
+def test_a_search_for_other_labels_is_refused(toy):
+    with pytest.raises(UsageError, match="other labels than the model: got 5 classes, wanted 4: the labels"):
+        OnnxModel(toy).transcribe([said(1)], search=TextSearch(["a", "b", "c"]))

@@ -115,6 +115,32 @@ def test_a_search_for_the_words_of_a_list_takes_the_place_of_the_models_own(run,
     assert {word.text for each in found for word in each.words} <= {"cab", "bc"}
 
 
+def test_an_nbest_has_the_text_first_with_falling_scores(run, trained, files):
+    decoder = BeamSearchCTCDecoder(trained[0].labels)
+    found = run(list(files), decoder=decoder, nbest=4, batch_size=3).transcripts
+    for each in found:
+        assert each.hypotheses[0].text == each.text == files[each.source]
+        assert len({one.text for one in each.hypotheses}) == 4
+        assert [one.score for one in each.hypotheses] == sorted((one.score for one in each.hypotheses), reverse=True)
+    assert run(list(files), decoder=decoder).transcripts == [replace(each, hypotheses=()) for each in found]
+
+
+def test_an_nbest_of_fewer_texts_has_those_alone(run, files, trained, tmp_path):
+    (tmp_path / "words.txt").write_text("cab\n")
+    decoder = BeamSearchCTCDecoder(trained[0].labels, beam_size=8, lexicon=str(tmp_path / "words.txt"))
+    (found,) = run(list(files)[:1], decoder=decoder, nbest=8).transcripts
+    texts = [one.text for one in found.hypotheses]
+    assert texts[0] == "cab"
+    assert len(set(texts)) == len(texts) < 8
+
+
+def test_a_decoder_of_one_text_gives_no_nbest(run, files):
+    with pytest.raises(UsageError, match=r"this decoder gives one text: got nbest 2, GreedyCTCDecoder; give decoder="):
+        run(list(files), nbest=2)
+    with pytest.raises(UsageError, match=r"so many hypotheses: got nbest 3, wanted 1 to 2, the beam; raise beam_size"):
+        run(list(files), decoder=BeamSearchCTCDecoder([" ", "a", "b", "c"], beam_size=2), nbest=3)
+
+
 def test_an_encoder_that_does_not_say_how_far_it_sees_has_ten_seconds_of_context(run, tmp_path):
     torch.manual_seed(0)
     model = {"encoder": GruEncoder(32, hidden=64)}.items()

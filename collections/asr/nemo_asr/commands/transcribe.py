@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_asr.decoding.text_search import TextSearch
 from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
 from nemo_asr.transcription.formats import FORMATS, SUBTITLES
 from nemo_asr.transcription.inputs import recordings_of
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     args = parser.parse_args(list(arguments))
     check_search_options(parser, args)
+    if args.nbest and args.format in SUBTITLES:
+        parser.error(f"--nbest has no effect with --format {args.format}; leave it out")
     fold_precision(parser, args)
     with logging.patch_stdout_handler(sys.stderr):
         recordings = recordings_of(args.audio)
@@ -70,6 +73,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         verbose=True,
         calibration=model.card.calibration,
         decoder=decoder,
+        nbest=args.nbest or 1,
     )
     took = time.perf_counter() - start
     factory.on_first(lambda: _tell(args, result, took))
@@ -83,7 +87,6 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
         UsageError: options that only the modules in torch know.
     """
     asked = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
-    asked |= {f"decoder {args.decoder}": args.decoder != "greedy"}
     asked |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
     unknown = [f"--{name}" for name, is_asked in asked.items() if is_asked]
     if unknown:
@@ -92,9 +95,10 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
             "leave it out, or give a model folder",
         )
         raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
-    model = load_onnx_model(args.model)
+    model, given = load_onnx_model(args.model), search_arguments(args)
+    search = None if given is None else TextSearch(model.labels, **given)
     start = time.perf_counter()
-    result = model.transcribe(recordings, args.batch_size, args.batch_seconds)
+    result = model.transcribe(recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1)
     _tell(args, result, time.perf_counter() - start)
     return _exit_code(result, recordings)
 
@@ -126,7 +130,7 @@ def _parser() -> LaunchedParser:
     add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
     placements = [device.name for device in DeviceType]
     add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
-    add_search_options(parser)
+    add_search_options(parser, with_nbest=True)
     add_precision_options(parser)
     import_help = "Python file with modules of your own, run first; may be given several times"
     add("--import", dest="imports", metavar="FILE", action="append", default=[], help=import_help)
@@ -176,7 +180,8 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
             _to_file(args.out / f"{name}.{args.format}", write(transcript))
         return
     with_names = args.format == "text" and not is_one
-    text = "".join(f"{each.name}: {write(each)}" if with_names else write(each) for each in transcripts)
+    lines = ((each.name, line) for each in transcripts for line in write(each).removesuffix("\n").split("\n"))
+    text = "".join(f"{name}: {line}\n" if with_names else f"{line}\n" for name, line in lines)
     # Bytes of a file's name that are no UTF-8 become escapes, which JSON knows as well.
     text = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
     if args.out is not None:

@@ -6,38 +6,26 @@ The search itself is in ``prefix_beam_search``. ``BeamSearchDecoderWithLM`` is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nemo_asr.arguments import FilePath, Label, Labels
-from nemo_asr.decoding.language_model import BatchedLanguageModel
-from nemo_asr.decoding.lexicon import read_words
-from nemo_asr.decoding.ngram import load_language_model
-from nemo_asr.decoding.prefix_beam_search import (
-    BeamSize,
-    CutoffProb,
-    Hypothesis,
-    Limits,
-    LogProb,
-    MaxLabels,
-    search,
-)
-from nemo_asr.decoding.spelling import Spelling
-from nemo_asr.decoding.texts import text_of
-from nemo_asr.decoding.word_scores import Alpha, Beta, HotwordWeight, UnknownScore, Weights, WordScores
+from nemo_asr.decoding.prefix_beam_search import BeamSize, CutoffProb, Hypothesis, Ints, Limits, LogProb, MaxLabels
+from nemo_asr.decoding.text_search import TextSearch, searched
+from nemo_asr.decoding.word_scores import Alpha, Beta, HotwordWeight, UnknownScore, Weights, word_scores
+from nemo_asr.text.labels import text_of
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.config.ranges import Between, Items
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import UsageError
 
 HotWords: TypeAlias = Annotated[Sequence[Label], Items(0, 10_000)]
-_BLOCK = 64  # utterances that are searched together, which bounds memory
+Floats: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class BeamSearchCTCDecoder(NonTrainableNM):
@@ -64,7 +52,6 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     Attributes:
         labels: as given.
-        weights: those that it uses now.
 
     Raises:
         UsageError: a number is out of range; the labels cannot spell a word of the lexicon, a hot word, or any word of
@@ -93,9 +80,14 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.labels, self.weights = list(labels), Weights(alpha, beta, hotword_weight, unknown_score)
-        self._limits, self._blank = Limits(beam_size, min_log_prob), len(labels)
-        self._words = word_scores(labels, lexicon, lm, hotwords, self.weights)
+        weights = alpha, beta, hotword_weight, unknown_score
+        self._search = TextSearch(labels, beam_size, lexicon, lm, hotwords, *weights, min_log_prob)
+        self.labels, self._blank = self._search.labels, len(labels)
+
+    @property
+    def weights(self) -> Weights:
+        """Those that it uses now."""
+        return self._search.weights
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """How many labels are found, is not known before."""
@@ -103,9 +95,7 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     def use(self, weights: Weights) -> None:
         """Search with other weights from now on."""
-        self.weights = weights
-        if self._words:
-            self._words = self._words.with_weights(weights)
+        self._search.use(weights)
 
     def search(self, log_probs: Tensor, lengths: Tensor | None = None, nbest: int = 1) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, with their scores; ``forward`` gives the first of each.
@@ -116,17 +106,14 @@ class BeamSearchCTCDecoder(NonTrainableNM):
             nbest: most hypotheses of an utterance, at most ``beam_size``.
 
         Raises:
-            UsageError: the classes are not the labels and the blank.
+            UsageError: the classes are not the labels and the blank, or ``nbest`` is not from 1 to ``beam_size``.
         """
-        return searched(log_probs, lengths, self._blank, self._limits, self._words, nbest)
+        return self._search.hypotheses(*arrays_of(log_probs, lengths), nbest)
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> Tensor:
         """(B, T, classes) and valid frames (B,) -> (B, U) ids, blanks between equal ones and at the end."""
         rows = [_with_blanks(found[0].ids, self._blank) for found in self.search(log_probs, log_probs_length)]
-        predictions = np.full((len(rows), max(map(len, rows), default=0) or 1), self._blank)
-        for row, ids in zip(predictions, rows, strict=True):
-            row[: len(ids)] = ids
-        return torch.from_numpy(predictions).to(log_probs.device)
+        return torch.from_numpy(_padded(rows, self._blank)).to(log_probs.device)
 
 
 class BeamSearchDecoderWithLM(NonTrainableNM):
@@ -181,46 +168,69 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         """(B, T, classes) and (B,) valid frames -> for each utterance (score, text) of its hypotheses, best first."""
         blank, width = len(self._vocab), self._limits.beam_size
         if isinstance(log_probs, Tensor):
-            found = searched(log_probs, log_probs_length, blank, self._limits, self._words, width)
+            found = searched(*arrays_of(log_probs, log_probs_length), blank, self._limits, self._words, width)
         else:
             pairs = zip(log_probs, log_probs_length, strict=True)
-            each = ((torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
+            each = (arrays_of(torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
             found = [searched(*pair, blank, self._limits, self._words, width)[0] for pair in each]
         return [[(one.score, text_of(one.ids, self._vocab)) for one in hypotheses] for hypotheses in found]
 
 
-def word_scores(
-    labels: Sequence[str],
-    lexicon: str | Path | None,
-    lm: str | Path | None,
-    hotwords: Sequence[str],
-    weights: Weights,
-) -> WordScores | None:
-    """What words are worth to a search; None where only sounds count.
+class NBestCTCDecoder(NonTrainableNM):
+    """The ``nbest`` most probable texts of each utterance, N of them: one search of a `BeamSearchCTCDecoder`.
 
-    Raises:
-        UsageError: as of `BeamSearchCTCDecoder`.
-        DataError: likewise.
+    Ids are padded with the blank. Where fewer texts were found, the others have a score of minus infinity.
+
+    Args:
+        decoder: searches.
+        nbest: most hypotheses of an utterance, at most its beam.
+        name: the module's name.
     """
-    if lexicon is None and lm is None and not hotwords:
-        return None
-    model: BatchedLanguageModel | None = None if lm is None else load_language_model(lm)
-    words = None if lexicon is None else read_words(lexicon)
-    return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
+
+    input_ports = BeamSearchCTCDecoder.input_ports
+    output_ports: Ports = {
+        **BeamSearchCTCDecoder.output_ports,
+        "hypotheses": NeuralType("B D T", PredictionsType()),
+        "scores": NeuralType("B D", LogprobsType()),
+    }
+
+    def __init__(self, decoder: BeamSearchCTCDecoder, nbest: int, name: str | None = None) -> None:
+        super().__init__(name)
+        self._decoder, self._nbest = decoder, nbest
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """How many labels are found, is not known before."""
+        batch, labels = shapes["log_probs"][0], symbol("labels")
+        several = batch, self._nbest
+        return {"predictions": (batch, labels), "hypotheses": (*several, labels), "scores": several}
+
+    def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, classes) and valid frames (B,) -> the best (B, U), all (B, N, U), their scores (B, N)."""
+        found = self._decoder.search(log_probs, log_probs_length, self._nbest)
+        blank, shape = log_probs.shape[2] - 1, (len(found), self._nbest, -1)
+        rows = [_with_blanks(each.ids, blank) for hypotheses in found for each in _filled(hypotheses, self._nbest)]
+        ids = torch.from_numpy(_padded(rows, blank)).reshape(shape)
+        scores = [each.score for hypotheses in found for each in _filled(hypotheses, self._nbest)]
+        return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64).reshape(shape[:2])
 
 
-def searched(
-    log_probs: Tensor, lengths: Tensor | None, blank: int, limits: Limits, words: WordScores | None, nbest: int
-) -> list[list[Hypothesis]]:
-    """The best hypotheses of each utterance: as of `BeamSearchCTCDecoder.search`."""
-    num, longest, num_classes = log_probs.shape
-    if num_classes != blank + 1:
-        wanted = f"{blank + 1}: the labels and the blank"
-        raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
+def arrays_of(log_probs: Tensor, lengths: Tensor | None) -> tuple[Floats, Ints]:
+    """Log-probabilities (B, T, classes) and valid frames (B,), for the search; None: all frames."""
     values = log_probs.detach().float().cpu().numpy()
-    ends = np.full(num, longest) if lengths is None else lengths.detach().cpu().numpy()
-    parts = [slice(first, first + _BLOCK) for first in range(0, num, _BLOCK)]
-    return [each for part in parts for each in search(values[part], ends[part], limits, words, nbest)]
+    ends = np.full(len(values), values.shape[1]) if lengths is None else lengths.detach().cpu().numpy()
+    return values, ends
+
+
+def _filled(found: Sequence[Hypothesis], number: int) -> list[Hypothesis]:
+    return [*found, *[Hypothesis([], -np.inf, -np.inf)] * (number - len(found))]
+
+
+def _padded(rows: Sequence[Sequence[int]], blank: int) -> Ints:
+    """(rows, longest), blank behind each."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), blank)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
 
 
 def _with_blanks(ids: Sequence[int], blank: int) -> list[int]:

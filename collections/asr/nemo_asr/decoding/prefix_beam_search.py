@@ -17,7 +17,7 @@ import numpy.typing as npt
 from nemo_asr.decoding.frame_labels import FrameLabels
 from nemo_asr.decoding.lexicon import ROOT
 from nemo_asr.decoding.word_scores import WordScores
-from nemo_asr.search_options import BEAM_SIZES
+from nemo_asr.search_options import BEAM_SIZES, DEFAULT_BEAM_SIZE
 from nemo_lite.config.ranges import Between, refuse_out_of_range
 
 Floats = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ class Limits:
         UsageError: a number is out of range.
     """
 
-    beam_size: BeamSize = 16
+    beam_size: BeamSize = DEFAULT_BEAM_SIZE
     min_log_prob: LogProb = -6.0
     max_labels: MaxLabels = 40
     cutoff_prob: CutoffProb = 1.0

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nemo_asr.text.labels import is_piece, spelled
+from nemo_asr.text.labels import text_of as text_of
 from nemo_lite.errors import UsageError
 
 
@@ -96,20 +96,3 @@ def post_process_transcripts(
         for batch, lengths in zip(transcripts, transcript_lengths, strict=True)
         for ids, length in zip(batch.tolist(), lengths.tolist(), strict=True)
     ]
-
-
-def text_of(ids: Sequence[int], labels: Sequence[str]) -> str:
-    """What label ids write.
-
-    Raises:
-        UsageError: an id is not a label.
-    """
-    if ids and not (min(ids) >= 0 and max(ids) < len(labels)):
-        raise UsageError(
-            "an id is outside the vocabulary",
-            got=f"id {min(ids) if min(ids) < 0 else max(ids)}",
-            wanted=f"0 to {len(labels) - 1} for labels, {len(labels)} for the blank",
-            remedy="the model was made for other labels",
-        )
-    text = "".join([labels[i] for i in ids])
-    return spelled(text).strip() if is_piece(text) else text

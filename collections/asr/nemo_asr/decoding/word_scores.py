@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel, Ids, Scores
-from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable
+from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable, read_words
+from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.decoding.spelling import Spelling
 from nemo_asr.search_options import ALPHAS, BETAS, HOTWORD_WEIGHTS
 from nemo_lite.config.ranges import Between, refuse_out_of_range
@@ -160,6 +162,26 @@ class WordScores:
             return np.ones(nodes.shape, bool)
         complete: npt.NDArray[np.bool_] = (nodes == ROOT) | (self.tree.word_at[nodes] != NO_WORD)
         return complete
+
+
+def word_scores(
+    labels: Sequence[str],
+    lexicon: str | Path | None,
+    lm: str | Path | None,
+    hotwords: Sequence[str],
+    weights: Weights,
+) -> WordScores | None:
+    """What words are worth to a search; None where only sounds count.
+
+    Raises:
+        UsageError: as of `WordScores`; or a weight is out of range.
+        DataError: a file cannot be read.
+    """
+    if lexicon is None and lm is None and not hotwords:
+        return None
+    model: BatchedLanguageModel | None = None if lm is None else load_language_model(lm)
+    words = None if lexicon is None else read_words(lexicon)
+    return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
 
 
 def _refuse(known: Sequence[str], spelling: Spelling, is_open: bool) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
+
+from nemo_lite.errors import UsageError
 
 METRICS = ("wer", "cer")
 
@@ -79,3 +81,20 @@ def main_metric(labels: Iterable[str]) -> Literal["wer", "cer"]:
     labels = list(labels)
     without_spaces = (unicodedata.name(c, "").startswith(_WITHOUT_SPACES) for c in characters_of(labels))
     return "wer" if has_words(labels) and not any(without_spaces) else "cer"
+
+
+def text_of(ids: Sequence[int], labels: Sequence[str]) -> str:
+    """What label ids write.
+
+    Raises:
+        UsageError: an id is not a label.
+    """
+    if ids and not (min(ids) >= 0 and max(ids) < len(labels)):
+        raise UsageError(
+            "an id is outside the vocabulary",
+            got=f"id {min(ids) if min(ids) < 0 else max(ids)}",
+            wanted=f"0 to {len(labels) - 1} for labels, {len(labels)} for the blank",
+            remedy="the model was made for other labels",
+        )
+    text = "".join([labels[i] for i in ids])
+    return spelled(text).strip() if is_piece(text) else text

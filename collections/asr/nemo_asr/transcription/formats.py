@@ -26,15 +26,22 @@ class Cue:
 
 
 def as_text(transcript: Transcript) -> str:
-    """The words, on a line."""
-    return f"{transcript.text}\n"
+    """The words, on a line; with hypotheses a line for each: its score, a tab, its words."""
+    if not transcript.hypotheses:
+        return f"{transcript.text}\n"
+    return "".join(f"{each.score:.3f}\t{each.text}\n" for each in transcript.hypotheses)
 
 
 def as_json(transcript: Transcript) -> str:
-    """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``."""
+    """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
+
+    With an n-best also ``hypotheses``, each with ``text`` and ``score``.
+    """
     offset = {} if transcript.offset is None else {"offset": transcript.offset}
     line = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration, "text": transcript.text}
-    return json.dumps({**line, "words": [asdict(word) for word in transcript.words]}, ensure_ascii=False) + "\n"
+    found = {"hypotheses": [each._asdict() for each in transcript.hypotheses]} if transcript.hypotheses else {}
+    words = [asdict(word) for word in transcript.words]
+    return json.dumps({**line, "words": words, **found}, ensure_ascii=False) + "\n"
 
 
 def as_srt(transcript: Transcript) -> str:

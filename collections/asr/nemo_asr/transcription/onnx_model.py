@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,15 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Samples
+from nemo_asr.decoding.text_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
-from nemo_asr.transcription.transcript import Transcribed, Transcript, transcript_of
+from nemo_asr.transcription.transcript import ScoredText, Transcribed, Transcript, scored_texts, transcript_of
+from nemo_asr.transcription.viterbi import align
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
 from nemo_lite.untrusted import FileKind, open_file, parse_json
 from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.
 LogProbs: TypeAlias = "npt.NDArray[np.float32]"
+Decoded: TypeAlias = "tuple[npt.NDArray[np.int64], Sequence[ScoredText]]"
 
 FORMAT = "nemo_lite waveform model 1"
 SUFFIX = ".onnx"
@@ -84,7 +88,12 @@ class OnnxModel:
         return [row[:number] for row, number in zip(values, numbers, strict=True)]
 
     def transcribe(
-        self, recordings: Sequence[Recording], batch_size: int = BATCH_SIZE, batch_seconds: float = BATCH_SECONDS
+        self,
+        recordings: Sequence[Recording],
+        batch_size: int = BATCH_SIZE,
+        batch_seconds: float = BATCH_SECONDS,
+        search: TextSearch | None = None,
+        nbest: int = 1,
     ) -> Transcribed:
         """Transcribe recordings, in batches of similar length; the result is in the order given.
 
@@ -94,7 +103,10 @@ class OnnxModel:
             recordings: what to read.
             batch_size: most recordings in a batch.
             batch_seconds: no batch of several recordings is longer, padding included.
+            search: for the labels of this model; None: greedy decoding.
+            nbest: above 1, transcripts have so many ``hypotheses`` of the search.
         """
+        decode = _greedy if search is None else partial(_searched, search=search, nbest=nbest)
         measured, faults = _measured(recordings)
         found: dict[int, Transcript] = {}
         for batch in batches_by_length(
@@ -108,15 +120,16 @@ class OnnxModel:
                     faults[position] = named(measured[position], error)
             if read:
                 outputs = self.log_probs(list(read.values()))
-                found |= {at: self._transcript(row, measured[at]) for at, row in zip(read, outputs, strict=True)}
+                pairs = zip(read, map(decode, outputs), outputs, strict=True)
+                found |= {at: self._transcript(decoded, row, measured[at]) for at, decoded, row in pairs}
         transcripts = [found[position] for position in sorted(found)]
         return Transcribed(transcripts, faults, sum(each.duration for each in transcripts))
 
-    def _transcript(self, log_probs: LogProbs, recording: Recording) -> Transcript:
-        path = log_probs.argmax(axis=1)
+    def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording) -> Transcript:
+        path, hypotheses = decoded
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or recording.seconds / max(len(path), 1)
-        about = recording.source, recording.offset, self.calibration
+        about = recording.source, recording.offset, self.calibration, hypotheses
         return transcript_of(path, scores, self.labels, seconds, recording.seconds, *about)
 
     def __str__(self) -> str:
@@ -128,6 +141,17 @@ def load_onnx_model(path: str | Path) -> OnnxModel:
     model = OnnxModel(path)
     logging.info("Loaded %s", model)
     return model
+
+
+def _greedy(log_probs: LogProbs) -> Decoded:
+    return log_probs.argmax(axis=1), ()
+
+
+def _searched(log_probs: LogProbs, search: TextSearch, nbest: int) -> Decoded:
+    """The path of the text that was found, and the n-best where it was asked for."""
+    (found,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
+    path = align(log_probs, found[0].ids)
+    return path, scored_texts([each[:2] for each in found], search.labels) if nbest > 1 else ()
 
 
 def _measured(recordings: Sequence[Recording]) -> tuple[dict[int, Recording], dict[int, str]]:

@@ -8,13 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
+from nemo_asr.decoding.texts import ctc_collapse
 from nemo_asr.recipe.wiring import Model, Signal, Wires, connect, connect_by_type, signals_of
 from nemo_asr.transcription.alignment import LabelAlignment, PathScores
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE
 from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
 from nemo_asr.transcription.transcript import Transcribed as Transcribed
-from nemo_asr.transcription.transcript import Transcript, transcript_of
+from nemo_asr.transcription.transcript import Transcript, scored_texts, transcript_of
 from nemo_asr.transcription.windows import (
     GUESSED_CONTEXT_SECONDS,
     FeatureSource,
@@ -42,11 +44,11 @@ def transcribe(
     verbose: bool = False,
     calibration: Callable[[float], float] | None = None,
     decoder: NeuralModule | None = None,
+    nbest: int = 1,
 ) -> Transcribed:
-    """Transcribe recordings. Batches hold recordings of similar length; the result is in the order given.
+    """Transcribe recordings, in batches of similar length; the result is in the order given.
 
-    A recording longer than ``batch_seconds`` goes through the encoder in overlapping windows. Where the encoder says
-    how far it sees (``context_frames``), the result is that of the whole recording.
+    Longer ones than ``batch_seconds`` are cut into overlapping windows; see ``context_frames`` of the encoder.
 
     Args:
         model: the modules, see ``Recipe.model``.
@@ -60,15 +62,15 @@ def transcribe(
         factory: where to run; by default the factory made last, or a new one.
         verbose: show progress on a terminal.
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
-
-        decoder: a search in the place of the model's, such as a ``BeamSearchCTCDecoder``.
+        decoder: a search in the place of the model's.
+        nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
 
     Raises:
-        UsageError: an array without a sample rate or of a kind that is no audio, or numbers out of range.
+        UsageError: an array is no audio or has no rate; numbers out of range; ``nbest`` of a decoder without it.
     """
     if batch_seconds <= 0:
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
-    model = model if decoder is None else replace(model, greedy=decoder)
+    model = replace(model, greedy=_searching(decoder or model.greedy, nbest))
     recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
     layer = RecordingsDataLayer(recordings, sample_rate, batch_size, batch_seconds, num_workers)
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
@@ -91,19 +93,31 @@ def transcribe(
 
 
 def _transcript(
-    path: tuple[Tensor, Tensor, Tensor],
+    path: tuple[Tensor, ...],
     recording: Recording,
     labels: Sequence[str],
     frame_seconds: float | None,
     calibration: Callable[[float], float] | None,
 ) -> Transcript:
     """The transcript of one recording from its path, scores and number of frames."""
-    ids, scores, length = path
-    number = int(length)
+    ids, scores, length, *found = path
+    number, hypotheses = int(length), []
+    if found:
+        texts = ctc_collapse(found[0], None, len(labels))
+        hypotheses = list(scored_texts(zip(texts, found[1].tolist(), strict=True), labels))
     # A model that does not say how its frames lie in time: evenly.
     seconds = frame_seconds or recording.seconds / max(number, 1)
-    about = recording.source, recording.offset, calibration
+    about = recording.source, recording.offset, calibration, hypotheses
     return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
+
+
+def _searching(decoder: NeuralModule, nbest: int) -> NeuralModule:
+    if nbest == 1:
+        return decoder
+    if not isinstance(decoder, BeamSearchCTCDecoder):
+        problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+        raise UsageError(problem, got=f"nbest {nbest}, {type(decoder).__name__}", remedy=remedy)
+    return NBestCTCDecoder(decoder, nbest)
 
 
 def transcripts_or_error(result: Transcribed) -> list[Transcript]:
@@ -121,7 +135,10 @@ def transcripts_or_error(result: Transcribed) -> list[Transcript]:
 def _path_wires(
     model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
 ) -> list[NmTensor]:
-    """The CTC path (B, T), the log-probability of each frame's label (B, T) and the valid frames (B,)."""
+    """The CTC path (B, T), the log-probability of each frame's label (B, T) and the valid frames (B,).
+
+    With an n-best also its ids (B, N, U) and scores (B, N).
+    """
     assert wires.features is not None
     features = Signal(wires.features, wires.feature_lengths)
     source = signals_of(FeatureSource(features)())[0]
@@ -137,9 +154,9 @@ def _path_wires(
         scores = PathScores()(log_probs=log_probs.values, path=path)
         return list(Windowed([path, scores], log_probs.lengths, plan, factory)(features.values, features.lengths))
     whole, lengths = Windowed([log_probs.values], log_probs.lengths, plan, factory)(features.values, features.lengths)
-    predictions = connect_by_type(model.greedy, Signal(whole, lengths))[0].values
+    predictions, *found = (each.values for each in connect_by_type(model.greedy, Signal(whole, lengths)))
     path = LabelAlignment()(log_probs=whole, length=lengths, predictions=predictions)
-    return [path, PathScores()(log_probs=whole, path=path), lengths]
+    return [path, PathScores()(log_probs=whole, path=path), lengths, *found[:2]]
 
 
 def _plan(model: Model, log_probs: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.text.labels import spelled
+from nemo_asr.text.labels import spelled, text_of
 
 Path: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Scores: TypeAlias = "npt.NDArray[np.floating[Any]]"
@@ -37,6 +37,18 @@ class Word:
     confidence: float
 
 
+class ScoredText(NamedTuple):
+    """What may have been said.
+
+    Attributes:
+        text: the words.
+        score: natural logarithm: of the sounds and, with weights, of the words. Scores of one recording compare.
+    """
+
+    text: str
+    score: float
+
+
 @dataclass(frozen=True)
 class Transcript:
     """What was said in one recording.
@@ -47,6 +59,7 @@ class Transcript:
         duration: seconds of audio.
         source: where the audio came from: a path, or ``audio[3]`` for an array.
         offset: seconds into the audio where a part of it begins, from which times count; None: it is the whole audio.
+        hypotheses: the most probable texts, the best first, which is ``text``; empty where no n-best was asked for.
     """
 
     text: str
@@ -54,6 +67,7 @@ class Transcript:
     duration: float
     source: str
     offset: float | None = None
+    hypotheses: tuple[ScoredText, ...] = ()
 
     @property
     def name(self) -> str:
@@ -98,6 +112,7 @@ def transcript_of(
     source: str,
     offset: float | None = None,
     calibration: Callable[[float], float] | None = None,
+    hypotheses: Sequence[ScoredText] = (),
 ) -> Transcript:
     """The transcript that a CTC path stands for.
 
@@ -110,6 +125,7 @@ def transcript_of(
         source: where it came from.
         offset: seconds into the source where it begins.
         calibration: turns a confidence into a calibrated one.
+        hypotheses: of a search, the best first.
     """
     labels = [spelled(label) for label in labels]
     has_spaces = any(label.startswith(" ") for label in labels)
@@ -122,7 +138,12 @@ def transcript_of(
         start, end = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(each.label for each in emissions).strip(), start, end, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
-    return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset)
+    return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset, tuple(hypotheses))
+
+
+def scored_texts(found: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
+    """The texts of label ids with their scores; ids whose score is minus infinity are no text."""
+    return tuple(ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in found if score > -np.inf)
 
 
 def _emissions(path: Path, scores: Scores, labels: Sequence[str]) -> Iterator[_Emission]:
