@@ -61,6 +61,14 @@ def test_the_loaders_of_a_data_layer_follow_its_device(monkeypatch, settings, gi
     assert (made["num_workers"], made["pin_memory"]) == given
 
 
+def test_without_workers_the_iterator_of_torch_is_not_run(monkeypatch):
+    loader = Points().loader(training=False, shard=Shard())
+    expected = [batch.values for batch in loader.epoch(0)]
+    monkeypatch.setattr(data.DataLoader, "__iter__", lambda self: pytest.fail("it costs 40 microseconds a batch"))
+    for values, again in zip(expected, (batch.values for batch in loader.epoch(0)), strict=True):
+        assert all(map(torch.equal, values, again))
+
+
 class CollectsGarbage(data.Dataset):
     def __getitem__(self, index):
         return gc.collect()

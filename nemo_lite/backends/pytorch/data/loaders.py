@@ -70,7 +70,7 @@ class BatchLoader(Protocol):
 
 
 class PlannedLoader:
-    """Batches of one rank through torch's DataLoader: one request a batch. Its workers live as long as the loader.
+    """Batches of one rank, one request a batch. Workers, if any, are torch's and live as long as the loader.
 
     Args:
         dataset: gives the batch that a request describes, such as an `ItemDataset`; goes to the workers.
