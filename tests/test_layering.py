@@ -121,7 +121,9 @@ ORDERS = {
     """,
     "nemo_asr.models.pretrained": "download, layouts < conv_ctc",
     "nemo_asr.parts": "manifest < collections, parsers < *",
-    "nemo_asr.recipe": "registry, wiring, feasibility < sections, classifier < connection_check < recipe < class_list",
+    "nemo_asr.recipe": """
+        registry, wiring, feasibility < sections, classifier < connection_check < recipe < class_list, misfits
+    """,
     "nemo_asr.scoring": """
         error_counts, classification, verification, evaluated, calibration
         < student_t < bootstrap, differences < breakdown, asr_callbacks, classification_callbacks < report

@@ -8,7 +8,7 @@ from toys.checked_sets import add, sound, write_set
 from nemo_asr.commands.data import CORPORA, main
 from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.text.subwords import load_subwords
-from nemo_lite.errors import DataError, FileInTheWayError, UnknownNameError, UsageError
+from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UnknownNameError, UsageError
 
 
 @pytest.fixture
@@ -55,6 +55,19 @@ def test_strict_data_makes_a_difference_a_problem(folder, capsys):
     assert "wrong.json: 1 utterance of another duration than written" in capsys.readouterr().out
     assert main(["check", "wrong.json", "--strict_data"]) == 1
     assert "wrong.json:1: duration 2.00275 s disagrees with 0.wav" in capsys.readouterr().out
+
+
+def test_texts_that_do_not_fit_a_models_frames_are_counted(folder, capsys):
+    lines = [{"audio_filepath": "0.wav", "duration": 2.0, "text": text} for text in ("a b", "ab " * 50)]
+    write_set(folder, "long.json", *lines)
+    assert main(["check", "train.json", "long.json", "--model_config", "demo"]) == 1
+    told = capsys.readouterr().out
+    assert "long.json: 1 of 2 utterances whose text does not fit the model's frames" in told
+    assert "long.json:2: " in told
+    assert main(["check", "train.json", "--model_config", "demo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+    with pytest.raises(ConfigError, match="demi: is neither a file nor the name of a configuration"):
+        main(["check", "train.json", "--model_config", "demi"])
 
 
 def test_stats_read_no_audio_and_a_picture_is_written(folder, capsys):
@@ -125,3 +138,20 @@ def test_a_tokenizer_is_trained_on_texts_as_the_parser_rewrites_them(tmp_path, c
     with pytest.raises(UsageError, match="vocab_size: the texts cannot give a vocabulary of this size: got 900 pieces"):
         main(["tokenizer", words[1], "--vocab_size", "900", "--out", str(tmp_path / "no.model")])
     assert not (tmp_path / "no.model").exists()
+
+
+def test_a_tokenizer_reads_numbers_out_in_its_language(tmp_path, capsys):
+    """Also where no text has a letter of the words, as here the \u00fc of f\u00fcnf."""
+    texts = ["Es sind 25 Grad", "zehn Uhr dreißig", "ein kalter Morgen am Wasser"] * 30
+    write_set(
+        tmp_path, "train.json", *({"audio_filepath": "none.wav", "duration": 1.0, "text": text} for text in texts)
+    )
+    words = ["tokenizer", str(tmp_path / "train.json"), "--vocab_size", "28"]
+    assert main([*words, "--out", str(tmp_path / "de.model"), "--language", "de-AT"]) == 0
+    assert "90 texts (Unicode NFC, numbers in words (de), lower case)" in capsys.readouterr().out
+    assert {"ü", "ß"} <= {*load_subwords(tmp_path / "de.model").written}
+    assert "2" not in load_subwords(tmp_path / "de.model").written
+    with pytest.raises(UsageError, match="parser base does not read texts of this language: got de"):
+        main([*words, "--out", str(tmp_path / "b.model"), "--language", "de", "--parser", "base"])
+    with pytest.raises(UnknownNameError, match='language "deutsch" is not known'):
+        main([*words, "--out", str(tmp_path / "b.model"), "--language", "deutsch"])

@@ -8,8 +8,9 @@ manifests only, ``tar`` writes tar shards, ``make`` runs a corpus maker, ``lm`` 
 from __future__ import annotations
 
 import json
+import sys
 from argparse import REMAINDER
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from itertools import combinations
@@ -29,8 +30,11 @@ from nemo_asr.data.check import (
 from nemo_asr.data.check.findings import findings_among
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.text.languages import language_of
+from nemo_asr.recipe.misfits import misfits_in
+from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.text.parser import CharParser, make_parser
+from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords import train_subwords
 from nemo_asr.text.subwords.training import ALGORITHMS
 from nemo_asr.trained.ngram_training import (
@@ -85,6 +89,8 @@ def _add_check(parser: OneLineParser) -> None:
     )
     add("--strict_data", action="store_true", help=strict_help)
     add("--num_workers", type=positive_int, help="threads that read audio (default: one for each core)")
+    model_help = "a configuration or its name: also look for texts that do not fit the frames of this model"
+    add("--model_config", metavar="FILE", help=model_help)
     _add_output(parser)
 
 
@@ -125,12 +131,17 @@ def _add_tokenizer(parser: OneLineParser) -> None:
     add("--algorithm", choices=ALGORITHMS, default=ALGORITHMS[0], help="default: %(default)s")
     parser_help = "how texts are rewritten, as the data layer's parser does (default: en where all letters are a to z)"
     add("--parser", choices=("auto", "base", "en", "none"), default="auto", help=parser_help)
+    language_help = (
+        "language of the texts, as training will be given it (default: what the script of the letters tells)"
+    )
+    add("--language", metavar="CODE", help=language_help)
     add("--keep_case", action="store_true", help="capitals stay (default: lower case)")
     add("--symbols", nargs="+", default=[], metavar="WORD", help="words that stay whole, such as <noise>")
 
 
 def _check(options: Any) -> int:
     train, *evaluations = _sets_asked_for(options)
+    recipe = load_recipe(options.model_config) if options.model_config else None
     arguments = {"strict": options.strict_data, "num_workers": options.num_workers, "show_progress": True}
     sets = [examine(manifests, **arguments) if manifests else None for manifests in (train, *evaluations)]
     findings = [finding for each in sets if each for finding in findings_in(each)]
@@ -141,6 +152,10 @@ def _check(options: Any) -> int:
     for one, another in combinations(others, 2):
         if one and another:
             findings += findings_among(one, another)
+    if recipe:
+        pairs = zip(sets, (train, *evaluations), strict=True)
+        with logging.patch_stdout_handler(sys.stderr):  # what data layers log is no finding
+            findings += [each for found, paths in pairs if found for each in misfits_in(recipe, paths, found is first)]
     _tell(options, [each for each in sets if each], findings)
     return int(any(finding.is_problem for finding in findings))
 
@@ -235,12 +250,20 @@ def _tokenizer(options: Any) -> int:
 
 def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
     """The parser that rewrites texts as that of a model with the new vocabulary will."""
-    letters = sorted({each.lower() for text in texts for each in text if each.isalpha()})
-    name = "en" if options.parser == "auto" and language_of(letters) == "en" else options.parser
+    letters = _letters_of(texts)
+    told = language_of(letters) if options.language is None else language_code(options.language)
+    if options.parser == "auto" and told not in ("en", NO_LANGUAGE):  # its numbers have letters that texts may lack
+        letters |= _letters_of(speak_numbers(text, told, lambda _: True) for text in texts)
+    name = "en" if options.parser == "auto" and told == "en" else options.parser
     if name == "en":
-        letters = [*"abcdefghijklmnopqrstuvwxyz'"]
+        letters = {*"abcdefghijklmnopqrstuvwxyz'"}
     symbols = [each for each in options.symbols if each not in letters]
-    return make_parser([" ", *letters, *symbols], name, do_lowercase=not options.keep_case)
+    labels = [" ", *sorted(letters), *symbols]
+    return make_parser(labels, name, do_lowercase=not options.keep_case, language=options.language)
+
+
+def _letters_of(texts: Iterable[str]) -> set[str]:
+    return {letter for text in texts for each in text if each.isalpha() for letter in each.lower()}
 
 
 def _make(corpus: str, arguments: Sequence[str]) -> int:

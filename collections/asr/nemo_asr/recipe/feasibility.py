@@ -32,7 +32,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """
     if isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out_textless()
-    found = _infeasible(data_layer, log_probs, training=True)
+    found = find_infeasible(data_layer, log_probs, training=True)
     _list(data_layer, [each for each in found if not each.is_always], "steps that make them too short leave them out")
     left_out = [each for each in found if each.is_always]
     _list(data_layer, left_out, "they are left out of training")
@@ -43,12 +43,13 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
 
 def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
-    found = _infeasible(data_layer, log_probs)
+    found = find_infeasible(data_layer, log_probs)
     _list(data_layer, found, "they count as they are recognised, and their loss is infinite")
     return len(found)
 
 
-def _infeasible(data_layer: DataLayerNM, log_probs: NmTensor, *, training: bool = False) -> list[Infeasible]:
+def find_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, *, training: bool = False) -> list[Infeasible]:
+    """The utterances whose frames cannot hold their text; in training also those that may become too short."""
     if not isinstance(data_layer, SpeechDataLayer):
         return []
     try:

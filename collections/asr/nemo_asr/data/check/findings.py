@@ -27,8 +27,8 @@ class Finding:
     """Something found about one or more utterances.
 
     Attributes:
-        kind: ``line``, ``audio``, ``silence``, ``speed``, ``duplicate``, ``contradiction``, ``leak``; not a problem:
-            ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+        kind: ``line``, ``audio``, ``silence``, ``speed``, ``duplicate``, ``contradiction``, ``leak``, ``frames``; not a
+            problem: ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
         is_problem: whether the data should be mended.
         summary: one line.
         details: a line for each place.
