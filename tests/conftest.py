@@ -1,11 +1,13 @@
 """What all tests share: single-threaded torch, and which tests ``make check`` leaves out."""
 
 import gc
+import multiprocessing.util
 import os
 import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from types import CodeType, FunctionType
 
 import pytest
@@ -33,6 +35,7 @@ def _one_thread():
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests, launchers and killed processes leave in the folder for temporary files goes with the session."""
     tmp_path_factory.getbasetemp()  # pytest's own folder stays where it is: it has what a failed test made
+    multiprocessing.util.get_temp_dir()  # goes when this process ends, with its server for forks
     temporary = tempfile.TemporaryDirectory(prefix="nl-", ignore_cleanup_errors=True)
     with temporary as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
@@ -72,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 # In one test process: two would each make what the tests of this file share.
                 item.add_marker(pytest.mark.xdist_group(item.path.name))
             fixtures = [definition.func for name in item.fixturenames for definition in fixtures_of(item, name)]
-            if any(starts_processes(function, set()) for function in [item.function, *fixtures]):
+            if any(starts_processes(function) for function in [item.function, *fixtures]):
                 item.add_marker(pytest.mark.slow)
     put_long_ones_first(items)
 
@@ -118,13 +121,19 @@ def makes_once(definition: pytest.FixtureDef[object]) -> bool:
     return definition.scope == "module"
 
 
-def starts_processes(function: object, seen: set[object]) -> bool:
+@cache
+def starts_processes(function: object) -> bool:
     """Whether a function of the tests calls one of ``STARTERS``."""
+    return calls_starter(function, set())
+
+
+def calls_starter(function: object, seen: set[object]) -> bool:
+    """Whether a function does, or one that it calls and that is not among those seen."""
     if not isinstance(function, FunctionType) or function in seen:
         return False
     seen.add(function)
     called = [function.__globals__.get(name) for name in names_in(function.__code__)]
-    return any(getattr(other, "__module__", None) in STARTERS or starts_processes(other, seen) for other in called)
+    return any(getattr(other, "__module__", None) in STARTERS or calls_starter(other, seen) for other in called)
 
 
 def names_in(code: CodeType) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toys.sources import ALL_IMPORTS, MODULES, PACKAGES, ROOT, Import, files, imports_of, is_inside, only_re_exports
+from toys.sources import MODULES, PACKAGES, ROOT, Import, all_imports, files, imports_of, is_inside, only_re_exports
 
 # From the bottom to the top; a file may import from its own layer and from those below. A longer name wins.
 LAYERS = {
@@ -250,11 +250,11 @@ def told(found: list[Import]) -> str:
 
 
 def test_imports_point_downward_only() -> None:
-    assert not told([found for found in ALL_IMPORTS if upward(found)])
+    assert not told([found for found in all_imports() if upward(found)])
 
 
 def test_imports_point_downward_within_packages_too() -> None:
-    assert not told([found for found in ALL_IMPORTS if climbs(found)])
+    assert not told([found for found in all_imports() if climbs(found)])
 
 
 def test_every_file_has_a_level_in_the_order() -> None:
@@ -271,20 +271,20 @@ def test_every_file_has_a_level_in_the_order() -> None:
 
 @pytest.mark.parametrize("package", IMPORTED_AS_A_WHOLE)
 def test_only_the_package_itself_is_imported_from_outside(package: str) -> None:
-    entering = [f for f in ALL_IMPORTS if is_inside(f.target, package) and not is_inside(f.source, package)]
+    entering = [f for f in all_imports() if is_inside(f.target, package) and not is_inside(f.source, package)]
     assert entering
     assert not told([found for found in entering if found.target != package])
 
 
 def test_the_core_and_what_is_below_do_not_know_torch() -> None:
-    below = [found for found in ALL_IMPORTS if (layer_of(found.source) or 0) <= LAYERS["nemo_lite.core"]]
+    below = [found for found in all_imports() if (layer_of(found.source) or 0) <= LAYERS["nemo_lite.core"]]
     assert len({found.file for found in below}) > 20
     torch = [f for f in below if f.target.split(".")[0] == "torch" and not f.late and not f.typing_only]
     assert not told(torch)
 
 
 def test_the_core_imports_torch_nowhere_at_all() -> None:
-    core = [found for found in ALL_IMPORTS if found.source.startswith(("nemo_lite.core", "nemo_lite.config"))]
+    core = [found for found in all_imports() if found.source.startswith(("nemo_lite.core", "nemo_lite.config"))]
     assert not told([found for found in core if found.target.split(".")[0] == "torch"])
 
 
@@ -296,7 +296,7 @@ def test_nothing_in_nemo_lite_mentions_the_collection() -> None:
 def test_the_collection_imports_only_what_it_may() -> None:
     entering = [
         found
-        for found in ALL_IMPORTS
+        for found in all_imports()
         if found.source.startswith("nemo_asr") and found.target.split(".")[0] == "nemo_lite"
     ]
     assert entering
@@ -311,7 +311,7 @@ def test_the_collection_imports_only_what_it_may() -> None:
 def test_examples_use_public_names_only() -> None:
     hidden = [
         found
-        for found in ALL_IMPORTS
+        for found in all_imports()
         if found.file.is_relative_to(ROOT / "examples")
         and any(part.startswith("_") for part in found.target.split("."))
         if not found.target.startswith("__future__")
@@ -321,7 +321,7 @@ def test_examples_use_public_names_only() -> None:
 
 def test_there_are_no_import_cycles() -> None:
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
-    for found in ALL_IMPORTS:
+    for found in all_imports():
         source = found.source
         if source in graph and found.target in graph and not found.typing_only and found.target != source:
             graph[source].add(found.target)
@@ -340,11 +340,11 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_there_are_no_star_imports() -> None:
-    assert not told([found for found in ALL_IMPORTS if found.star])
+    assert not told([found for found in all_imports() if found.star])
 
 
 def test_imports_inside_functions_are_those_with_a_reason() -> None:
-    late = [found for found in ALL_IMPORTS if found.late]
+    late = [found for found in all_imports() if found.late]
     assert not told([found for found in late if not any(is_inside(found.target, name) for name in LATE_IMPORTS)])
     assert [name for name in LATE_IMPORTS if not any(is_inside(found.target, name) for found in late)] == []
 

@@ -89,4 +89,7 @@ def _imports(path: Path, node: ast.AST, late: bool, typing_only: bool) -> Iterat
             yield from _imports(path, child, inside, typing)
 
 
-ALL_IMPORTS = [found for path in [*PACKAGES, *files("examples")] for found in imports_of(path)]
+@cache
+def all_imports() -> list[Import]:
+    """Of the packages and examples."""
+    return [found for path in [*PACKAGES, *files("examples")] for found in imports_of(path)]
