@@ -92,9 +92,10 @@ def _clock(hour: int, minute: int) -> str:
 
 
 def _say_hour(match: re.Match[str]) -> str:
-    if int(match["hour"]) > 24:
+    first, hour = match["first"], int(match["hour"])
+    if hour > 24 or int(first or 0) > 24:
         return match[0]
-    return f"{cardinal(int(match['hour']))} {match['half'].lower()} m"
+    return f"{f'{cardinal(int(first))} to ' if first else ''}{cardinal(hour)} {match['half'].lower()} m"
 
 
 def _say_decade(match: re.Match[str]) -> str:
@@ -135,7 +136,7 @@ DATES = (
         rf"(?<![0-9:])(?P<hour>[0-9]{{1,2}}):(?P<minute>[0-9]{{2}})(?::(?P<second>[0-5][0-9]))?(?![0-9:]){_HALF}?",
         _say_time,
     ),
-    rule(rf"(?<![0-9:.,])(?P<hour>[0-9]{{1,2}}){_HALF}", _say_hour),
+    rule(rf"(?<![0-9:.,])(?:(?<!-)(?P<first>[0-9]{{1,2}})\s?-\s?)?(?P<hour>[0-9]{{1,2}}){_HALF}", _say_hour),
     rule(r"(?<![0-9.,])'?(?<![0-9.,])(?P<decade>[0-9]{1,3}0)(?:'?s)\b", _say_decade),
     rule(r"\b(?P<before>in|since|until|before|after|year)\s(?P<year>10[1-9][0-9])(?![0-9,.:]*[0-9])", _say_named_year),
     rule(r"(?<![0-9.,])(?P<year>[0-9]{1,4})\s(?P<era>AD|BC|BCE|CE)\b", _say_era, with_case=True),
