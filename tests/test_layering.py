@@ -69,7 +69,9 @@ ORDERS = {
         < rank_table < contract, health < contract_terms, group
     """,
     "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
-    "nemo_lite.backends.pytorch.distributed.health": "origin, diagnosis, endings < activity, heartbeat < monitor",
+    "nemo_lite.backends.pytorch.distributed.health": """
+        origin, diagnosis, endings < launcher < activity, heartbeat < monitor
+    """,
     "nemo_lite.backends.pytorch.checkpoint": """
         torch_files, safetensors_file, fitting, store, finite, nemo_state
         < storage, nemo_files, background, state_check < folder < averaging, saving

@@ -9,9 +9,13 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import torch.distributed as dist
+
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import RUNS, Diagnosis, Observation, Status
+from nemo_lite.backends.pytorch.distributed.health.launcher import diagnose_lost_launcher, launcher_of_this_process
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
 from nemo_lite.utils.launch import ProcessInfo
 
@@ -33,6 +37,7 @@ class HeartbeatChannel:
         self._seen: dict[int, tuple[Status | None, float]] = {member.rank: (None, now) for member in meeting.members}
         self._processes: dict[int, str] = {}
         self._server = None if info.agent_hosts_store else meeting.members[0]
+        self._launcher = launcher_of_this_process()
         self.address = f"{info.master[0]}:{info.master[1]}"
 
     def publish(self, status: Status) -> None:
@@ -66,6 +71,20 @@ class HeartbeatChannel:
         for member in self._members:
             if member != self._me:
                 self._processes[member.rank] = process_state(member, self._me)
+
+    def lost_launcher(self) -> tuple[Diagnosis, bool] | None:
+        """Why this rank cannot go on if its launcher has ended, and whether it prints the report; else None.
+
+        The others are told through the store, unless that has ended with the launcher.
+        """
+        if self._launcher is None or _state_of(self._launcher) != "gone":
+            return None
+        found = diagnose_lost_launcher(self._me, self._launcher)
+        # A store that has ended is not asked: torch would fill stderr with traces.
+        if self._server is not None or self._members[0].process_space != self._me.process_space:
+            with suppress(dist.DistError):
+                return self.agree_on(found), self.claim_report()
+        return found, self.is_lowest_but(())
 
     def read_ranks(self) -> None:
         """Read the heartbeats of the watched ranks, and the last ones of those whose process is gone.
@@ -113,12 +132,14 @@ class HeartbeatChannel:
 
 def process_state(member: Member, me: Member) -> str:
     """``gone``, ``stopped`` or ``alive``; "" if it cannot be seen from here."""
-    if member.process_space != me.process_space:
-        return ""
+    return _state_of(member.pid) if member.process_space == me.process_space else ""
+
+
+def _state_of(pid: int) -> str:
     try:
-        stat = Path(f"/proc/{member.pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
-        return "gone" if Path("/proc/self/stat").exists() else _state_without_proc(member.pid)
+        return "gone" if Path("/proc/self/stat").exists() else _state_without_proc(pid)
     except OSError:
         return "gone"  # it ended between the opening and the reading
     state = stat.rpartition(")")[2].split()[0]

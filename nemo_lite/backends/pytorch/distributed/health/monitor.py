@@ -260,6 +260,9 @@ class HealthMonitor:
         if server is not None and server.process == "gone":
             self._lose_store()  # its store is not asked: torch would fill stderr with traces
             return
+        if (lost := self._channel.lost_launcher()) is not None:
+            self._accept(*lost)
+            return
         self._status = self._status_now(state)
         if state == FAILED and self._own_error is not None:
             self._channel.agree_on(self._own_error)
