@@ -44,7 +44,9 @@ def make_data(args: Namespace, recipe: nemo_asr.Recipe, manifest: str, training:
     given: dict[str, Any] = {} if args.num_workers is None else {"num_workers": args.num_workers}
     if args.strict_data:
         given["strict_data"] = True
-    return recipe.data_layer(manifest, training=training, batch_size=batch_size, **given)
+    layer = recipe.data_layer(manifest, training=training, batch_size=batch_size, **given)
+    layer.worker_timeout = args.worker_timeout
+    return layer
 
 
 def make_factory(args: Namespace) -> nemo.NeuralModuleFactory:

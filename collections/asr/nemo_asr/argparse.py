@@ -111,6 +111,7 @@ class AsrArgParser(NemoArgParser):
         add("--exp_name", help=name_help)
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=number_within(WORKERS, int), help="processes that load data (default: the model's)")
+        add("--worker_timeout", type=not_negative_float, help="seconds a batch may take in them (600; 0: no limit)")
         add_metric_option(self)
         add_report_option(self, "WORK_DIR/EXP_NAME/report.html at the end")
 

@@ -22,7 +22,7 @@ TRAINING = HelpPages(
             "manifests, batches, and how often to evaluate",
             """
             train_dataset eval_datasets batch_size eval_batch_size global_batch_size iter_per_step uneven num_workers
-            strict_data eval_freq eval_metric
+            worker_timeout strict_data eval_freq eval_metric
             """,
         ),
         "model": Group(

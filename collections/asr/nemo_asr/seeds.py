@@ -26,7 +26,8 @@ SUMMARY = "seeds.json"
 # Options by which runs of one recipe may differ: which seed, where, how long, what is told and kept.
 _MAY_DIFFER = {
     *("random_seed", "seeds", "exp_name", "work_dir", "run_dir", "num_epochs", "max_steps"),
-    *("log_freq", "log_level", "log_style", "track", "create_tb_writer", "report", "eval_metric", "num_workers"),
+    *("log_freq", "log_level", "log_style", "track", "create_tb_writer", "report", "eval_metric"),
+    *("num_workers", "worker_timeout"),
     *("checkpoint_save_freq", "checkpoint_epoch_freq", "checkpoint_minutes", "checkpoints_to_keep", "best_to_keep"),
     *("launcher", "local_rank", "rank", "world_size", "init_method", "placement", "num_processes", "num_gpus"),
     *("dist_backend", "dist_timeout", "dist_start_timeout", "dist_silence_timeout", "plan", "precision_check"),

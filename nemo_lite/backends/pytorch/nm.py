@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
+from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
 from nemo_lite.backends.pytorch.torch_module import TorchModule
 from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
 from nemo_lite.config.ranges import Letters
@@ -232,19 +233,21 @@ class _LoaderSetting(Generic[T]):
 class DataLayerNM(_WithoutWeights):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
-    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory`` and ``collate_fn`` are read from the
-    attribute of that name, or of that name with an underscore. Without ``num_workers`` and ``pin_memory``, or with
-    None, batches are loaded as it suits the factory's device.
+    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory``, ``worker_timeout`` and ``collate_fn``
+    are read from the attribute of that name, or of that name with an underscore. Without ``num_workers`` and
+    ``pin_memory``, or with None, batches are loaded as it suits the factory's device. ``worker_timeout`` is how many
+    seconds a batch of the workers may take before the run ends; 0: for ever.
     """
 
     batch_size = _LoaderSetting(lambda: 1)
     shuffle = _LoaderSetting(lambda: False)
     num_workers = _LoaderSetting(lambda: os.cpu_count() or 1)
     pin_memory = _LoaderSetting(lambda: False)
+    worker_timeout = _LoaderSetting(lambda: SILENCE_SECONDS)
 
     amount_unit: ClassVar[str] = "items"
     # Machines differ in processors and memory; items and their order do not depend on it.
-    may_differ: ClassVar[tuple[str, ...]] = ("name", "num_workers", "pin_memory")
+    may_differ: ClassVar[tuple[str, ...]] = ("name", "num_workers", "pin_memory", "worker_timeout")
 
     type: ClassVar[Any] = ModuleType.datalayer
 
@@ -321,6 +324,7 @@ class DataLayerNM(_WithoutWeights):
             num_workers=self.setting("num_workers", None),
             pin_memory=self.setting("pin_memory", None),
             device=self._device,
+            worker_timeout=self.setting("worker_timeout", None),
         )
 
     def _batches(self) -> Iterable[Any]:

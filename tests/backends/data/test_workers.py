@@ -16,6 +16,7 @@ from toys.interruptible import is_alive
 from toys.nets import Points
 from toys.ranks import Rank
 
+import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans, workers
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
 from nemo_lite.errors import DataWorkerError
@@ -111,20 +112,55 @@ class Hangs(data.Dataset):
         return index
 
 
+def test_a_data_layer_says_how_long_its_workers_may_be_silent(monkeypatch):
+    class Layer(nemo.DataLayerNM):
+        dataset = [(0,)]
+        output_ports = {"x": nemo.core.NeuralType(None)}
+
+        def __len__(self):
+            return 1
+
+    def within(loader, seconds):
+        limits.append(seconds)
+        return iter(())
+
+    limits, layer = [], Layer()
+    monkeypatch.setattr("nemo_lite.backends.pytorch.data.loaders.within_silence", within)
+    assert layer.worker_timeout == 600
+    for layer.worker_timeout in (None, 0, 5.5):
+        list(layer.loader(training=False, shard=Shard()).epoch(0))
+    assert limits == [None, 0, 5.5]
+
+
+def test_workers_may_be_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "SILENCE_SECONDS", 0.1)
+
+    class Slow(data.Dataset):
+        def __getitem__(self, index):
+            time.sleep(0.3)
+            return index
+
+    loader = data.DataLoader(Slow(), None, sampler=[0], num_workers=1)
+    assert list(workers.within_silence(loader, 0)) == [0]
+    with pytest.raises(DataWorkerError, match=r"no batch for 0\.1 s"):
+        list(workers.within_silence(loader))
+
+
 @pytest.mark.parametrize(("is_stopped", "doing"), [(True, "is stopped"), (False, "waits for something")])
 def test_a_worker_that_hangs_is_named_and_none_of_them_is_left(monkeypatch, tmp_path, is_stopped, doing):
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.2)
     plan_of, items = plans(4, Batching(1), Shard(), training=False), Hangs(is_stopped, tmp_path / "arrived")
-    loader = DatasetLoader(items, plan_of, ["index"], Shard(), num_workers=2)
+    loader = DatasetLoader(items, plan_of, ["index"], Shard(), num_workers=2, worker_timeout=3)
     batches = loader.epoch(0)
     assert [int(next(batches).values[0]) for _ in range(2)] == [0, 1]
-    monkeypatch.setattr(workers, "SILENCE_SECONDS", 0.4)  # now that they have started
     items.arrived.touch()
     children = multiprocessing.active_children()
     assert len(children) == 2
     pids = "|".join(str(child.pid) for child in children)
-    told = rf"^a data worker \(pid ({pids})\) gave no batch for 0\.4 s and {doing}; check the disk or the network drive"
-    with pytest.raises(DataWorkerError, match=rf"{told}.*num_workers=0"):
+    told = rf"^a data worker \(pid ({pids})\) gave no batch for 3 s and {doing}; "
+    what_to_do = r"where a batch takes so long, raise --worker_timeout .*; else check the disk .*num_workers=0"
+    with pytest.raises(DataWorkerError, match=told + what_to_do):
         next(batches)
     assert [child for child in children if child.is_alive()] == []
 

@@ -269,6 +269,7 @@ class SpeechDataLayer(SpeechPorts):
             training=training,
             account=self._account(training),
             num_workers=self.setting("num_workers", None),
+            worker_timeout=self.setting("worker_timeout", None),
             pin_memory=self.setting("pin_memory", None),
             device=self._device,
         )

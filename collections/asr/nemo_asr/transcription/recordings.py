@@ -119,6 +119,7 @@ class RecordingsDataLayer(DataLayerNM):
             refs_of=lambda rows: [self.recordings[row] for row in rows],
             account=_Faults(self),
             num_workers=self.setting("num_workers", None),
+            worker_timeout=self.setting("worker_timeout", None),
         )
 
     def plan(self, shard: Shard) -> Plan:

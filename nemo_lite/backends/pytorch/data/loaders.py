@@ -84,6 +84,7 @@ class PlannedLoader:
         num_workers: processes that read batches; with 0 they are read when asked for. None: what suits ``device``.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where ``device`` is one.
         device: where the batches go; by default the CPU.
+        worker_timeout: seconds to wait for a batch of the workers; 0: for ever. None: 600.
     """
 
     def __init__(
@@ -99,8 +100,10 @@ class PlannedLoader:
         num_workers: int | None = None,
         pin_memory: bool | None = None,
         device: torch.device | None = None,
+        worker_timeout: float | None = None,
     ) -> None:
         device = device or torch.device("cpu")
+        self._worker_timeout = worker_timeout
         num_workers = workers_for(device, num_workers)
         self._plans, self._shard, self._port_names = plan_of, shard, tuple(port_names)
         self._plan_of = lru_cache(maxsize=1)(plan_of)
@@ -146,7 +149,7 @@ class PlannedLoader:
         requests = _Requests(epoch, plan.batches, self._refs_of, self._training, start)
         self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
         try:
-            for index, loaded in enumerate(within_silence(self._loader), start):
+            for index, loaded in enumerate(within_silence(self._loader, self._worker_timeout), start):
                 if self.account is not None:
                     self.account.note(loaded)
                 if loaded.ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -23,7 +24,7 @@ from nemo_lite.interruption import leave_signals_to_parent
 T = TypeVar("T")
 
 SILENCE_SECONDS = 600.0
-"""How long the run waits for a batch of its workers."""
+"""How long the run waits for a batch of its workers where nobody says it."""
 TICK_SECONDS = 5.0
 """After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -82,8 +83,12 @@ def start_work(_worker: int = 0) -> None:
             os._exit(1)
 
 
-def within_silence(loader: DataLoader[T]) -> Iterator[T]:
+def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
     """What a loader gives, unless its workers are silent for too long.
+
+    Args:
+        loader: with workers; without them nothing is watched.
+        seconds: how long is too long; 0: never. None: `SILENCE_SECONDS`.
 
     Raises:
         DataWorkerError: they were; it names the one that is waited for. None of them is alive then: one that is stopped
@@ -94,6 +99,7 @@ def within_silence(loader: DataLoader[T]) -> Iterator[T]:
         yield from map(loader.dataset.__getitem__, loader.sampler)
         return
     loader.timeout = TICK_SECONDS if loader.num_workers else 0
+    limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
     iterator, num_ticks = iter(loader), 0
     while True:
         try:
@@ -104,16 +110,16 @@ def within_silence(loader: DataLoader[T]) -> Iterator[T]:
             num_ticks += 1
             if not str(error).startswith("DataLoader timed out"):
                 raise
-            if num_ticks * TICK_SECONDS < SILENCE_SECONDS:
+            if num_ticks * TICK_SECONDS < limit:
                 continue
-            silent = _silent_worker(iterator)
+            silent = _silent_worker(iterator, limit)
             _end_all(getattr(iterator, "_workers", ()))
             raise silent from None
         num_ticks = 0
         yield batch
 
 
-def _silent_worker(iterator: Any) -> DataWorkerError:
+def _silent_worker(iterator: Any, seconds: float) -> DataWorkerError:
     # Any: torch's iterator, whose notes on which worker has which task are its own.
     try:
         worker, *_ = iterator._task_info[iterator._rcvd_idx]
@@ -123,9 +129,10 @@ def _silent_worker(iterator: Any) -> DataWorkerError:
     except (AttributeError, LookupError, OSError):
         who, doing = "a data worker", ""
     return DataWorkerError(
-        f"{who} gave no batch for {SILENCE_SECONDS:g} s{doing}",
-        remedy="check the disk or the network drive that holds the data; py-spy dump --pid PID shows where a worker "
-        "hangs; with num_workers=0 (--num_workers 0) the data is read without them",
+        f"{who} gave no batch for {seconds:g} s{doing}",
+        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
+        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
+        "(--num_workers 0) the data is read without them",
     )
 
 
