@@ -65,18 +65,21 @@ ORDERS = {
     "nemo_lite.backends.pytorch.neural_graph": "graph_weights < runner",
     "nemo_lite.backends.pytorch.data": "items, order, seeds, workers < cost_sampling, unusable < sequential, loaders",
     "nemo_lite.backends.pytorch.distributed": """
-        network_interface, data_workers < comm, exchange, replica, batchnorm < rendezvous, sharding
+        network_interface, data_workers, pieces < comm, exchange, replica, batchnorm < rendezvous, sharding
         < rank_table < contract, health < contract_terms, group
     """,
-    "nemo_lite.backends.pytorch.distributed.rendezvous": "members, run_identity, stores < attempts < meeting, failures",
+    "nemo_lite.backends.pytorch.distributed.rendezvous": """
+        members, notes, run_identity, stores < attempts < meeting, failures
+    """,
     "nemo_lite.backends.pytorch.distributed.health": """
         origin, diagnosis, endings < launcher < activity, heartbeat < monitor
     """,
     "nemo_lite.backends.pytorch.checkpoint": """
-        torch_files, safetensors_file, fitting, store, finite, nemo_state
-        < storage, nemo_files, background, state_check < folder < averaging, saving
+        torch_files, fitting, store, finite, nemo_state < tensors
+        < storage, nemo_files, background, state_check < contents < folder < averaging, saving
     """,
-    "nemo_lite.backends.pytorch.checkpoint.store": "record < best, flat_sets, commit < listing, lock",
+    "nemo_lite.backends.pytorch.checkpoint.store": "record < best, flat_sets, commit, reports < listing, lock",
+    "nemo_lite.backends.pytorch.checkpoint.tensors": "safetensors_file < stored < divided",
     "nemo_lite.backends.pytorch.export": "onnx_files < wires, deployment",
     "nemo_lite.backends.pytorch.optim": "options < foreach < * < create",
     "nemo_lite.backends.pytorch.precision": """
@@ -88,7 +91,7 @@ ORDERS = {
         < objectives, evaluation, averaging, resuming
         < run_state, verdict, learning_rates < counters, stopping < training
     """,
-    "nemo_lite.backends.pytorch.engine.resuming": "buffers, world_size < position",
+    "nemo_lite.backends.pytorch.engine.resuming": "buffers, world_size, restoring < position",
     "nemo_lite.backends.pytorch.engine.averaging": "statistics < averages",
     "nemo_lite.backends.pytorch.engine.verdict": "item_losses, step_guard < skipped_steps < verdict",
     "nemo_lite.backends.pytorch.engine.evaluation": "rounds < evaluation, cache",
@@ -169,6 +172,7 @@ LATE_IMPORTS = {
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",
     "num2words": "imports 57 languages; only texts with numbers pay for it",
+    "torch.distributed.tensor": "slow to import; only runs that shard pay for it",
     "nemo_lite.backends.pytorch.distributed.sharding": "imports FSDP2, which is slow; only runs that shard pay for it",
 }
 # What a collection may import of nemo_lite: what it derives from and what it hands over, never the engine's files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Collection, Iterable
 from functools import reduce
@@ -22,13 +23,21 @@ def rsetattr(obj: object, attr: str, value: object) -> None:
     setattr(rgetattr(obj, parents) if parents else obj, last, value)
 
 
+class Part(NamedTuple):
+    """Which part of a file: ``part-2-of-4``."""
+
+    number: int
+    total: int
+
+
 class CheckpointName(NamedTuple):
-    """``JasperEncoder-STEP-1000.safetensors`` taken apart."""
+    """``JasperEncoder-STEP-1000.safetensors`` or ``JasperEncoder-STEP-1000.part-2-of-4.safetensors`` taken apart."""
 
     module: str
     kind: str
     number: int
     suffix: str
+    part: Part | None = None
 
     @property
     def tag(self) -> str:
@@ -38,14 +47,23 @@ class CheckpointName(NamedTuple):
     @property
     def file_name(self) -> str:
         """The whole name."""
-        return f"{self.module}-{self.tag}{self.suffix}"
+        part = f".part-{self.part.number}-of-{self.part.total}" if self.part else ""
+        return f"{self.module}-{self.tag}{part}{self.suffix}"
+
+    @property
+    def stands_for_all(self) -> bool:
+        """Whether it is the file by which a module is named and read: the whole, or the first part."""
+        return self.part is None or self.part.number == 1
 
 
 RECORD = "record.json"
 """The file of a checkpoint that lists the others."""
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors")
 _CHECKPOINT_FOLDER = re.compile(r"checkpoint-(?P<tag>(STEP|EPOCH)-(0|[1-9][0-9]*))")
-_CHECKPOINT_NAME = re.compile(r"(?P<module>.+)-(?P<kind>STEP|EPOCH)-(?P<number>[0-9]+)(?P<suffix>\.[A-Za-z0-9]+)")
+_CHECKPOINT_NAME = re.compile(
+    r"(?P<module>.+)-(?P<kind>STEP|EPOCH)-(?P<number>[0-9]+)"
+    r"(\.part-(?P<part>[1-9][0-9]{0,5})-of-(?P<parts>[1-9][0-9]{0,5}))?(?P<suffix>\.[A-Za-z0-9]+)"
+)
 
 
 def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
@@ -53,7 +71,10 @@ def parse_checkpoint_name(file_name: str) -> CheckpointName | None:
     match = _CHECKPOINT_NAME.fullmatch(file_name)
     if match is None:
         return None
-    return CheckpointName(match["module"], match["kind"], int(match["number"]), match["suffix"])
+    part = Part(int(match["part"]), int(match["parts"])) if match["part"] else None
+    if part is not None and part.number > part.total:
+        return None
+    return CheckpointName(match["module"], match["kind"], int(match["number"]), match["suffix"], part)
 
 
 def tag_of_folder(name: str) -> str | None:
@@ -65,7 +86,8 @@ def tag_of_folder(name: str) -> str | None:
 def stored_as(path: Path) -> Path:
     """The file that NeMo's name of a checkpoint's file stands for.
 
-    For ``X-STEP-9.pt`` where there is none: ``X-STEP-9.safetensors``, beside it or in ``checkpoint-STEP-9``.
+    For ``X-STEP-9.pt`` where there is none: ``X-STEP-9.safetensors``, beside it or in ``checkpoint-STEP-9``; the first
+    of its parts, where it was written in parts.
 
     Returns:
         ``path`` itself where it is there, or where nothing is found.
@@ -74,7 +96,11 @@ def stored_as(path: Path) -> Path:
     folders = [path.parent, *([path.parent / f"checkpoint-{name.tag}"] if name else [])]
     files = (path.name, f"{path.stem}.safetensors") if path.suffix in _WEIGHTS else ()
     candidates = [folder / file for folder in folders for file in files]
-    return next((found for found in candidates if found.is_file()), path)
+    found = next((each for each in candidates if each.is_file()), None)
+    # Only the parts of one number of ranks are in a folder: a checkpoint is replaced as a whole.
+    first = f"{glob.escape(path.stem)}.part-1-of-*"
+    parts = [each for folder in folders for each in folder.glob(first) if parse_checkpoint_name(each.name)]
+    return found or (parts[0] if parts and path.suffix in _WEIGHTS else path)
 
 
 def find_checkpoint_files(
@@ -166,7 +192,8 @@ def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, 
     # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
     for path in sorted((path for each in (folder, *folders) for path in each.iterdir()), key=lambda path: path.name):
         name = parse_checkpoint_name(path.name)
-        if name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}":
+        is_asked_for = name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}"
+        if name is not None and is_asked_for and name.stands_for_all:
             found.setdefault(name.tag, {})[name.module] = path
     return found
 

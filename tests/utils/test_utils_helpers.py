@@ -40,7 +40,9 @@ def test_pad_to_gives_the_next_multiple():
 
 
 def test_checkpoint_names_are_taken_apart_from_the_right():
-    assert parse_checkpoint_name("My-STEP-1-x-EPOCH-12.pt") == ("My-STEP-1-x", "EPOCH", 12, ".pt")
+    assert parse_checkpoint_name("My-STEP-1-x-EPOCH-12.pt") == ("My-STEP-1-x", "EPOCH", 12, ".pt", None)
+    assert parse_checkpoint_name("E-STEP-1.part-2-of-3.safetensors") == ("E", "STEP", 1, ".safetensors", (2, 3))
+    assert parse_checkpoint_name("E-STEP-1.part-4-of-3.safetensors") is None
     assert parse_checkpoint_name("JasperEncoder-STEP-.pt") is None
     assert parse_checkpoint_name("notes.txt") is None
 

@@ -33,7 +33,8 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
 )
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
-from nemo_lite.backends.pytorch.engine.run_state import RunState, restore_weights
+from nemo_lite.backends.pytorch.engine.resuming import restore_weights
+from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.backends.pytorch.engine.step_values import StepValues
 from nemo_lite.backends.pytorch.engine.stopping import interruption_text, total_steps
 from nemo_lite.backends.pytorch.engine.training import Training

@@ -24,7 +24,8 @@ class CheckpointCallback(NeMoCallback):
     A checkpoint is named after the steps (``STEP-1000``) or epochs (``EPOCH-3``) done; where both fall together it is
     saved once, as an ``EPOCH``. What the last of them does not hold is saved at the end, as a ``STEP``, provided that
     saving is on; so is what a stop signal interrupts. With several ranks all take part and rank 0 writes, so only its
-    machine needs a ``folder`` that can be written.
+    machine needs a ``folder`` that can be written. With ``shard_weights`` each rank writes its own part of each file:
+    all need the ``folder``, on a file system that they share.
 
     The record of a checkpoint (``checkpoint-STEP-1000/record.json``) has the results of evaluations, each with its
     step. With ``best_of``, an evaluation that is among the best saves its weights if they are not saved yet.

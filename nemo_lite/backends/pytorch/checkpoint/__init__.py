@@ -1,9 +1,9 @@
 """Checkpoints: sets of files in a folder. Re-exports, nothing else."""
 
+from nemo_lite.backends.pytorch.checkpoint.contents import Contents as Contents
 from nemo_lite.backends.pytorch.checkpoint.fitting import fitted as fitted
 from nemo_lite.backends.pytorch.checkpoint.fitting import with_todays_names as with_todays_names
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder as CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.folder import Contents as Contents
 from nemo_lite.backends.pytorch.checkpoint.folder import StoredCheckpoint as StoredCheckpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint as read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on as can_go_on

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.distributed import Piece
 from nemo_lite.errors import CheckpointError
 
 _MAX_LISTED = 3
@@ -19,12 +20,13 @@ def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
 
     Args:
         module: says which of the tensors are parameters.
-        tensors: its ``state_dict()``.
+        tensors: its ``state_dict()``, or this rank's pieces of it.
     """
     finite = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
     finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
-    bad = [name for name, value in tensors.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
+    values = {name: value.tensor if isinstance(value, Piece) else value for name, value in tensors.items()}
+    bad = [name for name, value in values.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
     if bad:
         more = f" and {len(bad) - _MAX_LISTED} more" if len(bad) > _MAX_LISTED else ""
         raise CheckpointError(

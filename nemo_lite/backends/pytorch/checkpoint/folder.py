@@ -1,7 +1,8 @@
 """Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
 
 In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
-``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``).
+``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``). Where
+each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see `parts`.
 """
 
 from __future__ import annotations
@@ -15,57 +16,35 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from nemo_lite.backends.pytorch.checkpoint.contents import Chosen, Contents, writers_of
 from nemo_lite.backends.pytorch.checkpoint.nemo_files import files_of_nemo, without_index
 from nemo_lite.backends.pytorch.checkpoint.storage import (
+    WHOLE,
     TrainingState,
     Weights,
     Writer,
-    fill_module,
     load_training_state,
-    module_writer,
-    read_fitting,
     read_tensors,
-    state_writer,
 )
 from nemo_lite.backends.pytorch.checkpoint.store.best import best_of, score_in, score_of
 from nemo_lite.backends.pytorch.checkpoint.store.commit import (
     delete_set,
     link_to_files,
     rewrite_record,
+    stage,
     sweep,
     write_set,
 )
 from nemo_lite.backends.pytorch.checkpoint.store.listing import look
 from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
-from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet, check_names
+from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet, StoredFile, check_names
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
-from nemo_lite.utils.helpers import parse_checkpoint_name
+from nemo_lite.utils.helpers import Part, parse_checkpoint_name
 
 Kind = Literal["STEP", "EPOCH"]
-
-
-class Contents(NamedTuple):
-    """What a set holds for some modules.
-
-    Attributes:
-        name: of the set, for messages.
-        weights: the tensors of each module by its name.
-        state: the training state; None when there is none.
-        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where it is not known.
-    """
-
-    name: str
-    weights: Mapping[str, Mapping[str, Tensor]]
-    state: TrainingState | None
-    contract: Mapping[str, Any]
-
-    def fill(self, modules: Mapping[str, nn.Module]) -> None:
-        """Copy the weights into the modules they were read for."""
-        for name, module in modules.items():
-            fill_module(module, self.weights[name])
 
 
 class StoredCheckpoint(NamedTuple):
@@ -139,8 +118,12 @@ class CheckpointFolder:
         evaluations: Sequence[Mapping[str, Any]] = (),
         contract: Mapping[str, Any] | None = None,
         suffix: str = ".safetensors",
-    ) -> Callable[[], CheckpointSet]:
+        part: Part = WHOLE,
+    ) -> Callable[..., CheckpointSet]:
         """See that a set can be stored; what is given back writes it, and may do so in another thread.
+
+        Where several processes write parts of its files, it is called with the folder of :meth:`stage`, and with what
+        waits for the others and gives the files that they wrote.
 
         It then deletes the sets that are neither of the newest ``keep`` nor of the best: only files that a record
         lists, and none before the new set has been read again and is right. The disk must hold one set more than stay
@@ -158,6 +141,7 @@ class CheckpointFolder:
             evaluations: results of evaluations known at this time; JSON.
             contract: what the run is, for those that go on from it; JSON.
             suffix: of the files, which says their format: see :func:`save_module`.
+            part: of each file, where other processes write the others.
 
         Raises:
             UsageError: a name, number, ``keep`` or JSON that cannot be; when it is written: another process saves
@@ -167,14 +151,20 @@ class CheckpointFolder:
         check_names(modules)
         _check_numbers(kind, number, keep)
         tag = f"{kind}-{number}"
-        writers = {f"{name}-{tag}{suffix}": module_writer(module, suffix) for name, module in modules.items()}
-        if state is not None:
-            writers[f"{TRAINER}-{tag}{suffix}"] = state_writer(state, suffix)
+        writers = writers_of(modules, state, tag, suffix, part)
         step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
         notes = (about or {}, evaluations, step, epoch, contract or {})
         wanted = CheckpointSet(self.folder / f"checkpoint-{tag}", kind, number, 0, {}, *notes)
         wanted.record_text()  # whether JSON can hold it
-        return lambda: self._write(wanted, writers, keep, best)
+        return lambda *shared: self._write(wanted, writers, keep, best, *shared)
+
+    def stage(self, kind: Kind, number: int) -> Path:
+        """A folder into which several processes write the files of one set. The folder of checkpoints is open.
+
+        Raises:
+            UsageError: it cannot be made.
+        """
+        return stage(self.folder.absolute() / f"checkpoint-{kind}-{number}")
 
     def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
@@ -219,22 +209,31 @@ class CheckpointFolder:
         return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not any(look(self.folder))
 
     def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:
-        """The newest complete set, or NeMo's ``<Module>-STEP-<n>.pt`` when there is no set, compared with the modules.
+        """What :meth:`choose` finds, read: see there for arguments and errors.
+
+        Raises:
+            CheckpointError: files that do not fit: all problems at once.
+        """
+        return self.choose(modules, pattern).read(modules)
+
+    def choose(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Chosen:
+        """The newest complete set, or NeMo's ``<Module>-STEP-<n>.pt`` when there is no set.
 
         Args:
             modules: by the names under which they were saved; the set may hold more.
             pattern: only sets whose tag contains it, such as ``STEP-1000``.
 
         Raises:
-            CheckpointError: no complete set, one that lacks a module, or files that do not fit: all problems at once.
+            CheckpointError: no complete set, or one that lacks a module.
         """
         found = self._newest(pattern)
         if found is None:
             files, trainer = files_of_nemo(self.folder, modules, pattern)
         else:
             files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
-        state = load_training_state(trainer) if trainer else None
-        return Contents(str(found or self.folder), _read_all(modules, files), state, found.contract if found else {})
+        of_modules = {name: str(path.absolute()) for name, path in files.items()}
+        of_state = str(trainer.absolute()) if trainer else ""
+        return Chosen(str(found or self.folder), of_modules, of_state, found.contract if found else {})
 
     def _newest(self, pattern: str) -> CheckpointSet | None:
         """As :meth:`newest`, or None where there is no set of this pattern, not even a damaged one."""
@@ -256,11 +255,17 @@ class CheckpointFolder:
         return None
 
     def _write(
-        self, wanted: CheckpointSet, writers: Mapping[str, Writer], keep: int, best: Best | None
+        self,
+        wanted: CheckpointSet,
+        writers: Mapping[str, Writer],
+        keep: int,
+        best: Best | None,
+        staged: Path | None = None,
+        of_others: Callable[[], Mapping[str, StoredFile]] = dict,
     ) -> CheckpointSet:
         with self._opened():
             serial = self._lock.give_serial(look(self.folder).last_serial)
-            saved = write_set(replace(wanted, serial=serial), writers)
+            saved = write_set(replace(wanted, serial=serial), writers, staged, of_others)
             if any(name.endswith(".pt") for name in writers):
                 link_to_files(saved)
             self._delete_all_but(saved, keep, best)
@@ -269,13 +274,14 @@ class CheckpointFolder:
     @contextmanager
     def _opened(self) -> Iterator[None]:
         """Around what changes the folder: it is open, also where nobody opened it for longer."""
-        was_open = self._lock.is_held
+        if self._lock.is_held:  # and swept when it was opened; a sweep now would remove what others are writing
+            yield
+            return
         self.open()
         try:
             yield
         finally:
-            if not was_open:
-                self.close()
+            self.close()
 
     def _delete_all_but(self, saved: CheckpointSet, keep: int, best: Best | None) -> None:
         sets = self.sets()
@@ -328,15 +334,3 @@ def _files_of_set(found: CheckpointSet, modules: Mapping[str, nn.Module]) -> dic
             got=", ".join(found.modules) or "no modules",
         )
     return files
-
-
-def _read_all(modules: Mapping[str, nn.Module], files: Mapping[str, Path]) -> dict[str, dict[str, Tensor]]:
-    fitting, problems = {}, []
-    for name, module in modules.items():
-        try:
-            fitting[name] = read_fitting(module, files[name])
-        except CheckpointError as error:
-            problems.append(str(error))
-    if problems:
-        raise CheckpointError("\n".join(problems))
-    return fitting

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_lite.backends.pytorch.checkpoint.background import BackgroundWriter, copied_to_host, num_bytes_of
+from nemo_lite.backends.pytorch.checkpoint.contents import writers_of
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights
+from nemo_lite.backends.pytorch.checkpoint.store.commit import write_part
+from nemo_lite.backends.pytorch.checkpoint.store.reports import files_of_others, on_every_rank, report_of
 from nemo_lite.backends.pytorch.distributed import WRITING_CHECKPOINT, Comm
 from nemo_lite.core.action_state import Best
+from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+from nemo_lite.utils.files import temporary_name
+from nemo_lite.utils.helpers import Part
 
 # Any: results of evaluations, and the arguments of `CheckpointFolder.prepare`.
 
@@ -20,8 +28,16 @@ SMALL_BYTES = 8 * 2**20
 """A checkpoint of fewer bytes is soon on the disk: it is waited for, so that a kill costs no step more than needed."""
 
 
+# How long rank 0 waits for the others' parts of the last checkpoint when a run ends with an error.
+_PATIENCE_AT_END_SECONDS = 10.0
+
+
 class Saving:
-    """Writes on rank 0, one checkpoint at a time, in a thread. All ranks call each method, except where it says.
+    """Writes one checkpoint at a time, in a thread. All ranks call each method, except where it says.
+
+    Rank 0 writes. Where weights are divided among the ranks, each writes its own part and leaves rank 0 a note with the
+    digests; rank 0's thread waits for the notes, not for a collective, and writes the record. An error of any rank is
+    raised by rank 0, which ends the run for all.
 
     Training goes on while a large checkpoint is written; the steps made meanwhile are lost too if the process is killed
     before it is complete.
@@ -35,14 +51,24 @@ class Saving:
         self._writer = BackgroundWriter()
         self._folders: dict[Path, CheckpointFolder] = {}
         self._under_way: dict[str, str] = {}  # by the folder, as it was named
+        self._waits_until: float | None = None
 
-    def open(self, folder: str | Path) -> None:
+    def open(self, folder: str | Path, in_parts: bool = False) -> None:
         """Create a folder; no other process may save there until :meth:`close`.
 
+        Args:
+            in_parts: each rank will write there.
+
         Raises:
-            UsageError: it cannot be written to, or another process saves there.
+            UsageError: it cannot be written to, also by any rank ``in_parts``, or another process saves there.
         """
         self._comm.on_first(self._folder(folder).open)
+        if in_parts:
+            probe = self._comm.from_first(lambda: str(_probe(self._folder(folder).folder.absolute())))
+            try:
+                on_every_rank(self._comm, lambda: _see(Path(probe)))
+            finally:
+                self._comm.on_first(Path(probe).rmdir)
 
     def start(
         self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, how: Mapping[str, Any]
@@ -67,6 +93,40 @@ class Saving:
 
         self._comm.on_first(begin)
         self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{how['kind']}-{how['number']}")
+
+    def start_part(
+        self, folder: str | Path, weights: Mapping[str, Weights], state: TrainingState, how: Mapping[str, Any]
+    ) -> None:
+        """The same where weights are divided: each rank copies and writes its own part of each file.
+
+        Raises:
+            NemoLiteError: as :meth:`start`; or another rank cannot store its part.
+        """
+        comm, checkpoints = self._comm, self._folder(folder)
+        part, tag = Part(1 + comm.rank, comm.world_size), f"{how['kind']}-{how['number']}"
+        self._writer.finish()
+
+        def prepare() -> tuple[Callable[..., object] | None, Mapping[str, Any], int]:
+            copies = copied_to_host((weights, state))
+            commit = comm.on_first(lambda: checkpoints.prepare(*copies, **how, part=part))
+            own = {} if commit else writers_of(*copies, tag, how["suffix"], part)
+            return commit, own, num_bytes_of(copies)
+
+        commit, own, num_bytes = on_every_rank(comm, prepare)
+        staged = Path(comm.from_first(lambda: str(checkpoints.stage(how["kind"], how["number"]))))
+        key, final = staged.name, staged.with_name(f"checkpoint-{tag}")
+
+        def write() -> None:
+            if commit is None:
+                comm.leave_note(f"{key}/{comm.rank}", report_of(lambda: write_part(staged, final, own)))
+            else:
+                commit(staged, lambda: files_of_others(comm, key, final, self._is_too_late))
+
+        if num_bytes < SMALL_BYTES:
+            write()
+        else:
+            self._writer.start(write)
+        self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{tag}")
 
     def done(self, folder: str | Path, wait: bool) -> str:
         """The checkpoint in a folder that has become complete since this was last asked, or "".
@@ -111,6 +171,7 @@ class Saving:
 
         An error is only logged: where nobody asked for it before, another one has ended the run.
         """
+        self._waits_until = time.monotonic() + _PATIENCE_AT_END_SECONDS
         try:
             self._writer.finish()
         except Exception as error:
@@ -119,5 +180,30 @@ class Saving:
             checkpoints.close()
         self._folders.clear()
 
+    def _is_too_late(self) -> bool:
+        return self._waits_until is not None and time.monotonic() > self._waits_until
+
     def _folder(self, folder: str | Path) -> CheckpointFolder:
         return self._folders.setdefault(Path(folder).expanduser(), CheckpointFolder(folder))
+
+
+def _probe(folder: Path) -> Path:
+    """A folder in it that the other ranks look for."""
+    probe = folder / temporary_name("probe")
+    probe.mkdir()
+    return probe
+
+
+def _see(probe: Path) -> None:
+    """See that this process can write where rank 0 made the probe.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not probe.is_dir() or not os.access(probe.parent, os.W_OK):
+        raise UsageError(
+            "the folder of the checkpoints is not there, or cannot be written to",
+            place=str(probe.parent),
+            remedy="with shard_weights each rank writes its own part: choose a folder on a file system that all ranks "
+            "share",
+        )

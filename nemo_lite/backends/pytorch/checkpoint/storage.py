@@ -8,19 +8,20 @@ What is read is known by its content, not by its name. Reading any of them runs 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch import tensor_codec
-from nemo_lite.backends.pytorch.checkpoint.fitting import fitted, identity
+from nemo_lite.backends.pytorch.checkpoint.fitting import fitted, identity, with_todays_names
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import as_ours
-from nemo_lite.backends.pytorch.checkpoint.safetensors_file import write_safetensors
+from nemo_lite.backends.pytorch.checkpoint.tensors.divided import key_of, params_by_place, read_for, without_pieces
+from nemo_lite.backends.pytorch.checkpoint.tensors.safetensors_file import write_safetensors
+from nemo_lite.backends.pytorch.checkpoint.tensors.stored import KIND, part_metadata, stored_tensors
 from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     SUFFIXES,
     damaged,
@@ -29,19 +30,19 @@ from nemo_lite.backends.pytorch.checkpoint.torch_files import (
     read_torch_file,
     read_torch_tensors,
 )
+from nemo_lite.backends.pytorch.distributed import Piece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
-from nemo_lite.untrusted import FileKind, JsonLimits, check_tensor_file, parse_json
+from nemo_lite.untrusted import JsonLimits, parse_json
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import write_atomically
-from nemo_lite.utils.helpers import stored_as
+from nemo_lite.utils.helpers import Part, stored_as
 
 # Any: a tree of tensors, numbers and texts, see `tensor_codec`.
 TrainingState: TypeAlias = "dict[str, Any]"
 
 MODULE_FORMAT = "nemo_lite module"
 STATE_FORMAT = "nemo_lite training state"
-_KIND = FileKind("the checkpoint", 1 << 44, CheckpointError)
 # A level of a state becomes up to three of JSON, and NumPy's generators have numbers of 128 bits.
 _LIMITS = JsonLimits(depth=4 * tensor_codec.MAX_DEPTH, values=1 << 24, surrogates=True)
 # A state needs some hundred bytes a parameter tensor. In a header, where it is a text, it is longer by its quotes.
@@ -52,10 +53,13 @@ Writer: TypeAlias = Callable[[BinaryIO], None]
 
 
 class Weights(NamedTuple):
-    """A module's ``state_dict()``, taken apart from the module."""
+    """A module's ``state_dict()``, taken apart from the module; of divided tensors this rank's :class:`Piece`."""
 
     class_name: str
     tensors: Mapping[str, object]
+
+
+WHOLE = Part(1, 1)
 
 
 def save_module(module: nn.Module | Weights, path: str | Path) -> None:
@@ -74,8 +78,10 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
     write_atomically(path, _to_path(module_writer(module, Path(path).suffix)))
 
 
-def module_writer(module: nn.Module | Weights, suffix: str) -> Writer:
-    """What writes the content of the file of :func:`save_module` with this suffix.
+def module_writer(module: nn.Module | Weights, suffix: str, part: Part = WHOLE) -> Writer:
+    """What writes the content of the file of :func:`save_module` with this suffix, or of a part of it.
+
+    A part holds this rank's pieces; what is not divided is in the first part.
 
     Raises:
         CheckpointError: as :func:`save_module`.
@@ -84,8 +90,12 @@ def module_writer(module: nn.Module | Weights, suffix: str) -> Writer:
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_names: dict[tuple[object, ...], str] = {}
-    for name, tensor in weights.tensors.items():
-        if hasattr(tensor, "device_mesh"):  # a DTensor, asked for so because importing its class is slow
+    pieces = {name: value for name, value in weights.tensors.items() if isinstance(value, Piece)}
+    for name, value in weights.tensors.items():
+        tensor = value.tensor if isinstance(value, Piece) else value
+        if part.number > 1 and not (name in pieces and pieces[name].tensor.numel()):
+            continue
+        if is_divided(tensor):
             problem = "its weights are divided among the processes"
             remedy = "save it with CheckpointCallback or ModuleSaverCallback"
             raise CheckpointError(problem, place=weights.class_name, remedy=remedy)
@@ -99,6 +109,8 @@ def module_writer(module: nn.Module | Weights, suffix: str) -> Writer:
         else:
             aliases[name] = first_name
     metadata = {"format": MODULE_FORMAT, "class": weights.class_name, "aliases": json.dumps(aliases)}
+    if part != WHOLE:
+        metadata |= part_metadata(part, {name: piece for name, piece in pieces.items() if name in tensors})
 
     def write(file: BinaryIO) -> None:
         if suffix in SUFFIXES:
@@ -125,17 +137,28 @@ def load_module(module: nn.Module, path: str | Path | BytesIO) -> None:
 def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Tensor]:
     """What :func:`load_module` would put into ``module``: checked against it, which stays as it is.
 
+    Of weights that are divided among the ranks only this rank's piece is read.
+
     Raises:
         CheckpointError: as :func:`load_module`.
     """
-    return fitted(module, read_tensors(path), _name_of(path))
+    own = {name: value for name, value in module.state_dict().items() if is_divided(value)}
+    if not own or isinstance(path, BytesIO) or is_torch_file(_found(path)):
+        return fitted(module, read_tensors(path), _name_of(path))
+    path = _found(path)
+    with stored_tensors(path) as stored:
+        names = {id(outline): name for name, outline in stored.outlines.items()}
+        todays = with_todays_names(module, _with_aliases(stored.outlines, stored.metadata, path))
+        found = {name: read_for(own.get(name), stored, names[id(outline)]) for name, outline in todays.items()}
+    return fitted(module, found, str(path))
 
 
 def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
-    """The tensors of a file of :func:`save_module`, or of a state dict of NeMo 0.x, on the CPU.
+    """The tensors of a file of :func:`save_module`, or of a state dict of NeMo 0.x, whole, on the CPU.
 
     Args:
-        path: the file, or the content of one that ``torch.save`` wrote; its ``name`` is used in messages.
+        path: the file, or any part of it where it was written in parts; or the content of a file that ``torch.save``
+            wrote, whose ``name`` is used in messages.
 
     Raises:
         CheckpointError: no such file, or a damaged one.
@@ -145,13 +168,9 @@ def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
     path = _found(path)
     if is_torch_file(path):
         return read_torch_tensors(path, str(path))
-    tensors, metadata = _read_safetensors(path)
-    try:
-        for name, first_name in _aliases(metadata, path).items():
-            tensors[name] = tensors[first_name]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(str(path), error) from error
-    return tensors
+    with stored_tensors(path) as stored:
+        tensors = {name: stored.read(name) for name in stored.outlines}
+        return _with_aliases(tensors, stored.metadata, path)
 
 
 def fill_module(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -172,22 +191,32 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
     write_atomically(path, _to_path(state_writer(state, Path(path).suffix)))
 
 
-def state_writer(state: TrainingState, suffix: str) -> Writer:
-    """What writes the content of the file of :func:`save_training_state` with this suffix.
+def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Writer:
+    """What writes the content of the file of :func:`save_training_state` with this suffix, or of a part of it.
+
+    A part holds this rank's pieces; all else is in the first part.
 
     Raises:
         CheckpointError: as :func:`save_training_state`, or the state is too large.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
+    pieces: dict[int, Piece] = {}
+    places: dict[str, Piece] = {}
 
     def put(tensor: Tensor, key_path: tensor_codec.Path) -> str:
-        name = names.setdefault(id(tensor), f"{len(tensors)}:{_place_of(key_path)}")
-        tensors[name] = tensor
+        if piece := pieces.get(id(tensor)):  # of the same name in all parts
+            name = _place_of(key_path)
+            places[name] = piece
+        else:
+            name = names.setdefault(id(tensor), f"{len(tensors)}:{_place_of(key_path)}")
+        if part.number == 1 or (piece and tensor.numel()):
+            tensors[name] = tensor
         return name
 
     try:
-        encoded = tensor_codec.encode(state, put, exact=False)
+        plain_state = state if part == WHOLE else without_pieces(state, pieces)
+        encoded = tensor_codec.encode(plain_state, put, exact=False)
     except EncodeError as error:
         raise _not_storable(error) from None
     structure = json.dumps(encoded, allow_nan=False)
@@ -204,13 +233,20 @@ def state_writer(state: TrainingState, suffix: str) -> Writer:
             plain = tensor_codec.decode(encoded, own_tensors(tensors).__getitem__)
             torch.save({**plain, "optimizer_state": plain["optimizers"]} if "optimizers" in plain else plain, file)
         else:
-            write_safetensors(file, tensors, {"format": STATE_FORMAT, "structure": structure})
+            about = {"format": STATE_FORMAT, "structure": structure if part.number == 1 else ""}
+            own = {name: piece for name, piece in places.items() if name in tensors}
+            write_safetensors(file, tensors, about if part == WHOLE else about | part_metadata(part, own))
 
     return write
 
 
-def load_training_state(path: str | Path) -> TrainingState:
+def load_training_state(path: str | Path, optimizers: Sequence[torch.optim.Optimizer] = ()) -> TrainingState:
     """Read what :func:`save_training_state` or NeMo 0.x wrote, under our names; tensors are on the CPU.
+
+    Args:
+        path: the file, or any part of it where it was written in parts.
+        optimizers: of this run. What they keep for a parameter that is divided among the ranks is divided as it is:
+            only this rank's piece is read.
 
     Raises:
         CheckpointError: no such file, a damaged one, or another kind of file.
@@ -219,17 +255,19 @@ def load_training_state(path: str | Path) -> TrainingState:
     if is_torch_file(path):
         state = read_torch_file(path, str(path))
     else:
-        tensors, metadata = _read_safetensors(path)
-        if metadata.get("format") != STATE_FORMAT:
-            raise CheckpointError(
-                "this is no training state", place=str(path), got=_kind_of(metadata), wanted="a trainer-* file"
-            )
-        try:
-            # A copy: tensors read from safetensors are mapped from the file, which may be deleted under a long run.
-            own = {name: tensor.clone() for name, tensor in tensors.items()}
-            state = tensor_codec.decode(parse_json(metadata["structure"], path, _KIND, _LIMITS), own.__getitem__)
-        except (KeyError, ValueError, TypeError, RecursionError) as error:
-            raise damaged(str(path), error) from error
+        params = params_by_place(optimizers)
+        with stored_tensors(path) as stored:
+            metadata = stored.metadata
+            if metadata.get("format") != STATE_FORMAT:
+                raise CheckpointError(
+                    "this is no training state", place=str(path), got=_kind_of(metadata), wanted="a trainer-* file"
+                )
+            try:
+                # A copy: tensors read from safetensors are mapped from the file, which may be deleted under a long run.
+                own = {name: read_for(params.get(key_of(name)), stored, name).clone() for name in stored.outlines}
+                state = tensor_codec.decode(parse_json(metadata["structure"], path, KIND, _LIMITS), own.__getitem__)
+            except (KeyError, ValueError, TypeError, RecursionError) as error:
+                raise damaged(str(path), error) from error
     if not isinstance(state, dict):
         raise CheckpointError("this is no training state", place=str(path), got=type(state).__name__, wanted="a dict")
     return as_ours(state)
@@ -256,15 +294,6 @@ def _to_path(write: Writer) -> Callable[[Path], None]:
     return write_to
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        check_tensor_file(path, _KIND)
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise damaged(str(path), error) from error
-
-
 def _name_of(source: str | Path | BytesIO) -> str:
     return str(getattr(source, "name", "a file in memory") if isinstance(source, BytesIO) else source)
 
@@ -282,11 +311,15 @@ def _found(path: str | Path) -> Path:
     return path
 
 
-def _aliases(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
-    found = parse_json(metadata.get("aliases", "{}"), path, _KIND)
-    if not isinstance(found, dict):
-        raise TypeError("aliases are no object")
-    return {name: str(first_name) for name, first_name in found.items()}
+def _with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> dict[str, Tensor]:
+    """The tensors by all of their names: a tied one is stored under the first."""
+    try:
+        found = parse_json(metadata.get("aliases", "{}"), path, KIND)
+        if not isinstance(found, dict):
+            raise TypeError("aliases are no object")
+        return {**tensors, **{name: tensors[str(first_name)] for name, first_name in found.items()}}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise damaged(str(path), error) from error
 
 
 def _kind_of(metadata: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ Other packages import from here, not from the files.
 """
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing as adding_nothing
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded as is_sharded
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced as is_synced
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks as needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm as Comm
@@ -23,5 +24,9 @@ from nemo_lite.backends.pytorch.distributed.health import READING_CHECKPOINT as 
 from nemo_lite.backends.pytorch.distributed.health import WAITING_FOR_DATA as WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT as WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.health import Activity as Activity
+from nemo_lite.backends.pytorch.distributed.pieces import Piece as Piece
+from nemo_lite.backends.pytorch.distributed.pieces import divided_as as divided_as
+from nemo_lite.backends.pytorch.distributed.pieces import is_divided as is_divided
+from nemo_lite.backends.pytorch.distributed.pieces import piece_of as piece_of
 from nemo_lite.backends.pytorch.distributed.rank_table import effective_batch as effective_batch
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures as announce_failures

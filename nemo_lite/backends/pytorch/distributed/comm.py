@@ -61,6 +61,9 @@ class Comm(backend.Comm, Protocol):
     def whole(self, state: T) -> T:
         """A state with its sharded tensors made whole on rank 0."""
 
+    def pieces(self, state: T) -> T:
+        """A state with this rank's :class:`Piece` in the place of each sharded tensor."""
+
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """``optimizer.load_state_dict`` of a whole state, whether the parameters are sharded or not."""
 
@@ -93,6 +96,12 @@ class Comm(backend.Comm, Protocol):
 
     def barrier(self) -> None:
         """Wait for all ranks."""
+
+    def leave_note(self, key: str, text: str) -> None:
+        """Leave a text for another rank, which takes it. At any time, also in another thread: nobody is waited for."""
+
+    def take_note(self, key: str) -> str | None:
+        """The text that some rank left under this key, once; ``None`` as long as there is none. As ``leave_note``."""
 
     def at_step(self, step: int | None) -> None:
         """Note the training step (or none) for reports about ranks that fail or hang."""
@@ -142,6 +151,10 @@ class SingleProcess:
 
     def whole(self, state: T) -> T:
         """The state."""
+        return state
+
+    def pieces(self, state: T) -> T:
+        """The state: nothing is divided."""
         return state
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -195,6 +208,13 @@ class SingleProcess:
     def from_first(self, make: Callable[[], T]) -> T:
         """What ``make`` gives."""
         return make()
+
+    def leave_note(self, key: str, text: str) -> None:
+        """Nobody takes it."""
+
+    def take_note(self, key: str) -> str | None:
+        """Nobody leaves one."""
+        return None
 
     def at_step(self, step: int | None) -> None:
         """No reports."""

@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_nam
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.health import HealthMonitor, end_process, print_each_once, tell_now
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
-from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet
+from nemo_lite.backends.pytorch.distributed.rendezvous import Notes, announce_failures_by, meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
@@ -106,6 +106,8 @@ class ProcessGroup:
         self._is_closed = self._has_failed = False
         self._links: _Links | None = None
         self._has_sharded = False
+        notes = Notes(meeting.connect)
+        self.leave_note, self.take_note = notes.leave, notes.take
         self._groups: dict[int, dist.ProcessGroup | None] = {}
         atexit.register(self.close)
         with self.guarded():
@@ -175,6 +177,16 @@ class ProcessGroup:
         with self._together("putting weights together"):
             together: T = sharding.whole(state)
         return together
+
+    def pieces(self, state: T) -> T:
+        """A state with this rank's piece in the place of each sharded tensor."""
+        if not self._has_sharded:
+            return state
+        from nemo_lite.backends.pytorch.distributed import sharding
+
+        with self._together("finding this rank's part of the weights"):
+            own: T = sharding.pieces(state)
+        return own
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """``optimizer.load_state_dict`` of a whole state."""

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
+from nemo_lite.backends.pytorch.distributed.pieces import piece_of
 from nemo_lite.errors import UsageError
 
 
@@ -94,6 +95,23 @@ def whole(value: Any) -> Any:
     with torch.no_grad():
         gathered = _gathered(value, keep)
     return gathered if keep else None
+
+
+def pieces(value: Any) -> Any:
+    """A state with this rank's ``Piece`` in the place of each sharded tensor. Nothing is copied.
+
+    All ranks call it, with states of the same structure.
+
+    Args:
+        value: as of :func:`whole`.
+    """
+    if isinstance(value, Tensor):
+        return piece_of(value)
+    if isinstance(value, Mapping):
+        return {key: pieces(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([pieces(item) for item in value])
+    return value
 
 
 def like(tensor: Tensor, target: object) -> Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.checkpoint.contents import Chosen, Contents
 from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Contents
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving
 from nemo_lite.backends.pytorch.checkpoint.state_check import check_state, misfits_told
@@ -21,11 +22,12 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.backends.pytorch.distributed import READING_CHECKPOINT, WRITING_CHECKPOINT, Comm, RunContract, changes
+from nemo_lite.backends.pytorch.checkpoint.store.reports import on_every_rank
+from nemo_lite.backends.pytorch.distributed import WRITING_CHECKPOINT, Comm, RunContract, changes, is_sharded
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
-from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart, check_world_size
+from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart, check_world_size, read_chosen
 from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
 from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
@@ -166,11 +168,14 @@ class RunState:
 
     def state_dict(self) -> TrainingState:
         """Everything but the modules' weights."""
+        return self._state_dict(self.comm.whole)
+
+    def _state_dict(self, take: Callable[[Any], Any]) -> TrainingState:
         self.settle()
         return {
             "step": self.steps_done,
             "epoch": self.epochs_done,
-            "optimizers": [self.comm.whole(optimizer.state_dict()) for optimizer in self.optimizers],
+            "optimizers": [take(optimizer.state_dict()) for optimizer in self.optimizers],
             "optimizer_names": self._optimizer_names(),
             "precision": self.precision.state_dict(),
             "callbacks": self._callbacks.state_dict(),
@@ -239,6 +244,11 @@ class RunState:
         self.comm.on_first(lambda: refuse_not_finite(module, tensors))
         return Weights(type(module).__name__, tensors)
 
+    def _pieces(self, module: nn.Module) -> Weights:
+        tensors = self.comm.pieces(module.state_dict())
+        refuse_not_finite(module, tensors)
+        return Weights(type(module).__name__, tensors)
+
     def _write(self, write: Callable[[], object]) -> None:
         """Write on rank 0; the others wait until it is done."""
         with WRITING_CHECKPOINT:
@@ -261,17 +271,23 @@ class RunState:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
-        state, rates = self.state_dict(), [vars(each) for each in self._evaluated.values()]
+        in_parts = suffix == ".safetensors" and is_sharded(modules.values())  # NeMo's files are whole
+        state = self._state_dict(self.comm.pieces if in_parts else self.comm.whole)
+        rates = [vars(each) for each in self._evaluated.values()]
         contract = self._contract().as_json()
         how: Any = {"kind": kind, "number": number, "keep": keep, "best": best, "about": about, "suffix": suffix}
         how |= {"evaluations": rates, "contract": contract}
         with WRITING_CHECKPOINT, mean_statistics(modules.values(), self.comm):
-            weights = {name: self._weights(module) for name, module in modules.items()}
-            self._saving.start(folder, weights, state, how)
+            if in_parts:
+                pieces = on_every_rank(self.comm, lambda: {name: self._pieces(each) for name, each in modules.items()})
+                self._saving.start_part(folder, pieces, state, how)
+            else:
+                weights = {name: self._weights(module) for name, module in modules.items()}
+                self._saving.start(folder, weights, state, how)
 
     def open_checkpoints(self, folder: str | Path) -> None:
         """Let this run alone save in a folder. See ``ActionState``."""
-        self._saving.open(folder)
+        self._saving.open(folder, is_sharded(each for each in self.modules.values() if isinstance(each, nn.Module)))
 
     def saved_checkpoint(self, folder: str | Path, *, wait: bool = False) -> str:
         """The checkpoint that has become complete. See ``ActionState``."""
@@ -301,15 +317,14 @@ class RunState:
         # Named first, so that two modules of one name are an error before any step.
         modules = named_weighted_modules(self.modules.values())
 
-        def read() -> Contents | None:
-            if checkpoints.is_empty():
-                return None
-            found = checkpoints.read(modules)
+        def choose() -> Chosen | None:
+            return None if checkpoints.is_empty() else checkpoints.choose(modules)
+
+        def check(found: Contents) -> None:
             with misfits_told(found.name):
                 check_world_size(found.state or {}, self.comm.world_size, allow_world_size_change, found.name)
-            return found
 
-        contents = read_on_first(self.comm, read)
+        contents = read_chosen(self.comm, modules, choose, self.optimizers, check)
         if contents is None:
             return None
         contents.fill(modules)
@@ -327,24 +342,3 @@ class RunState:
 
 def _nothing_open() -> None:
     """Where nothing is trained, all is known."""
-
-
-def read_on_first(comm: Comm, read: Callable[[], Contents | None]) -> Contents | None:
-    """What rank 0 reads, on all ranks: the others need not have its files."""
-    with READING_CHECKPOINT:
-        travels: Any = comm.from_first(lambda: None if (found := read()) is None else tuple(found))
-    return None if travels is None else Contents(*travels)
-
-
-def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
-    """Fill the modules with the weights of the newest checkpoint whose name contains ``pattern``.
-
-    Raises:
-        CheckpointError: nothing to restore, no such checkpoint, or one that does not fit.
-    """
-    named = named_weighted_modules(modules)
-    if not named:
-        raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
-    contents = read_on_first(comm, lambda: CheckpointFolder(folder).read(named, pattern))
-    assert contents is not None
-    contents.fill(named)

@@ -108,8 +108,8 @@ def test_a_record_in_the_folder_of_another_checkpoint_is_refused(folder):
 
 
 def test_a_record_of_a_later_version_is_an_error_that_says_so(folder):
-    with pytest.raises(CheckpointError, match=r"record\.json: this .* by a later nemo_lite: got version 3"):
-        read_record(rewritten(folder, version=3))
+    with pytest.raises(CheckpointError, match=r"record\.json: this .* by a later nemo_lite: got version 4"):
+        read_record(rewritten(folder, version=4))
 
 
 @pytest.mark.parametrize(("damage", "problem"), [("[" * 100_000, "was changed or"), (None, "the record is a pipe")])
@@ -124,3 +124,28 @@ def test_a_record_that_is_nested_without_end_or_no_file_is_refused(folder, damag
 def test_what_json_cannot_hold_is_named(folder, about):
     with pytest.raises(UsageError, match=r"STEP-5: what is said about a checkpoint cannot be stored as JSON: got "):
         dataclasses.replace(described(folder), about=about).record_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["part-1-of-2"], "1 files of E, which is in 2 parts"),
+        (["part-1-of-2", "part-2-of-2", "part-1-of-3"], "3 files of E"),
+        (["part-1-of-2", "part-2-of-2", None], "3 files of E"),
+    ],
+)
+def test_a_record_lists_each_part_of_a_file_and_nothing_else_of_its_module(folder, names, problem):
+    parts = [f"E-STEP-5.{name}.safetensors" if name else NAME for name in ("part-1-of-2", "part-2-of-2")]
+    made = dataclasses.replace(described(folder), files=dict.fromkeys(parts, StoredFile(folder, 3, "0" * 64)))
+    (folder / "record.json").write_text(made.record_text(), encoding="utf-8")
+    found = read_record(folder)
+    assert (found.modules, found.path_of("E")) == (["E"], folder / parts[0])
+    listed = {f"E-STEP-5.{name}.safetensors" if name else NAME: {"bytes": 3, "sha256": "0" * 64} for name in names}
+    with pytest.raises(CheckpointError, match=problem):
+        read_record(rewritten(folder, files=listed))
+
+
+def test_only_a_record_with_parts_needs_a_version_that_knows_them(folder):
+    assert json.loads(described(folder).record_text())["version"] == 2
+    files = {"E-STEP-5.part-1-of-1.safetensors": StoredFile(folder, 3, "0" * 64)}
+    assert json.loads(dataclasses.replace(described(folder), files=files).record_text())["version"] == 3

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, StoredFile
 from nemo_lite.errors import NemoLiteError
@@ -25,26 +25,42 @@ from nemo_lite.utils.helpers import RECORD, tag_of_folder
 _MAKING, _ASIDE = "tmp", "aside"
 
 
-def write_set(wanted: CheckpointSet, writers: Mapping[str, Callable[[BinaryIO], None]]) -> CheckpointSet:
+Writers: TypeAlias = Mapping[str, Callable[[BinaryIO], None]]
+"""For each file name, what writes its content."""
+
+
+def write_set(
+    wanted: CheckpointSet,
+    writers: Writers,
+    staged: Path | None = None,
+    of_others: Callable[[], Mapping[str, StoredFile]] = dict,
+) -> CheckpointSet:
     """Make the folder of a checkpoint; one of the same name is replaced.
 
     Args:
         wanted: what its record says; the files are filled in.
-        writers: for each file name, what writes its content.
+        writers: of this process.
+        staged: what :func:`stage` gave, where other processes write into it too.
+        of_others: waits for them, and gives their files.
 
     Returns:
         The same with its files.
 
     Raises:
         UsageError: a file cannot be written; what was there before is there.
+        NemoLiteError: what ``of_others`` raises, likewise.
     """
     final, parent = wanted.path, wanted.path.parent
-    making = parent / temporary_name(final.name, _MAKING)
+    making = staged or staged_path(final)
     with told_with(final):
         try:
-            making.mkdir()
-            files = {name: _write(final / name, making / name, write) for name, write in writers.items()}
-            saved = replace(wanted, files=files)
+            if staged is None:
+                making.mkdir()
+            try:
+                files = {name: _write(final / name, making / name, write) for name, write in writers.items()}
+            finally:
+                others = of_others()  # also after an error: nobody writes any more when the folder is removed
+            saved = replace(wanted, files={**files, **others})
             (making / RECORD).write_text(saved.record_text(), encoding="utf-8")
             synchronise(making / RECORD)
             synchronise(making)
@@ -60,6 +76,39 @@ def write_set(wanted: CheckpointSet, writers: Mapping[str, Callable[[BinaryIO], 
             shutil.rmtree(aside, ignore_errors=True)
             _remove_dead_links(parent)
     return saved
+
+
+def stage(final: Path) -> Path:
+    """A folder into which several processes write the files of a checkpoint; :func:`write_set` gives it its name.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    making = staged_path(final)
+    with told_with(final):
+        making.mkdir()
+    return making
+
+
+def staged_path(final: Path) -> Path:
+    """A hidden name for a checkpoint that is being made."""
+    return final.parent / temporary_name(final.name, _MAKING)
+
+
+def write_part(making: Path, final: Path, writers: Writers) -> dict[str, StoredFile]:
+    """Write this process's files into the folder of a checkpoint that another one stages and completes.
+
+    Args:
+        making: the folder.
+        final: its name once it is complete.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    with told_with(final):
+        files = {name: _write(final / name, making / name, write) for name, write in writers.items()}
+        synchronise(making)
+    return files
 
 
 def rewrite_record(found: CheckpointSet) -> None:

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.untrusted import FileKind, decode_text, parse_json, read_bytes
 from nemo_lite.utils.digests import digest_of_file
-from nemo_lite.utils.helpers import RECORD, parse_checkpoint_name, tag_of_folder
+from nemo_lite.utils.helpers import RECORD, CheckpointName, Part, parse_checkpoint_name, tag_of_folder
 
 # Any: what a user stores in a record is JSON.
 
 FORMAT = "nemo_lite checkpoint"
-VERSION = 2  # version 1 is an index beside its files, see `flat_sets`
+VERSION = 3  # with files in parts; version 2 had none, version 1 is an index beside its files, see `flat_sets`
+_WITHOUT_PARTS = 2  # what older versions read too
 TRAINER = "trainer"
 # A record holds a configuration, labels, a tokenizer and the run contract: kilobytes, with a tokenizer megabytes.
 KIND = FileKind("the record", 64 << 20, CheckpointError)
@@ -106,11 +107,11 @@ class CheckpointSet:
     @property
     def modules(self) -> list[str]:
         """The names of the modules in it."""
-        return [name for name in map(_module_of, self.files) if name != TRAINER]
+        return [name for name in dict.fromkeys(map(_module_of, self.files)) if name != TRAINER]
 
     def path_of(self, module: str) -> Path | None:
-        """The file of one module (or of ``trainer``); None when it is not in the set."""
-        return next((file.path for name, file in self.files.items() if _module_of(name) == module), None)
+        """The file of one module (or of ``trainer``), or the first of its parts; None when it is not in the set."""
+        return next((file.path for name, file in self.files.items() if _names_all_of(name, module)), None)
 
     def problem(self, *, contents: bool) -> str:
         """How its files differ from those that were written, or "". Without ``contents`` only sizes are compared."""
@@ -124,7 +125,7 @@ class CheckpointSet:
         """
         content = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": VERSION if any(map(_part_of, self.files)) else _WITHOUT_PARTS,
             "kind": self.kind,
             "number": self.number,
             "serial": self.serial,
@@ -226,6 +227,8 @@ def set_of(content: Mapping[str, Any], path: Path, files: Mapping[str, StoredFil
     for name in files:
         if not is_name_in(found.tag, name):
             raise ValueError(f"a file {name!r}")
+    if problem := _problem_of_parts(files):
+        raise ValueError(problem)
     return found
 
 
@@ -280,3 +283,29 @@ def _first_line(error: Exception) -> str:
 def _module_of(file_name: str) -> str:
     name = parse_checkpoint_name(file_name)
     return name.module if name else ""
+
+
+def _part_of(file_name: str) -> Part | None:
+    name = parse_checkpoint_name(file_name)
+    return name.part if name else None
+
+
+def _names_all_of(file_name: str, module: str) -> bool:
+    name = parse_checkpoint_name(file_name)
+    return name is not None and name.module == module and name.stands_for_all
+
+
+def _problem_of_parts(files: Iterable[str]) -> str:
+    """What is wrong with the parts of files: each must be there once, nothing else of its module; "" if they are."""
+    of_modules: dict[str, list[CheckpointName]] = {}
+    for name in map(parse_checkpoint_name, files):
+        if name is not None:
+            of_modules.setdefault(name.module, []).append(name)
+    for module, names in of_modules.items():
+        if not any(name.part for name in names):
+            continue
+        forms = {(name.suffix, name.part.total if name.part else 0) for name in names}
+        count = max(count for _, count in forms)
+        if len(forms) > 1 or len(names) != count:
+            return f"{len(names)} files of {module}, which is in {count} parts"
+    return ""

@@ -5,4 +5,5 @@ from nemo_lite.backends.pytorch.distributed.rendezvous.failures import announce_
 from nemo_lite.backends.pytorch.distributed.rendezvous.meeting import Meeting as Meeting
 from nemo_lite.backends.pytorch.distributed.rendezvous.meeting import meet as meet
 from nemo_lite.backends.pytorch.distributed.rendezvous.members import Member as Member
+from nemo_lite.backends.pytorch.distributed.rendezvous.notes import Notes as Notes
 from nemo_lite.backends.pytorch.distributed.rendezvous.run_identity import options_in as options_in

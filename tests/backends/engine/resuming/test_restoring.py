@@ -1,0 +1,179 @@
+"""Checkpoints of divided weights: each rank writes and reads its own part; any number of ranks goes on from them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys.ranks import on_ranks, results_of
+from toys.resumable import DrawingNet, DrawingPoints, factory, train
+
+import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, read_checkpoint
+from nemo_lite.backends.pytorch.distributed import Piece, piece_of
+
+
+class Wide(DrawingNet):
+    """Weights with more rows than ranks, and one with a single row."""
+
+    def __init__(self) -> None:
+        super().__init__(norm=False)
+        self.fc = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))  # type: ignore[assignment]
+
+
+def wide_of(state: Any) -> Wide:
+    return next(module for module in state.modules.values() if isinstance(module, Wide))
+
+
+class Taken(nemo.NeMoCallback):
+    """The weights and the optimizer's state, whole, before the first step of a run or after its last."""
+
+    def __init__(self, at_end: bool) -> None:
+        self.state: Any = None
+        self.at_end, self.is_taken = at_end, False
+
+    def on_step_start(self, state: Any) -> None:
+        if not (self.at_end or self.is_taken):
+            self.take(state)
+
+    def on_action_end(self, state: Any) -> None:
+        if self.at_end:
+            self.take(state)
+
+    def take(self, state: Any) -> None:
+        modules = {"Wide": wide_of(state).state_dict()}
+        self.state = deepcopy(state.comm.whole({**modules, "optimizer": state.optimizers[0].state_dict()["state"]}))
+        self.is_taken = True
+
+
+def run(folder: Path, end: int, at_end: bool, made: Any = None, optimizer: str = "adam") -> Any:
+    """To a step, from the checkpoint in the folder if there is one; what was taken."""
+    saving = {"step_freq": 100, "allow_world_size_change": True}
+    how: dict[str, Any] = {"data": DrawingPoints(n=24), "net": Wide(), "optimizer": optimizer, "saving": saving}
+    taken = Taken(at_end)
+    train(folder, end, made=made, callbacks=[taken], **how)
+    return taken.state
+
+
+def on_two(folder: Path) -> dict[str, Any]:
+    """Two ranks save in parts, go on, and go on from what one rank saved whole."""
+    made = factory(shard_weights=True)
+    found: dict[str, Any] = {}
+    for optimizer in ("adam", "novograd"):
+        found[f"saved {optimizer}"] = run(folder / optimizer, 3, True, made, optimizer)
+        found[f"restored {optimizer}"] = run(folder / optimizer, 4, False, made, optimizer)
+    found["of one"] = run(folder / "one", 4, False, made)
+    return found
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], Any]:
+    folder = tmp_path_factory.mktemp("two")
+    of_one = run(folder / "one", 3, True)
+    return folder, results_of(2, on_two, folder), of_one
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "novograd"])
+def test_parts_hold_the_weights_and_states_bit_by_bit_and_no_rank_holds_all(two: Any, optimizer: str) -> None:
+    folder, (first, second), _ = two
+    saved = first[f"saved {optimizer}"]
+    assert second[f"saved {optimizer}"] is None
+    checkpoint = CheckpointFolder(folder / optimizer).newest("STEP-3")
+    names = {f"{stem}-STEP-3.part-{number}-of-2.safetensors" for stem in ("Wide", "trainer") for number in (1, 2)}
+    assert checkpoint.files.keys() == names == {path.name for path in checkpoint.path.iterdir()} - {"record.json"}
+    assert equal(read_checkpoint(folder / optimizer, "STEP-3").weights["Wide"], saved["Wide"])
+    trainer = checkpoint.path_of("trainer")
+    assert trainer is not None
+    assert equal(load_training_state(trainer)["optimizers"][0]["state"], saved["optimizer"])
+    assert equal(first[f"restored {optimizer}"], saved)
+
+
+def test_one_rank_goes_on_from_the_parts_of_two_and_two_from_what_one_saved(two: Any, tmp_path: Path) -> None:
+    folder, (first, _), of_one = two
+    assert equal(first["of one"], of_one)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    os.rename(folder / "adam" / "checkpoint-STEP-3", copy / "checkpoint-STEP-3")
+    assert equal(run(copy, 4, False), first["saved adam"])
+    net = Wide()
+    net.restore_from(copy / "Wide-STEP-3.pt")  # as a script of NeMo's names it
+    assert equal(net.state_dict(), first["saved adam"]["Wide"])
+    (path,) = nemo.utils.helpers.get_checkpoint_from_dir("Wide", copy, "STEP-3")
+    assert Path(path).name == "Wide-STEP-3.part-1-of-2.safetensors"
+
+
+def test_a_damaged_or_missing_part_is_named_and_the_checkpoint_before_is_taken(
+    two: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = two[0] / "novograd"
+    part = folder / "checkpoint-STEP-4" / "trainer-STEP-4.part-2-of-2.safetensors"
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    assert read_checkpoint(folder).step == 3
+    assert "trainer-STEP-4.part-2-of-2.safetensors is not what was written (SHA-256 differs)" in caplog.text
+    part.unlink()
+    assert read_checkpoint(folder).step == 3
+    assert "lacks trainer-STEP-4.part-2-of-2.safetensors" in caplog.text
+
+
+# What one rank cannot write
+
+
+def failing(folder: Path, what: str) -> None:
+    """Rank 1 fails while STEP-4 is saved; STEP-2 is there."""
+    from nemo_lite.backends.pytorch.checkpoint import saving
+
+    made = factory(shard_weights=True)
+    if what == "in background":
+        saving.SMALL_BYTES = 0
+    fsync = os.fsync
+
+    def full(file: int) -> None:
+        if "STEP-4" in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
+
+    class Breaks(nemo.NeMoCallback):
+        def on_step_end(self, state: Any) -> None:
+            if state.step == 3 and os.environ["RANK"] == "1":
+                if what == "NaN":
+                    for weight in wide_of(state).parameters():
+                        own = piece_of(weight)
+                        (own.tensor if isinstance(own, Piece) else own).fill_(float("nan"))
+                else:
+                    os.fsync = full
+
+    train(folder, 9, made=made, data=DrawingPoints(n=24), net=Wide(), callbacks=[Breaks()], saving={"step_freq": 2})
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("at once", "rank 1: {}/checkpoint-STEP-4: the disk is full; free some space"),
+        ("in background", "rank 1: {}/checkpoint-STEP-4: the disk is full; free some space"),
+        ("NaN", "rank 1: Wide: weights that are not finite are not saved"),
+    ],
+)
+def test_where_one_rank_fails_nothing_is_saved_and_all_end_with_its_number(
+    tmp_path: Path, what: str, problem: str
+) -> None:
+    ends = on_ranks(2, failing, tmp_path, what)
+    assert [end.code for end in ends] == [2, 2], ends[0].err + ends[1].err
+    assert problem.format(tmp_path) in ends[0].err + ends[1].err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoint-STEP-2"]
+    assert CheckpointFolder(tmp_path).newest().step == 2
