@@ -394,3 +394,16 @@ def test_an_exported_encoder_masks_between_sub_blocks_too():
         got, wanted = program.module()(x, length), encoder(x, length)
     assert got[1].tolist() == wanted[1].tolist() == [19]
     torch.testing.assert_close(got[0][..., :19], wanted[0][..., :19])
+
+
+def test_an_encoder_and_its_decoder_compile_as_one_graph():
+    blocks = [PROLOGUE, {**SMALL, "residual_dense": True, "separable": True, "se": True}, {**SMALL, "dilation": [2]}]
+    encoder = JasperEncoder(blocks, activation="relu", feat_in=8)
+    decoder = JasperDecoderForCTC(feat_in=8, num_classes=3)
+
+    def run(features, lengths):
+        encoded, lengths = encoder(audio_signal=features, length=lengths)
+        return decoder(encoder_output=encoded), lengths
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True)  # refuses a graph break
+    assert compiled(torch.randn(2, 8, 20), torch.tensor([20, 13]))[0].shape == (2, 10, 4)

@@ -17,9 +17,8 @@ def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
 
 def runs_on_cpu(x: Tensor) -> bool:
     """Whether kernels made for the CPU may be called; compilers and exporters are to see plain operations."""
-    # torch.jit.is_tracing() calls this; it has no types.
-    is_traced = torch._C._is_tracing()
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not is_traced
+    # Compiling comes before tracing: a compiler ends its graph at the call that torch.jit.is_tracing() makes too.
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch._C._is_tracing()
 
 
 def is_time_major(x: Tensor) -> bool:
