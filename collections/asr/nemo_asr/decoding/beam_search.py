@@ -207,11 +207,11 @@ class NBestCTCDecoder(NonTrainableNM):
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, classes) and valid frames (B,) -> the best (B, U), all (B, N, U), their scores (B, N)."""
         found = self._decoder.search(log_probs, log_probs_length, self._nbest)
-        blank, shape = log_probs.shape[2] - 1, (len(found), self._nbest, -1)
+        blank, shape, device = log_probs.shape[2] - 1, (len(found), self._nbest, -1), log_probs.device
         rows = [_with_blanks(each.ids, blank) for hypotheses in found for each in _filled(hypotheses, self._nbest)]
-        ids = torch.from_numpy(_padded(rows, blank)).reshape(shape)
+        ids = torch.from_numpy(_padded(rows, blank)).reshape(shape).to(device)
         scores = [each.score for hypotheses in found for each in _filled(hypotheses, self._nbest)]
-        return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64).reshape(shape[:2])
+        return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64, device=device).reshape(shape[:2])
 
 
 def arrays_of(log_probs: Tensor, lengths: Tensor | None) -> tuple[Floats, Ints]:
