@@ -16,6 +16,10 @@ def test_the_corpus_is_made_and_the_script_run_on_it(monkeypatch):
     demo.main(["--corpus", "c", "--num_epochs", "2"])
     arguments = ["--corpus", "c", "--work_dir", "runs/demo", "--num_epochs", "2"]
     assert calls == [["c", "nemo-lite demo"], ("demo.py", "demo", arguments)]
+    for utterances, validation in ((4, "1"), (800, "100"), (4000, "150")):
+        calls.clear()
+        demo.main(["--corpus", "c", "--utterances", str(utterances)])
+        assert calls[0][1:-1] == ["--train", str(utterances), "--val1", validation, "--val2", validation]
 
 
 def test_packages_that_are_missing_are_named_before_anything_is_made(monkeypatch):

@@ -22,8 +22,8 @@ def main(arguments: Sequence[str]) -> None:
     parser = OneLineParser(prog="nemo-lite demo", description=__doc__)
     parser.add_argument("--corpus", default="data/synth", help="folder of the corpus; one that is complete stays")
     parser.add_argument("--work_dir", default="runs/demo", help="folder for the results; an old one is replaced")
-    parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 1200)")
-    parser.add_argument("--num_epochs", type=positive_int, help="epochs to train (default: 28)")
+    parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 3600)")
+    parser.add_argument("--num_epochs", type=positive_int, help="epochs to train (default: 12)")
     args = parser.parse_args(arguments)
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _sizes(utterances: int | None) -> list[str]:
-    """Options of the corpus maker: the validation sets are an eighth of the training set, as they are by default."""
+    """Options of the corpus maker: the validation sets are an eighth of a small training set, and as large as ever."""
     if utterances is None:
         return []
-    validation = str(max(1, utterances // 8))
+    validation = str(min(synth.Arguments.val1, max(1, utterances // 8)))
     return ["--train", str(utterances), "--val1", validation, "--val2", validation]

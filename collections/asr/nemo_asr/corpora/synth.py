@@ -67,7 +67,7 @@ Samples = npt.NDArray[np.float64]
 class Arguments:
     """What a corpus is made of: utterances in each set, and the seed."""
 
-    train: int = 1200
+    train: int = 3600
     val1: int = 150
     val2: int = 150
     seed: int = 1
