@@ -511,3 +511,15 @@ def test_what_cannot_be_stored_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(UsageError, match="cannot be stored as JSON"):
         folder.prepare({"E": filled(1)}, None, kind="STEP", number=1, keep=1, about={"x": object()})
     assert not folder.folder.exists()
+
+
+def test_a_folder_that_is_held_is_not_swept_at_each_save(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.open()
+    staged = folder.stage("STEP", 7)  # into which other processes write
+    (staged / "part").write_text("theirs")
+    save(folder, 6)
+    assert (staged / "part").read_text() == "theirs"
+    folder.close()
+    CheckpointFolder(tmp_path).open()
+    assert not staged.exists()

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from toys.fake_comm import FakeComm
 from toys.lock_holders import held_elsewhere
 from toys.nets import build
 
@@ -174,3 +175,19 @@ def test_a_run_holds_its_folder_from_before_it_reads_it_until_its_end(tmp_path):
         CheckpointFolder(tmp_path).open()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class OnAnotherMachine(FakeComm):
+    """Rank 0, beside one that sees no folder of this machine."""
+
+    def gather(self, value):
+        lacking = {"kind": "", "problem": "the folder of the checkpoints is not there", "place": "/mine"}
+        return [value, lacking if isinstance(value, dict) else value]
+
+
+def test_a_folder_that_another_rank_cannot_see_is_refused_when_parts_will_be_written_there(tmp_path):
+    Saving(FakeComm(0, 2)).open(tmp_path / "a", in_parts=True)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
+    with pytest.raises(UsageError, match="rank 1: /mine: the folder of the checkpoints is not there"):
+        Saving(OnAnotherMachine(0, 2)).open(tmp_path / "b", in_parts=True)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == [".lock"]

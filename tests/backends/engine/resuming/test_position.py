@@ -13,7 +13,7 @@ from toys.nets import Points
 from toys.ranks import results_of
 from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, factory, joined, train
 
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint import Weights, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
 from nemo_lite.backends.pytorch.precision import Precision, loss_scale
@@ -172,6 +172,33 @@ def test_a_run_whose_batches_changed_goes_on_at_the_start_of_its_epoch_and_says_
     assert [index for index, _, _ in rest.steps] == [3]
     assert "the data or how they make batches changed: going on at the start of epoch 1" in caplog.messages
     assert sorted(rest.reads) == sorted(set(rest.reads)), "nothing was read twice"
+
+
+def test_an_older_checkpoint_without_a_place_goes_on_at_the_start_of_its_epoch_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path / "new", 8, **TWO)  # two steps into the second epoch
+    folder = CheckpointFolder(tmp_path / "new")
+    found, stored = folder.newest(), read_checkpoint(tmp_path / "new")
+    path = found.path_of("trainer")
+    assert path is not None
+    state = {
+        key: value
+        for key, value in load_training_state(path).items()
+        if key not in ("pace", "seed", "done", "plan", "ranks")
+    }
+    weights = {name: Weights(name, values) for name, values in stored.weights.items()}
+    CheckpointFolder(tmp_path / "old").save(weights, state, kind="STEP", number=8, keep=1)
+    caplog.clear()
+    data = DrawingPoints(shuffle=False)
+    rest = train(tmp_path / "old", 14, data=data, **TWO)
+    assert [index for index, _, _ in rest.steps] == [*range(8, 14)]
+    assert data.reads[:NUM_ITEMS] == [*range(NUM_ITEMS)], "the whole epoch, from its start"
+    place = f"{tmp_path}/old/checkpoint-STEP-8"
+    assert f"{place} does not say where in its epoch it was saved: going on at the start of epoch 2" in caplog.messages
+    caplog.clear()
+    train(tmp_path / "new", 9, **TWO)
+    assert not any("does not say where" in line for line in caplog.messages)
 
 
 def test_the_log_says_at_which_batch_of_the_epoch_a_run_goes_on(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,44 @@ def run(folder: Path, end: int, at_end: bool, made: Any = None, optimizer: str =
     return taken.state
 
 
+@contextmanager
+def gathering() -> Iterator[list[tuple[int, ...]]]:
+    """Inside, the shapes of the divided tensors that are made whole while a checkpoint is saved or loaded."""
+    from torch.distributed.tensor import DTensor
+
+    from nemo_lite.backends.pytorch.engine.run_state import RunState
+
+    shapes: list[tuple[int, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("save_checkpoint", "load_checkpoint"):
+            patch.setattr(RunState, name, noting(getattr(RunState, name), DTensor, shapes))
+        yield shapes
+
+
+def noting(method: Any, tensors: Any, shapes: list[tuple[int, ...]]) -> Any:
+    whole = tensors.full_tensor
+
+    def full_tensor(tensor: Any, **how: Any) -> Any:
+        shapes.append(tuple(tensor.shape))
+        return whole(tensor, **how)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tensors, "full_tensor", full_tensor)
+            return method(*args, **kwargs)
+
+    return noted
+
+
 def on_two(folder: Path) -> dict[str, Any]:
     """Two ranks save in parts, go on, and go on from what one rank saved whole."""
     made = factory(shard_weights=True)
     found: dict[str, Any] = {}
     for optimizer in ("adam", "novograd"):
-        found[f"saved {optimizer}"] = run(folder / optimizer, 3, True, made, optimizer)
-        found[f"restored {optimizer}"] = run(folder / optimizer, 4, False, made, optimizer)
+        with gathering() as shapes:
+            found[f"saved {optimizer}"] = run(folder / optimizer, 3, True, made, optimizer)
+            found[f"restored {optimizer}"] = run(folder / optimizer, 4, False, made, optimizer)
+        found[f"gathered {optimizer}"] = shapes
     found["of one"] = run(folder / "one", 4, False, made)
     return found
 
@@ -92,6 +124,8 @@ def test_parts_hold_the_weights_and_states_bit_by_bit_and_no_rank_holds_all(two:
     folder, (first, second), _ = two
     saved = first[f"saved {optimizer}"]
     assert second[f"saved {optimizer}"] is None
+    # NovoGrad keeps one number for each weight, which every rank has.
+    assert {*first[f"gathered {optimizer}"], *second[f"gathered {optimizer}"]} <= {()}
     checkpoint = CheckpointFolder(folder / optimizer).newest("STEP-3")
     names = {f"{stem}-STEP-3.part-{number}-of-2.safetensors" for stem in ("Wide", "trainer") for number in (1, 2)}
     assert checkpoint.files.keys() == names == {path.name for path in checkpoint.path.iterdir()} - {"record.json"}

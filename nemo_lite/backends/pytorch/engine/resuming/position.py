@@ -77,7 +77,8 @@ class Position:
     def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
         """Take over what :meth:`state_dict` gave: buffers at once, generators when the next epoch starts.
 
-        States of older versions have none of it: such a run goes on at the start of its epoch.
+        States of older versions, and of NeMo, have none of it: such a run goes on at the start of its epoch, and the
+        log says so.
 
         Raises:
             CheckpointError: a buffer that does not fit.
@@ -85,6 +86,10 @@ class Position:
         self.done = tuple(
             Stretch(*(as_count(each, "done", place) for each in stretch)) for stretch in state.get("done", ())
         )
+        if "done" not in state:
+            problem = "%s does not say where in its epoch it was saved: going on at the start of epoch %d"
+            about = (place or "the training state", 1 + as_count(state.get("epoch", 0), "epoch", place))
+            self._comm.on_first(lambda: logging.warning(problem, *about))
         self._saved_digest = state.get("plan", "")
         self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
         if self.is_seed_drawn and state.get("seed") is not None:
