@@ -52,7 +52,7 @@ class TrainedModel:
             audio: paths, or arrays of samples, (T,) or (channels, T).
             sample_rate: of the arrays, in Hz; files say their own.
             batch_size: most recordings in a batch.
-            settings: ``batch_seconds``, ``num_workers``, ``factory``, ``verbose`` and ``decoder``: see
+            settings: ``batch_seconds``, ``num_workers``, ``factory``, ``verbose``, ``decoder`` and ``nbest``: see
                 `nemo_asr.transcription`'s ``transcribe``.
 
         Returns:
