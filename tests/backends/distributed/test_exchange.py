@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from toys.ranks import on_ranks, results_of
 
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange, decode, encode
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DistributedError, UsageError
 
 # Bytes and back
 
@@ -192,8 +192,9 @@ def test_what_cannot_travel_is_refused_with_its_type_and_place(value: Any, messa
 def test_bytes_of_another_origin_run_nothing_and_are_refused(text: str, message: str) -> None:
     content = text.encode()
     parcel = torch.tensor(list(len(content).to_bytes(8, "little") + content), dtype=torch.uint8)
-    with pytest.raises(ValueError, match=message):
-        decode(parcel)
+    told = rf"^rank 3 sent what no rank sends: got .*{message}.*; see that all ranks run the same nemo_lite"
+    with pytest.raises(DistributedError, match=told):
+        decode(parcel, rank=3)
 
 
 # Between processes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DistributedError, UsageError
 
 T = TypeVar("T")
 Parcel: TypeAlias = "list[torch.Tensor]"
@@ -62,12 +62,17 @@ def encode(value: Any) -> Parcel:
     return [torch.frombuffer(content, dtype=torch.uint8), *buffers]
 
 
-def decode(parcel: torch.Tensor) -> Any:
+def decode(parcel: torch.Tensor, rank: int = 0) -> Any:
     """The value of a parcel: the buffers of :func:`encode`, joined. Its tensors are on the CPU, in memory of their own.
 
     Raises:
-        ValueError: a header that :func:`encode` does not write.
+        DistributedError: not what :func:`encode` writes; it names the rank that sent it.
     """
+    with _refusals_name(rank):
+        return _decode(parcel)
+
+
+def _decode(parcel: torch.Tensor) -> Any:
     length = int.from_bytes(parcel[:_LENGTH_BYTES].numpy().tobytes(), "little")
     if length > len(parcel) - _LENGTH_BYTES:
         raise ValueError(f"a header of {length} bytes in a parcel of {len(parcel)}")
@@ -136,7 +141,8 @@ class Exchange:
                     self._broadcast(buffer)
                 return value
             text = self._from_rank_0(int(size))[_LENGTH_BYTES:]
-            shared: T = _decoded(text, self._from_rank_0)
+            with _refusals_name(0):
+                shared: T = _decoded(text, self._from_rank_0)
         return shared
 
     def rounds(self, rows: Iterable[T]) -> Iterator[list[T]]:
@@ -212,8 +218,9 @@ class Exchange:
                     dist.send(piece, group=self._group, group_dst=0)
         if self._rank != 0:
             return []
+        senders = [rank for rank in range(1, len(sizes)) if sizes[rank]]
         mine = [decode(parcel)] if len(parcel) else []
-        return mine + [decode(self._received(rank, sizes[rank], name)) for rank in range(1, len(sizes)) if sizes[rank]]
+        return mine + [decode(self._received(rank, sizes[rank], name), rank) for rank in senders]
 
     def _received(self, rank: int, size: int, name: str) -> torch.Tensor:
         arrived = torch.empty(size, dtype=torch.uint8)
@@ -224,6 +231,18 @@ class Exchange:
 
     def _pieces(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(buffer, self._piece_bytes) if len(buffer) else ()
+
+
+@contextmanager
+def _refusals_name(rank: int) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise DistributedError(
+            f"rank {rank} sent what no rank sends",
+            got=str(error)[:200],
+            remedy="see that all ranks run the same nemo_lite, and that only they reach each other's ports",
+        ) from None
 
 
 def _decoded(header: torch.Tensor, take: Callable[[int], torch.Tensor]) -> Any:

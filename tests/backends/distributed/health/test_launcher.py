@@ -42,7 +42,7 @@ def run_under_a_launcher(folder):
     os.environ.update(OF_WORKERS)
     info = who_am_i()
     meeting = meet(info, 20.0)  # with the store: kept
-    HealthMonitor(meeting, info, 60.0, beat_seconds=0.1, grace_seconds=0.5)
+    HealthMonitor(meeting, info, 60.0, beat_seconds=0.1, grace_seconds=2.0)
     (folder / f"worker{info.rank}").write_text(str(os.getpid()))
     time.sleep(60)
     os._exit(0)
