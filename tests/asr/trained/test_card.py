@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 
+import msgspec
 import pytest
 from toys.tone_corpus import CONFIG
 
@@ -38,8 +40,19 @@ def test_a_card_says_in_a_line_how_far_the_model_is_and_how_good():
 
 def test_fields_of_a_later_writer_of_the_same_version_are_passed_over():
     fields = {**json.loads(card_to_json(CARD)), "colour": "blue"}
-    without = json.dumps({name: value for name, value in fields.items() if name != "sha256"}).encode()
-    assert card_from_json(without, "model.json") == CARD
+    del fields["sha256"]
+    digest = hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
+    assert card_from_json(json.dumps({**fields, "sha256": digest}).encode(), "model.json") == CARD
+
+
+def test_a_card_without_a_digest_is_read_if_all_its_keys_are_known():
+    fields = json.loads(card_to_json(CARD))
+    digest = fields.pop("sha256")
+    assert card_from_json(json.dumps(fields).encode(), "model.json") == CARD
+    for key in ("sha257", "colour"):
+        told = rf'^model\.json: the card was changed or damaged: got no "sha256", and the unknown key "{key}"; copy'
+        with pytest.raises(CheckpointError, match=told):
+            card_from_json(json.dumps({**fields, key: digest}).encode(), "model.json")
 
 
 def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():

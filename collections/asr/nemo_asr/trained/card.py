@@ -172,7 +172,8 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
 
     Raises:
         CheckpointError: it is of another format or of a newer version, a field is missing or wrong, or it is not what
-            was written. A card without a SHA-256, of an earlier version or changed by hand, is read as it is.
+            was written. A card without a SHA-256, of an earlier version or changed by hand, is read as it is if all
+            its keys are known.
     """
     try:
         head = parse_json(text, place, _KIND)
@@ -187,6 +188,11 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
                 wanted=f'format "{FORMAT}", version up to {VERSION}',
                 remedy="install the nemo_lite that wrote it" if kind == FORMAT else "give a model folder",
             )
+        unknown = sorted(head.keys() - set(ModelCard.__struct_fields__))
+        if unknown and _SHA256 not in head:  # it may be this key whose name is damaged
+            got = f'no "{_SHA256}", and the unknown key "{unknown[0][:60]}"'
+            remedy = "copy the folder again, or remove that key"
+            raise CheckpointError("the card was changed or damaged", place=place, got=got, remedy=remedy)
         if head.get(_SHA256, _digest_of(head)) != _digest_of(head):
             problem, remedy = "the card was changed or damaged", f'copy the folder again, or remove "{_SHA256}" from it'
             raise CheckpointError(problem, place=place, got="another SHA-256 than the card's own", remedy=remedy)
