@@ -14,6 +14,8 @@ from toys.faulty_run import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.alive import AppState
 
@@ -92,14 +94,27 @@ def train(
     return {name: value.tolist() for name, value in whole.items()}
 
 
+HALF = {"optimization_level": "O1", "amp_dtype": "bfloat16"}
+make_precision = Precision.__init__
+
+
+def with_a_loss_scale(precision: Precision, level: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:
+    """In the place of ``Precision.__init__``: a CPU scales losses too, which otherwise only float16 on a GPU needs."""
+    make_precision(precision, level, device, *args, **kwargs)
+    precision._scale = LossScale(device)
+
+
 def wrong_in(weights: dict[str, Any]) -> list[str]:
     """The names of tensors that are not finite."""
     return [name for name, value in weights.items() if not torch.tensor(value).isfinite().all()]
 
 
-@pytest.mark.parametrize("options", [{}, {"optimization_level": "O1", "amp_dtype": "bfloat16"}], ids=["O0", "O1"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("options", [{}, HALF], ids=["O0", "O1"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_step_that_is_not_finite_leaves_no_trace(place, options):
+def test_a_step_that_is_not_finite_leaves_no_trace(place, options, scaled, monkeypatch):
+    if scaled:
+        monkeypatch.setattr(Precision, "__init__", with_a_loss_scale)
     for value, accumulate in itertools.product(VALUES, (1, 2)):
         weights = train(Poison(place, value, True), accumulate, False, **options)
         assert wrong_in(weights) == [], (value, accumulate)
@@ -113,19 +128,23 @@ def test_statistics_that_overflow_while_the_loss_is_finite_are_never_saved(tmp_p
     assert list(tmp_path.rglob("*.safetensors")) == []
 
 
-def train_all(shard: bool, bad_ranks: tuple[int, ...]) -> list[tuple[str, dict[str, Any]]]:
+def train_all(shard: bool, bad_ranks: tuple[int, ...], scaled: bool) -> list[tuple[str, dict[str, Any]]]:
     """On a rank: the weights after each kind of bad step."""
-    rank = int(os.environ["RANK"])
+    rank, options = int(os.environ["RANK"]), HALF if scaled else {}
+    if scaled:
+        Precision.__init__ = with_a_loss_scale  # type: ignore[method-assign]
     return [
-        (f"{place} {accumulate}", train(Poison(place, math.nan, rank in bad_ranks), accumulate, shard))
+        (f"{place} {accumulate}", train(Poison(place, math.nan, rank in bad_ranks), accumulate, shard, **options))
         for place, accumulate in itertools.product(PLACES, (1, 2))
     ]
 
 
 @pytest.mark.parametrize("shard", [False, True], ids=["ddp", "sharded"])
-@pytest.mark.parametrize("bad_ranks", [(1,), (0, 1)], ids=["one", "all"])
-def test_a_step_that_is_not_finite_on_some_rank_leaves_no_trace_on_any(shard, bad_ranks):
-    first, second = results_of(2, train_all, shard, bad_ranks, timeout=120)
+@pytest.mark.parametrize(
+    ("bad_ranks", "scaled"), [((1,), False), ((0, 1), False), ((1,), True)], ids=["one", "all", "scaled"]
+)
+def test_a_step_that_is_not_finite_on_some_rank_leaves_no_trace_on_any(shard, bad_ranks, scaled):
+    first, second = results_of(2, train_all, shard, bad_ranks, scaled, timeout=120)
     for (case, weights), (_, others) in zip(first, second, strict=True):
         assert wrong_in(weights) + wrong_in(others) == [], case
         trained = [name for name in weights if "running" not in name]
