@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,6 +18,7 @@ from toys.resumable import DrawingNet, DrawingPoints, factory, train
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.tensors.stored import StoredTensors
 from nemo_lite.backends.pytorch.distributed import Piece, piece_of
 
 
@@ -64,15 +66,23 @@ def run(folder: Path, end: int, at_end: bool, made: Any = None, optimizer: str =
 
 @contextmanager
 def gathering() -> Iterator[list[tuple[int, ...]]]:
-    """Inside, the shapes of the divided tensors that are made whole while a checkpoint is saved or loaded."""
+    """Inside, the shapes of what is made or read whole while a checkpoint is saved or loaded, though it is divided."""
     from torch.distributed.tensor import DTensor
 
     from nemo_lite.backends.pytorch.engine.run_state import RunState
 
     shapes: list[tuple[int, ...]] = []
+    read_whole = StoredTensors.read
+
+    def read(stored: StoredTensors, name: str) -> torch.Tensor:
+        if stored.outlines[name].is_floating_point():  # generators are whole
+            shapes.append(tuple(stored.outlines[name].shape))
+        return read_whole(stored, name)
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("save_checkpoint", "load_checkpoint"):
             patch.setattr(RunState, name, noting(getattr(RunState, name), DTensor, shapes))
+        patch.setattr(StoredTensors, "read", read)
         yield shapes
 
 
@@ -100,7 +110,9 @@ def on_two(folder: Path) -> dict[str, Any]:
             found[f"saved {optimizer}"] = run(folder / optimizer, 3, True, made, optimizer)
             found[f"restored {optimizer}"] = run(folder / optimizer, 4, False, made, optimizer)
         found[f"gathered {optimizer}"] = shapes
-    found["of one"] = run(folder / "one", 4, False, made)
+    with gathering() as shapes:
+        found["of one"] = run(folder / "one", 4, False, made)
+    found["gathered of one"] = shapes
     return found
 
 
@@ -139,6 +151,7 @@ def test_parts_hold_the_weights_and_states_bit_by_bit_and_no_rank_holds_all(two:
 def test_one_rank_goes_on_from_the_parts_of_two_and_two_from_what_one_saved(two: Any, tmp_path: Path) -> None:
     folder, (first, _), of_one = two
     assert equal(first["of one"], of_one)
+    assert {*first["gathered of one"]} <= {()}, "each rank read its slices only"
     copy = tmp_path / "copy"
     copy.mkdir()
     os.rename(folder / "adam" / "checkpoint-STEP-3", copy / "checkpoint-STEP-3")
@@ -173,12 +186,14 @@ def failing(folder: Path, what: str) -> None:
     from nemo_lite.backends.pytorch.checkpoint import saving
 
     made = factory(shard_weights=True)
-    if what == "in background":
+    if what in ("in background", "killed"):
         saving.SMALL_BYTES = 0
     fsync = os.fsync
 
     def full(file: int) -> None:
         if "STEP-4" in os.readlink(f"/proc/self/fd/{file}"):
+            if what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(errno.ENOSPC, "No space left on device")
         fsync(file)
 
@@ -211,3 +226,13 @@ def test_where_one_rank_fails_nothing_is_saved_and_all_end_with_its_number(
     assert problem.format(tmp_path) in ends[0].err + ends[1].err
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoint-STEP-2"]
     assert CheckpointFolder(tmp_path).newest().step == 2
+
+
+def test_a_rank_that_is_killed_while_it_writes_its_part_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    ends = on_ranks(2, failing, tmp_path, "killed")
+    assert [end.code for end in ends] == [3, -signal.SIGKILL]
+    assert "is gone: its process has ended" in ends[0].err
+    saving = {"step_freq": 2, "allow_world_size_change": True}
+    rest = train(tmp_path, 4, data=DrawingPoints(n=24), net=Wide(), saving=saving)
+    assert [step for step, _, _ in rest.steps] == [2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoint-STEP-2", "checkpoint-STEP-4"]
