@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -28,6 +31,7 @@ VERSION = 1
 CARD = "model.json"
 METRICS = ("wer", "cer", "error", "loss")  # what a Rate holds
 _KIND = FileKind("the model card", 8 << 20, CheckpointError, "give a model folder")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 _SHA256 = "sha256"  # of the other fields; a field of the file, not of the card
 
 
@@ -98,11 +102,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     task: str = TASKS[0]
     labels: list[str] = []
-    sample_rate: int = 0
-    frame_seconds: float = 0.0
-    parameters: int = 0
-    step: int = 0
-    epoch: int = 0
+    sample_rate: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    frame_seconds: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    parameters: Annotated[int, msgspec.Meta(ge=0)] = 0
+    step: Annotated[int, msgspec.Meta(ge=0)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
     rates: list[Rate] = []
     versions: dict[str, str] = {}
     licence: str = ""
@@ -196,9 +200,21 @@ def card_from_json(text: bytes, place: str) -> ModelCard:
         if head.get(_SHA256, _digest_of(head)) != _digest_of(head):
             problem, remedy = "the card was changed or damaged", f'copy the folder again, or remove "{_SHA256}" from it'
             raise CheckpointError(problem, place=place, got="another SHA-256 than the card's own", remedy=remedy)
+        if any(map(_CONTROL.search, _texts_in(head))):
+            problem = "a text in the card has control characters, which can change what a terminal shows"
+            raise CheckpointError(problem, place=place, remedy="remove them, if you trust who wrote it")
         return msgspec.json.decode(text, type=ModelCard)
     except msgspec.MsgspecError as error:
         raise CheckpointError("the file is damaged", place=place, got=str(error)) from None
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts of a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for each in value if isinstance(value, list) else chain(*value.items()):
+            yield from _texts_in(each)
 
 
 def read_card(path: Path) -> ModelCard:

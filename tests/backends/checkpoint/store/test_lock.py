@@ -74,3 +74,13 @@ def test_a_file_system_without_locks_is_a_warning_and_a_fault_an_error(tmp_path,
     else:
         held.take()
         assert caplog.messages == [f"{tmp_path}: its file system has no locks; see that only one run saves there"]
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(tmp_path):
+    folder = tmp_path / "from elsewhere"
+    folder.mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (folder / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match=r"\.lock: .*symbolic link"):
+        FolderLock(folder).take()
+    assert (tmp_path / "precious").read_text() == "mine"

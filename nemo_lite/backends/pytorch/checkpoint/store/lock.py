@@ -24,6 +24,7 @@ LOCK = ".lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _MOST_BYTES = 4096
+_OPENING = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _LOCK = FileKind("the lock", _MOST_BYTES, CheckpointError)
 
 
@@ -54,7 +55,8 @@ class FolderLock:
         with told_with(self._folder / LOCK):
             file = self._file
             if file is None:
-                file = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                # Not through a link: a folder from elsewhere could have one to a file of the user's.
+                file = os.open(self._folder / LOCK, _OPENING, 0o666)
             try:
                 self._lock(file)
                 self._write(file, _last_serial(file))
