@@ -59,7 +59,8 @@ def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
 def _ends_a_line(path: Path) -> bool:
     """Whether the next line can begin at the end of the file."""
     try:
-        with path.open("rb") as file:
+        # Not waiting for the other end of a pipe, which is no regular file and cannot be sought in.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) >= 0 and file.read(1) == b"\n")
     except OSError:
         return True

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+# A folder from elsewhere could have a pipe there, whose opening waits for ever, or a link to a file of the user's.
+_CAREFUL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+_OPENING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | _CAREFUL
 
 
 class AppendedFile:
     """Appends each piece whole or not at all. A piece that cannot be written is lost; the first failure is told.
 
     The disk may be full for an hour of a run of weeks: each piece is tried, so the file goes on when there is space.
-    The file is opened for each piece, so it may be moved away and starts anew.
+    The file is opened for each piece, so it may be moved away and starts anew. A pipe or a symbolic link of its name is
+    left alone, as what cannot be written.
 
     Args:
         path: the file.
@@ -27,8 +33,10 @@ class AppendedFile:
     def append(self, data: bytes) -> bool:
         """Append a piece; whether it is in the file now."""
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(self.path, _OPENING, 0o666)
             try:
+                if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, "it is a pipe")
                 _append(descriptor, data)
             finally:
                 os.close(descriptor)

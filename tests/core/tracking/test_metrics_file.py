@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ def test_a_file_that_cannot_be_written_costs_a_warning_and_not_the_run_and_goes_
     trackers.record("train", step=3)
     assert [record["step"] for record in read_metrics(path)] == [3]
     assert capsys.readouterr().err.count("metrics.jsonl: cannot be written: No such file or directory; the run ") == 1
+
+
+def test_a_pipe_in_the_place_of_the_file_costs_a_warning_and_hangs_nobody(tmp_path, capsys):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    MetricsFile(tmp_path / "metrics.jsonl").write({"kind": "train"})
+    assert "metrics.jsonl: cannot be written" in capsys.readouterr().err
 
 
 def test_metrics_that_are_not_there_are_an_error_that_names_the_file(tmp_path):

@@ -36,3 +36,18 @@ def test_a_piece_that_fits_in_part_leaves_nothing(tmp_path, monkeypatch):
     assert file.append(b"again\n")
     assert file.path.read_bytes() == b"whole\nagain\n"
     assert len(told) == 1
+
+
+def test_a_pipe_or_a_link_is_left_alone(tmp_path):
+    told = []
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "pipe")
+    pieces = [AppendedFile(tmp_path / name, told.append).append(b"one\n") for name in ("link", "pipe")]
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    pieces.append(AppendedFile(tmp_path / "pipe", told.append).append(b"one\n"))
+    os.close(reader)
+    assert pieces == [False] * 3
+    reasons = ("Too many levels of symbolic links", "No such device or address", "it is a pipe")
+    assert [reason in text for reason, text in zip(reasons, told, strict=True)] == [True] * 3
+    assert (tmp_path / "precious").read_text() == "mine"
