@@ -43,18 +43,22 @@ labels: [" ", "a", "b", "c"]
 """
 
 
+REGULARIZED = {"overrides": ["CTCLossNM.label_smoothing=0.1"], "intermediate_ctc": 0.3}
+
+
 @pytest.fixture
-def on_meta(monkeypatch, tmp_path):
+def on_meta(request, monkeypatch, tmp_path):
     """A training loss, and wires to evaluate, of a small QuartzNet on the meta device."""
     make_corpus(tmp_path)
     (tmp_path / "rehearsed.yaml").write_text(CONFIG)
-    recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml")
+    options = getattr(request, "param", {})
+    recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml", options.get("overrides", ()))
     monkeypatch.setattr(Precision, "forward", lambda self: nullcontext())
     # The one host read of a step, made a step later, has no values here.
     monkeypatch.setattr(placement.HostCopy, "values", lambda self: [0.0] * len(self._numbers))
     monkeypatch.setattr("nemo_asr.models.losses.ctc_losses", stand_in_for_ctc)
     nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU)
-    model = recipe.model()
+    model = recipe.model(intermediate_ctc=options.get("intermediate_ctc", 0.0))
     layers = {
         training: recipe.data_layer(str(tmp_path / "train.json"), training=training, batch_size=2)
         for training in (True, False)
@@ -78,6 +82,17 @@ def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta
     actions, watch = PtActions(device=META, optimization_level=level, amp_dtype=dtype), BetweenLoggingSteps(last=2)
     params = {"lr": 0.01, "max_steps": 3, "grad_norm_clip": 1.0}
     actions.train([loss], optimizer=optimizer, callbacks=[watch], optimization_params=params, batches_per_step=2)
+    assert watch.reads.found == []
+    assert actions.step == 2
+
+
+@pytest.mark.parametrize("on_meta", [REGULARIZED], indirect=True)
+@pytest.mark.parametrize("level", ["O0", "O1"])
+def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_either(on_meta, level):
+    loss, _ = on_meta
+    actions, watch = PtActions(device=META, optimization_level=level, amp_dtype="float16"), BetweenLoggingSteps(last=2)
+    params = {"lr": 0.01, "max_steps": 3, "ema_decay": 0.9, "decay_weights_only": True, "weight_decay": 0.1}
+    actions.train([loss], optimizer="adam_w", callbacks=[watch], optimization_params=params)
     assert watch.reads.found == []
     assert actions.step == 2
 
