@@ -62,6 +62,7 @@ class Saving:
         Raises:
             UsageError: it cannot be written to, also by any rank ``in_parts``, or another process saves there.
         """
+        self._waits_until = None
         self._comm.on_first(self._folder(folder).open)
         if in_parts:
             probe = self._comm.from_first(lambda: str(_probe(self._folder(folder).folder.absolute())))

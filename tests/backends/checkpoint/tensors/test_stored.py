@@ -120,5 +120,8 @@ def test_a_part_that_is_missing_or_of_another_place_is_named(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match=r"renamed\.safetensors: .*: got 2 of 3, wanted a whole file"):
         read_tensors(tmp_path / "renamed.safetensors")
     (tmp_path / NAMES[1]).unlink()
-    with pytest.raises(CheckpointError, match=r"part-2-of-3\.safetensors: 1 of the 3 parts cannot be found"):
+    with pytest.raises(CheckpointError, match=r"part-2-of-3\.safetensors: this part is missing, one of 3"):
         read_tensors(path)
+    alone = path.rename(tmp_path / "E-STEP-5.part-1-of-999999.safetensors")
+    with pytest.raises(CheckpointError, match=r"part-2-of-999999\.safetensors: this part is missing"):
+        read_tensors(alone)

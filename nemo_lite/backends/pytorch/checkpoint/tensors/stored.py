@@ -134,12 +134,12 @@ def _files_of(path: Path) -> list[Path]:
     name = parse_checkpoint_name(path.name)
     if name is None or name.part is None:
         return [path]
-    count = name.part.total
-    files = [path.with_name(name._replace(part=Part(1 + index, count)).file_name) for index in range(count)]
-    missing = [file for file in files if not file.is_file()]
-    if missing:
-        problem = f"{len(missing)} of the {count} parts cannot be found"
-        raise CheckpointError(problem, place=str(missing[0]), remedy="copy the whole folder of the checkpoint")
+    files: list[Path] = []
+    for number in range(1, name.part.total + 1):
+        files.append(path.with_name(name._replace(part=Part(number, name.part.total)).file_name))
+        if not files[-1].is_file():  # the first, however many a name promises
+            problem = f"this part is missing, one of {name.part.total}"
+            raise CheckpointError(problem, place=str(files[-1]), remedy="copy the whole folder of the checkpoint")
     return files
 
 
