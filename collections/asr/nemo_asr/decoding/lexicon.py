@@ -17,6 +17,7 @@ ROOT = 0
 LEFT = 1
 """The node of all characters that begin no word."""
 NO_WORD = -1
+_MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
 _LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
 
 
@@ -64,12 +65,16 @@ def read_words(path: str | Path) -> list[str]:
     """The words of a text file: the first of each line, so that a pronunciation dictionary does too; ``#`` for remarks.
 
     Raises:
-        DataError: the file cannot be read, is no text, or has no words.
+        DataError: the file cannot be read, is no text, has no words, or one that is no word of any language.
     """
     lines = read_text(Path(path).expanduser(), _LIST).splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
     if not words:
         raise DataError("the list has no words", place=str(path), wanted="a word a line")
+    longest = max(words, key=len)
+    if len(longest) > _MOST_LETTERS:
+        got, wanted = f"{longest[:40]!r}... of {len(longest)} characters", f"words of at most {_MOST_LETTERS}"
+        raise DataError("the list has a word that is none", place=str(path), got=got, wanted=wanted)
     return list(dict.fromkeys(words))
 
 
