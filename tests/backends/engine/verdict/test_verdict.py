@@ -12,6 +12,8 @@ import torch
 from toys.device_verdict import use_device_verdict
 from toys.host_reads import BetweenLoggingSteps
 from toys.nets import Net, Points, Record, build, train
+from toys.rank_training import rank_factory
+from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import actions
@@ -228,6 +230,29 @@ def test_no_step_reads_anything_back_between_logging_steps(monkeypatch, name, le
         _, loss = build(BadItems(9), Net(norm=True))
         factory.train([loss], optimizer=name, callbacks=[watch], optimization_params=params, **kwargs)
         assert watch.reads.found == []
+
+
+def reads_of_ranks(shard_weights):
+    factory = rank_factory(shard_weights=shard_weights)
+    params = {"lr": 0.01, "max_steps": 4, "grad_norm_clip": 1.0, "ema_decay": None if shard_weights else 0.9}
+
+    def reads(per_step):
+        watch = BetweenLoggingSteps(last=3)
+        _, loss = build(Points(n=32, batch_size=2))
+        factory.train([loss], "adam_w", params, callbacks=[watch], batches_per_step=per_step)
+        return watch.reads.found
+
+    with pytest.MonkeyPatch.context() as patched:
+        use_device_verdict(patched)
+        on_device = reads(1) + reads(2)
+    return on_device, reads(1)
+
+
+@pytest.mark.parametrize("shard_weights", [False, True])
+def test_with_several_ranks_and_divided_weights_nothing_is_read_back_either(shard_weights):
+    for on_device, on_host in results_of(2, reads_of_ranks, shard_weights):
+        assert on_device == []
+        assert on_host  # the form of the CPU reads, and that is noticed
 
 
 def test_a_read_in_a_step_would_be_noticed(factory):
