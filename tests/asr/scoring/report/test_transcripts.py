@@ -1,5 +1,7 @@
 """Reading files of transcripts."""
 
+import json
+
 import pytest
 from toys.run_folder import row, write_lines
 
@@ -26,6 +28,15 @@ def test_a_damaged_line_is_named(tmp_path):
     )
     with pytest.raises(DataError, match=wanted):
         read_transcripts(path)
+
+
+def test_a_text_that_nobody_says_within_an_hour_is_refused(tmp_path):
+    line = {"place": "dev.json:1", "reference": "a", "hypothesis": "a" * 100_001}
+    (tmp_path / "dev.transcripts.jsonl").write_text(json.dumps(line))
+    with pytest.raises(
+        DataError, match=r":1: the line is not a transcript: got .* length <= 100000 - at `\$\.hypothesis`"
+    ):
+        read_transcripts(tmp_path / "dev.transcripts.jsonl")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

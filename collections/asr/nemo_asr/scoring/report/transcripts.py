@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -12,6 +13,8 @@ from nemo_lite.errors import DataError
 from nemo_lite.untrusted import FileKind, numbered_lines, parse_json
 
 SUFFIX = ".transcripts.jsonl"
+# An hour of fast speech has 80,000 characters. The time to compare two texts grows with the square of their lengths.
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
 
 
 class ScoredUtterance(msgspec.Struct, frozen=True):
@@ -28,8 +31,8 @@ class ScoredUtterance(msgspec.Struct, frozen=True):
     """
 
     place: str
-    reference: str
-    hypothesis: str
+    reference: _Text
+    hypothesis: _Text
     audio_filepath: str | None = None
     offset: float | None = None
     duration: float | None = None
