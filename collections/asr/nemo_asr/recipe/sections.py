@@ -141,7 +141,7 @@ class Parts:
         if name in known and package in (*_PACKAGES, own):
             return name
         remedy = did_you_mean(name, known) or f"; known: {', '.join(known)}"
-        self._report(section, f'"{spec}" is not a class for this{remedy}', "header", "full_spec")
+        self._report(section, f'"{spec[:100]}" is not a class for this{remedy}', "header", "full_spec")
         return ""
 
     def _add(self, name: str, params: Config, key: str) -> None:
