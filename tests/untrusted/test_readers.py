@@ -27,8 +27,9 @@ IMPORTS_BY_NAME = {
 # Files that read without the policy, and why that is right there.
 READERS = {
     "nemo_lite/untrusted/": "the policy itself",
-    "nemo_lite/backends/pytorch/checkpoint/storage.py": "its header was checked before",
     "nemo_lite/backends/pytorch/checkpoint/store/record.py": "JSON of this process",
+    "nemo_lite/backends/pytorch/checkpoint/store/reports.py": "what ranks of this run wrote",
+    "nemo_lite/backends/pytorch/checkpoint/tensors/stored.py": "its header was checked before",
     "nemo_lite/backends/pytorch/data/workers.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/cli/interrupted_runs.py": "what the runs have written that it started",

@@ -194,7 +194,7 @@ class NBestCTCDecoder(NonTrainableNM):
         "scores": NeuralType("B D", LogprobsType()),
     }
 
-    def __init__(self, decoder: BeamSearchCTCDecoder, nbest: int, name: str | None = None) -> None:
+    def __init__(self, decoder: BeamSearchCTCDecoder, nbest: BeamSize, name: str | None = None) -> None:
         super().__init__(name)
         self._decoder, self._nbest = decoder, nbest
 

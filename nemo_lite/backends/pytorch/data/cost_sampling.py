@@ -31,8 +31,9 @@ Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
 # Buckets come from a sort by cost plus noise that is new in each epoch. More noise: more padding, but other neighbours.
 # Its mean is a multiple of the padding that the sort alone leaves: at 0.5 of it about half of the pairs of an epoch
-# meet again in the next one, at 24 a fiftieth. Within that it is as large as the padding in all stays at 1.9 %.
-_PADDING, _LEAST_NOISE, _MOST_NOISE = 0.019, 0.75, 24.0
+# meet again in the next one, at 24 a fiftieth. Within that it is as large as the padding in all stays at 1.9 %; with
+# several ranks, which also wait for each other, at 1.8 %.
+_PADDING, _PADDING_OF_RANKS, _LEAST_NOISE, _MOST_NOISE = 0.019, 0.018, 0.75, 24.0
 _UNITS = 1024  # of a thousandth of a cost, in which the noise is counted
 _STEPS = 1 << 16  # different values of the noise
 
@@ -165,7 +166,7 @@ def _bucketed(
     thousandths = _thousandths(costs[order])
     keys = thousandths * _UNITS
     if batching.shuffle:
-        keys += _noise(thousandths, round_items, rng)
+        keys += _noise(thousandths, round_items, _PADDING if world_size == 1 else _PADDING_OF_RANKS, rng)
     by_cost = order[np.argsort(-keys, kind="stable")]
     start = 0
     while start < len(by_cost):
@@ -176,8 +177,10 @@ def _bucketed(
         start += num_items
 
 
-def _noise(thousandths: Rows, round_items: int, rng: np.random.Generator) -> Rows:
+def _noise(thousandths: Rows, round_items: int, padding: float, rng: np.random.Generator) -> Rows:
     """What is added to each cost before the sort, in units of a thousandth. Whole numbers, so alike on all machines.
+
+    ``padding`` is the share of it in all that is aimed at.
 
     Evenly drawn numbers, squared: of the distributions tried (even, exponential, products of even ones) pairs met
     again least often at the same padding, 30 % less often than with even ones.
@@ -187,7 +190,7 @@ def _noise(thousandths: Rows, round_items: int, rng: np.random.Generator) -> Row
     used, computed = int(ordered.sum()), int((ordered[::round_items] * sizes).sum())
     share = 1 - used / max(computed, 1)
     # Part of the noise only exchanges items of one cost: 0.85 of what is there counts.
-    mean_share = min(max(_PADDING - 0.85 * share, _LEAST_NOISE * share), _MOST_NOISE * share)
+    mean_share = min(max(padding - 0.85 * share, _LEAST_NOISE * share), _MOST_NOISE * share)
     most = int(3 * mean_share * _UNITS * used / max(num_items, 1))  # the mean of the squares is a third
     even = rng.integers(0, _STEPS, num_items)
     squares: Rows = even * even // _STEPS  # divided here already, which keeps the next product within 64 bits
