@@ -31,9 +31,9 @@ Costs: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
 # Buckets come from a sort by cost plus noise that is new in each epoch. More noise: more padding, but other neighbours.
 # Its mean is a multiple of the padding that the sort alone leaves: at 0.5 of it about half of the pairs of an epoch
-# meet again in the next one, at 24 a fiftieth. Within that it is as large as the padding in all stays at 1.9 %; with
-# several ranks, which also wait for each other, at 1.8 %.
-_PADDING, _PADDING_OF_RANKS, _LEAST_NOISE, _MOST_NOISE = 0.019, 0.018, 0.75, 24.0
+# meet again in the next one, at 24 a fiftieth. Within that it is as large as the padding in all stays at 1.9 %; at
+# 1.75 % with many ranks, which also wait for each other.
+_PADDING, _LESS_PADDING, _LEAST_NOISE, _MOST_NOISE = 0.019, 0.0015, 0.75, 24.0
 _UNITS = 1024  # of a thousandth of a cost, in which the noise is counted
 _STEPS = 1 << 16  # different values of the noise
 
@@ -166,7 +166,7 @@ def _bucketed(
     thousandths = _thousandths(costs[order])
     keys = thousandths * _UNITS
     if batching.shuffle:
-        keys += _noise(thousandths, round_items, _PADDING if world_size == 1 else _PADDING_OF_RANKS, rng)
+        keys += _noise(thousandths, round_items, _PADDING - _LESS_PADDING * (1 - 1 / world_size), rng)
     by_cost = order[np.argsort(-keys, kind="stable")]
     start = 0
     while start < len(by_cost):
