@@ -6,6 +6,8 @@ SYNTH := data/synth
 RUNS := runs/demo
 # Four test processes, also on two cores: many tests wait for processes that they start. Tests come in their order.
 PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+# Tests start hundreds of processes: each would compile the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check unit lint format clean
 
