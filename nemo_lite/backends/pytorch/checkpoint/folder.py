@@ -2,7 +2,7 @@
 
 In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
 ``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``). Where
-each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see `parts`.
+each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see `tensors`.
 """
 
 from __future__ import annotations
