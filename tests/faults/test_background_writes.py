@@ -37,7 +37,7 @@ class FailsInThread(nemo.NeMoCallback):
                 self.threads.add(threading.current_thread().name)
                 raise
 
-        self.calls._note = note_thread  # type: ignore[method-assign]
+        self.calls._note = note_thread  # type: ignore[method-assign]  # of this object alone
 
     def on_step_start(self, state: Any) -> None:
         self.steps = state.step

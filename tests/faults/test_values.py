@@ -132,7 +132,7 @@ def train_all(shard: bool, bad_ranks: tuple[int, ...], scaled: bool) -> list[tup
     """On a rank: the weights after each kind of bad step."""
     rank, options = int(os.environ["RANK"]), HALF if scaled else {}
     if scaled:
-        Precision.__init__ = with_a_loss_scale  # type: ignore[method-assign]
+        Precision.__init__ = with_a_loss_scale  # type: ignore[method-assign]  # of this rank, which ends
     return [
         (f"{place} {accumulate}", train(Poison(place, math.nan, rank in bad_ranks), accumulate, shard, **options))
         for place, accumulate in itertools.product(PLACES, (1, 2))

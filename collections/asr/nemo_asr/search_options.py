@@ -67,8 +67,9 @@ def check_search_options(parser: ArgumentParser, args: Namespace) -> None:
     for name in ("alpha", "weights", "search_weights"):
         if name in asked and not args.lm:
             parser.error(f"--{name} has no effect without --lm; leave it out")
-    if nbest and nbest > (args.beam_size or DEFAULT_BEAM_SIZE):
-        parser.error(f"--nbest {nbest} is more than --beam_size {args.beam_size or DEFAULT_BEAM_SIZE}; raise that one")
+    beam_size = args.beam_size or DEFAULT_BEAM_SIZE
+    if nbest and nbest > beam_size:
+        parser.error(f"--nbest {nbest} is more than --beam_size {beam_size}; raise that one")
     if args.hotword_weight is not None and not args.hotwords:
         parser.error("--hotword_weight has no effect without --hotwords; leave it out")
     sources = [name for name in asked if name.endswith("weights")]

@@ -208,9 +208,9 @@ class NBestCTCDecoder(NonTrainableNM):
         """(B, T, classes) and valid frames (B,) -> the best (B, U), all (B, N, U), their scores (B, N)."""
         found = self._decoder.search(log_probs, log_probs_length, self._nbest)
         blank, shape, device = log_probs.shape[2] - 1, (len(found), self._nbest, -1), log_probs.device
-        rows = [_with_blanks(each.ids, blank) for hypotheses in found for each in _filled(hypotheses, self._nbest)]
-        ids = torch.from_numpy(_padded(rows, blank)).reshape(shape).to(device)
-        scores = [each.score for hypotheses in found for each in _filled(hypotheses, self._nbest)]
+        several = [each for hypotheses in found for each in _filled(hypotheses, self._nbest)]
+        ids = torch.from_numpy(_padded([_with_blanks(each.ids, blank) for each in several], blank))
+        ids, scores = ids.reshape(shape).to(device), [each.score for each in several]
         return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64, device=device).reshape(shape[:2])
 
 

@@ -21,27 +21,12 @@ _BLOCK = 64  # utterances that are searched together, which bounds memory
 class TextSearch:
     """The most probable labels of utterances; with a lexicon, a language model or hot words, the most probable words.
 
-    Args:
-        labels: the vocabulary, without the blank, which is the last class.
-        beam_size: hypotheses of an utterance that go on after each frame.
-        lexicon: the only words that there may be: a text file with a word a line.
-        lm: a language model: an ARPA file, perhaps compressed by gzip, or a binary of KenLM.
-        hotwords: words that are more probable here than elsewhere; of phrases each word counts.
-        alpha: factor of the language model's logarithms.
-        beta: added for each word.
-        hotword_weight: added for each hot word.
-        unknown_score: added for each word that the language model does not know.
-        min_log_prob: natural logarithm; a less probable label begins no new hypothesis in that frame.
+    Arguments and errors are those of `nemo_asr.BeamSearchCTCDecoder`, but for the name.
 
     Attributes:
         labels: as given.
         weights: those that it uses now.
         beam_size: as given.
-
-    Raises:
-        UsageError: a number is out of range; the labels cannot spell a word of the lexicon, a hot word, or any word of
-            the language model.
-        DataError: a file cannot be read.
     """
 
     def __init__(

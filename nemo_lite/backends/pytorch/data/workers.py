@@ -24,7 +24,7 @@ from nemo_lite.interruption import leave_signals_to_parent
 T = TypeVar("T")
 
 SILENCE_SECONDS = 600.0
-"""How long the run waits for a batch of its workers where nobody says it."""
+"""How long the run waits for a batch of its workers, unless ``worker_timeout`` is given."""
 TICK_SECONDS = 5.0
 """After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h

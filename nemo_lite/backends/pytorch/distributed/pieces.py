@@ -31,7 +31,7 @@ def is_divided(tensor: object) -> bool:
 def piece_of(tensor: Tensor) -> Piece | Tensor:
     """This rank's piece of a divided tensor; the tensor itself where every rank has all of it.
 
-    All ranks call it, in the same order: what is a sum that is still to be made is made. Nothing else is exchanged.
+    All ranks call it, in the same order: where each rank holds a summand, they are added up. Nothing else is exchanged.
     """
     if not is_divided(tensor):
         return tensor

@@ -27,7 +27,8 @@ class Wide(DrawingNet):
 
     def __init__(self) -> None:
         super().__init__(norm=False)
-        self.fc = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))  # type: ignore[assignment]
+        layers = torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+        self.fc = torch.nn.Sequential(*layers)  # type: ignore[assignment]  # in the place of one layer
 
 
 def wide_of(state: Any) -> Wide:

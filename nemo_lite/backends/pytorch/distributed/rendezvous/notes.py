@@ -10,7 +10,9 @@ from torch.distributed import Store
 
 
 class Notes:
-    """A connection to the store of its own: calls of one client wait for each other. It is made when it is first used.
+    """Texts by key in the store of the ranks.
+
+    They have a connection of their own, made at the first use: calls of one connection wait for each other.
 
     Args:
         connect: makes a connection.
