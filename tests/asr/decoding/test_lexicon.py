@@ -37,7 +37,7 @@ def test_a_file_without_words_is_refused_by_its_name(content, message, tmp_path)
     with pytest.raises(DataError, match=r"none\.txt: the list of words cannot be opened"):
         read_words(tmp_path / "none.txt")
     (tmp_path / "long.txt").write_text(f"one\n{'a' * 1001}\n")
-    with pytest.raises(DataError, match=r"a word that is none: got 'aaa.*of 1001 characters, wanted .* at most 1000"):
+    with pytest.raises(DataError, match=r"a word that is too long: got 'aaa.*of 1001 char.*, wanted .* at most 1000"):
         read_words(tmp_path / "long.txt")
 
 

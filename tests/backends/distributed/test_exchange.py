@@ -192,7 +192,7 @@ def test_what_cannot_travel_is_refused_with_its_type_and_place(value: Any, messa
 def test_bytes_of_another_origin_run_nothing_and_are_refused(text: str, message: str) -> None:
     content = text.encode()
     parcel = torch.tensor(list(len(content).to_bytes(8, "little") + content), dtype=torch.uint8)
-    told = rf"^rank 3 sent what no rank sends: got .*{message}.*; see that all ranks run the same nemo_lite"
+    told = rf"^rank 3 sent data that nemo_lite did not write: got .*{message}.*; see that all ranks run the same"
     with pytest.raises(DistributedError, match=told):
         decode(parcel, rank=3)
 

@@ -50,7 +50,7 @@ def test_a_signal_to_all_processes_ends_the_run_after_its_step_and_saves(tmp_pat
     assert f"{name}: stopping after this step; a second signal leaves at once" in end.out
     saved = f"{tmp_path}/checkpoints/checkpoint-STEP-{step}"
     assert f"{name}: stopped after {step} steps; saved {saved}. To go on" in end.out
-    assert step % 7 == 0 or f"To go on in epoch {1 + step // 7} after {step % 7} batches: " in end.out
+    assert step % 7 == 0 or f"To go on in epoch {1 + step // 7} after {step % 7} batch" in end.out
     assert (Path(saved).is_dir(), "warning: " in end.err) == (True, False)
     assert f"STEP {step - 1}\n" in end.out
     assert f"STEP {step}\n" not in end.out
@@ -80,7 +80,7 @@ def test_a_run_goes_on_where_a_signal_ended_it(tmp_path):
     stopped(started(tmp_path, "--folder", "--step", 0.2), "STEP 2", signal.SIGTERM)
     step = read_checkpoint(tmp_path / "checkpoints").step
     (end,) = stopped(started(tmp_path, "--folder", "--step", 0.2), f"STEP {step}", signal.SIGTERM)
-    place = f"in epoch 1 after {step} batches" if step < 7 else "at the start of epoch 2"
+    place = f"in epoch 1 after {step} batch" if step < 7 else "at the start of epoch 2"
     assert f"going on at step {step}, {place}" in end.out
     assert end.code == 75
 

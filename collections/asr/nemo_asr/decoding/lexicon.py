@@ -74,7 +74,7 @@ def read_words(path: str | Path) -> list[str]:
     longest = max(words, key=len)
     if len(longest) > _MOST_LETTERS:
         got, wanted = f"{longest[:40]!r}... of {len(longest)} characters", f"words of at most {_MOST_LETTERS}"
-        raise DataError("the list has a word that is none", place=str(path), got=got, wanted=wanted)
+        raise DataError("the list has a word that is too long", place=str(path), got=got, wanted=wanted)
     return list(dict.fromkeys(words))
 
 

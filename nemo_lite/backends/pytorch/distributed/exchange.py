@@ -239,7 +239,7 @@ def _refusals_name(rank: int) -> Iterator[None]:
         yield
     except ValueError as error:
         raise DistributedError(
-            f"rank {rank} sent what no rank sends",
+            f"rank {rank} sent data that nemo_lite did not write",
             got=str(error)[:200],
             remedy="see that all ranks run the same nemo_lite, and that only they reach each other's ports",
         ) from None

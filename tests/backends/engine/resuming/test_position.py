@@ -209,6 +209,9 @@ def test_the_log_says_at_which_batch_of_the_epoch_a_run_goes_on(
     assert any(line.endswith("going on at step 8, in epoch 2 after 4 batches") for line in caplog.messages)
     train(tmp_path, 13, **TWO)
     assert any(line.endswith("going on at step 12, at the start of epoch 3") for line in caplog.messages)
+    train(tmp_path / "other", 1)
+    train(tmp_path / "other", 2)
+    assert any(line.endswith("going on at step 1, in epoch 1 after 1 batch") for line in caplog.messages)
 
 
 # Several ranks

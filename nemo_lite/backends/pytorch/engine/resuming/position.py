@@ -123,11 +123,11 @@ class Position:
         if not self.done:
             return f"at the start of epoch {epoch + 1}"
         stretches = [
-            f"{num_rounds} batches with {size} {'process' if size == 1 else 'processes'}"
+            f"{_counted(num_rounds, 'batch', 'batches')} with {_counted(size, 'process', 'processes')}"
             for size, num_rounds in self.done
         ]
         if len(self.done) == 1 and self.done[0].world_size == self._comm.world_size:
-            stretches = [f"{self.done[0].num_rounds} batches"]
+            stretches = [_counted(self.done[0].num_rounds, "batch", "batches")]
         return f"in epoch {epoch + 1} after {' and '.join(stretches)}"
 
     # The start of a resumed run
@@ -174,3 +174,7 @@ class Position:
         if states is not None:
             with misfits_told("the generators of the checkpoint"):
                 set_generator_states(states, self._device, self._modules)
+
+
+def _counted(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
