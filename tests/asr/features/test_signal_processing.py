@@ -190,3 +190,24 @@ def test_splicing_stacks_neighbouring_frames():
 def test_frames_are_counted_by_rounding_up(samples, frames):
     assert features.frame_count(samples, HOP) == frames
     assert features.frame_count(torch.tensor([samples]), HOP).tolist() == [frames]
+
+
+@pytest.mark.parametrize("num_bands", [8, 40, 64, 80, 128])
+def test_bands_of_blocks_are_those_of_one_product(num_bands):
+    filters = features.mel_filterbank(16000, N_FFT, num_bands, 0.0, 8000.0).t().contiguous()
+    power = noise(2, 30, filters.shape[0]).square()
+    blocks = features.band_blocks(filters)
+    assert len(blocks) == (1 if num_bands < 48 else 3)
+    torch.testing.assert_close(features.into_bands(power, filters, blocks), power @ filters)
+
+
+def test_bands_above_half_the_sample_rate_are_zero():
+    filters = features.mel_filterbank(16000, N_FFT, 64, 0.0, 30000.0).t().contiguous()
+    power = noise(2, 30, filters.shape[0]).square()
+    bands = features.into_bands(power, filters, features.band_blocks(filters))
+    assert not bands[:, :, -16:].any()
+    torch.testing.assert_close(bands, power @ filters)
+
+
+def test_an_utterance_without_samples_has_no_frames():
+    assert features.extended_signal(noise(2, 0), N_FFT, 0.97).eq(0).all()

@@ -42,8 +42,8 @@ _DYNAMIC_RANGE_DB = 80.0  # the same
 
 def _register_filters(
     module: AudioPreprocessor, lowfreq: float, highfreq: float | None, *, scale: MelScale, equal_area: bool
-) -> None:
-    """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands)."""
+) -> signal_processing.BandBlocks:
+    """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands); their blocks for `into_bands`."""
     if (module.n_fft // 2 + 1) * module.num_bands > _MOST_FILTER_VALUES:
         got, wanted = (
             f"n_fft {module.n_fft} and {module.num_bands} bands",
@@ -63,6 +63,7 @@ def _register_filters(
         module.sample_rate, module.n_fft, module.num_bands, lowfreq, highfreq, scale=scale, equal_area=equal_area
     )
     module.register_buffer("filters", filters.t().contiguous(), persistent=False)
+    return signal_processing.band_blocks(module.get_buffer("filters"))
 
 
 def _guard_value(place: str, kind: str, value: float | str) -> float:
@@ -218,7 +219,7 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         self.log_zero_guard_value = _guard_value(place, log_zero_guard_type, log_zero_guard_value)
         self.std_floor = std_floor if log else 0.0  # in the unit of the logarithm
         self._set_normalization(place, normalize)
-        _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
+        self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="slaney", equal_area=True)
 
     def _set_normalization(self, place: str, normalize: Normalization) -> None:
         self._over: tuple[int, ...] = ()
@@ -240,7 +241,8 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
         return self.filters.t().unsqueeze(0)
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
-        return (power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)) @ self.filters
+        magnitudes = power if self.mag_power == 2.0 else power.pow(self.mag_power / 2)
+        return signal_processing.into_bands(magnitudes, self.filters, self._band_blocks)
 
     def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         if self.log:
@@ -309,12 +311,12 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
         if not 1 <= n_mfcc <= n_mels:
             raise UsageError("n_mfcc does not fit n_mels", place=place, got=str(n_mfcc), wanted=f"1 to {n_mels}")
         self.num_features, self.num_bands, self.log = n_mfcc, n_mels, log
-        _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
+        self._band_blocks = _register_filters(self, lowfreq, highfreq, scale="htk", equal_area=False)
         dct = signal_processing.dct_matrix(n_mfcc, n_mels, orthonormal=norm == "ortho")
         self.register_buffer("dct", dct, persistent=False)
 
     def _bands(self, power: torch.Tensor) -> torch.Tensor:
-        return power @ self.filters
+        return signal_processing.into_bands(power, self.filters, self._band_blocks)
 
     def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         if self.log:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from itertools import pairwise
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from nemo_lite.errors import UnknownNameError
 
 MelScale = Literal["slaney", "htk"]
 Count = TypeVar("Count", int, torch.Tensor)
+BandBlocks: TypeAlias = tuple[tuple[slice, slice], ...]
 
 STD_FLOOR = 1e-5
 """Added to every standard deviation, as in NeMo: the scale that silence is divided by."""
@@ -28,6 +30,8 @@ STD_FLOOR = 1e-5
 # utterances of 0.44, 3, 12 and 16 s.
 SPECTRUM_VALUES = 2**18
 ROWS_VALUES = 2**22
+# The bands of the highest frequencies that are computed apart, and how many together: see `band_blocks`.
+_BLOCKS_APART, _BANDS_APART = 2, 16
 
 _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "hann": torch.hann_window,
@@ -118,6 +122,42 @@ def mel_filterbank(
     return torch.from_numpy(filters).float()
 
 
+def band_blocks(filters: torch.Tensor) -> BandBlocks:
+    """Which frequencies feed which bands, for :func:`into_bands`: (frequencies, bands) of each block.
+
+    The filters of high bands are wide and few, those of low ones narrow and many. In one matrix product most factors
+    are zeros: of 510 frames it took 210 us with one and 118 us with two times 16 high bands apart (64 bands, one core).
+
+    Args:
+        filters: (n_fft // 2 + 1, num_bands).
+    """
+    num_bands = filters.shape[1]
+    low = max(0, num_bands - _BLOCKS_APART * _BANDS_APART)
+    edges = [0, *range(low, num_bands, _BANDS_APART), num_bands] if low >= _BANDS_APART else [0, num_bands]
+    blocks = []
+    for first, end in pairwise(edges):
+        used = filters[:, first:end].any(1).nonzero().flatten().tolist() or [0]
+        blocks.append((slice(used[0], used[-1] + 1), slice(first, end)))
+    return tuple(blocks)
+
+
+def into_bands(power: torch.Tensor, filters: torch.Tensor, blocks: BandBlocks) -> torch.Tensor:
+    """``power @ filters``: (B, frames, n_fft // 2 + 1) to (B, frames, num_bands); on CPU without most of the zeros.
+
+    Args:
+        power: contiguous.
+        filters: (n_fft // 2 + 1, num_bands).
+        blocks: from :func:`band_blocks`.
+    """
+    if not reads_sizes(power.device):
+        return power @ filters
+    rows = power.flatten(0, 1)
+    bands = rows.new_empty(rows.shape[0], filters.shape[1])
+    for frequencies, some in blocks:
+        torch.mm(rows[:, frequencies], filters[frequencies, some], out=bands[:, some])
+    return bands.view(*power.shape[:2], filters.shape[1])
+
+
 def dct_matrix(num_coefficients: int, num_values: int, *, orthonormal: bool) -> torch.Tensor:
     """The DCT-II that takes ``num_values`` values to their first coefficients: (num_coefficients, num_values), float32.
 
@@ -196,10 +236,13 @@ def extended_signal(own: torch.Tensor, n_fft: int, preemph: float | None = None)
     margin = n_fft // 2
     extended = own.new_empty(num_rows, margin + num_samples + n_fft)
     body = extended[:, margin:]
-    body[:, :num_samples] = own
     body[:, num_samples:] = 0.0
-    if preemph:
-        body[:, 1 : num_samples + 1].sub_(own, alpha=preemph)
+    if preemph and num_samples:
+        body[:, :1] = own[:, :1]
+        torch.sub(own[:, 1:], own[:, :-1], alpha=preemph, out=body[:, 1:num_samples])
+        body[:, num_samples : num_samples + 1].sub_(own[:, -1:], alpha=preemph)
+    else:
+        body[:, :num_samples] = own
     extended[:, :margin] = body[:, 1 : margin + 1].flip(1)
     return extended
 
@@ -221,7 +264,7 @@ def power_spectra(
     frames = extended.unfold(1, window.numel(), hop)
     for block in blocks(num_frames, extended.shape[0] * window.numel(), SPECTRUM_VALUES, extended.device):
         # Real and imaginary parts alternate in memory: squaring all at once is faster than one kind after the other.
-        squares = torch.view_as_real(torch.fft.rfft(frames[:, block] * window)).square()
+        squares = torch.view_as_real(torch.fft.rfft(frames[:, block] * window)).square_()
         yield block, squares[..., 0] + squares[..., 1]
 
 
