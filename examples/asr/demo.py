@@ -27,7 +27,7 @@ from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import positive_int
 
 SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
-NUM_EPOCHS = 12
+NUM_EPOCHS = 10
 NEW_TEXT, NEW_VOICE = "july twenty nineteen sixty nine", "en-us+m1"  # neither is in the corpus
 
 
@@ -64,8 +64,8 @@ def train(corpus: Path, work_dir: Path, num_epochs: int) -> None:
         *("--model_config", "demo", "--train_dataset", str(corpus / "train.json")),
         *("--eval_datasets", *(str(corpus / f"{name}.json") for name in SETS)),
         *("--num_epochs", str(num_epochs), "--batch_size", "16", "--eval_batch_size", "64"),
-        *("--optimizer", "novograd", "--lr", "0.02", "--beta2", "0.5", "--warmup_steps", "100"),
-        *("--eval_freq", "300", "--log_freq", "75", "--work_dir", str(work_dir.parent), "--exp_name", work_dir.name),
+        *("--optimizer", "adam_w", "--lr", "0.006", "--beta2", "0.98", "--warmup_steps", "100"),
+        *("--eval_freq", "450", "--log_freq", "75", "--work_dir", str(work_dir.parent), "--exp_name", work_dir.name),
     ]
     plan = run("plan", *options, wants_output=True)
     # Its tables, which show each port, are in plan.txt.
