@@ -1,10 +1,13 @@
 """nemo-lite demo: the corpus is made, then the script of the examples runs. Neither runs here: both take minutes."""
 
 import importlib.util
+import re
 
 import pytest
+from toys.tone_corpus import ASR
 
 from nemo_asr.commands import demo
+from nemo_asr.corpora import synth
 from nemo_lite.errors import UsageError
 
 
@@ -20,6 +23,14 @@ def test_the_corpus_is_made_and_the_script_run_on_it(monkeypatch):
         calls.clear()
         demo.main(["--corpus", "c", "--utterances", str(utterances)])
         assert calls[0][1:-1] == ["--train", str(utterances), "--val1", validation, "--val2", validation]
+
+
+def test_the_help_names_the_defaults_of_the_corpus_and_of_the_script(capsys):
+    with pytest.raises(SystemExit):
+        demo.main(["--help"])
+    told = re.findall(r"default: (\d+)", " ".join(capsys.readouterr().out.split()))
+    epochs = re.search(r"^NUM_EPOCHS = (\d+)$", (ASR / "demo.py").read_text(), re.MULTILINE)[1]
+    assert told == [str(synth.Arguments.train), epochs]
 
 
 def test_packages_that_are_missing_are_named_before_anything_is_made(monkeypatch):

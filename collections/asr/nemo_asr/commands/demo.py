@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--corpus", default="data/synth", help="folder of the corpus; one that is complete stays")
     parser.add_argument("--work_dir", default="runs/demo", help="folder for the results; an old one is replaced")
     parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 3600)")
-    parser.add_argument("--num_epochs", type=positive_int, help="epochs to train (default: 12)")
+    parser.add_argument("--num_epochs", type=positive_int, help="epochs to train (default: 10)")
     args = parser.parse_args(arguments)
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
