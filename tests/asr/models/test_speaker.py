@@ -46,6 +46,7 @@ def test_the_embedding_is_what_the_first_layer_gives_before_its_relu():
 
 @pytest.mark.parametrize("mode", WIDTHS)
 def test_what_lies_behind_an_utterance_changes_nothing(mode):
+    torch.manual_seed(0)  # with some weights no ReLU passes anything on, and all inputs give the same
     decoder, x = decoder_of(mode).eval(), torch.randn(2, 4, 9)
     alone, _ = decoder(encoder_output=x[:1, :, :5], encoded_lengths=torch.tensor([5]))
     x[0, :, 5:] = 50.0
