@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -218,6 +219,23 @@ def test_a_rank_that_raises_ends_all_with_its_error_and_its_exit_code():
     assert "stopped at step 2: DataError: train.json:17: duration is negative" in ends[0].err
     assert ends[1].err == "DataError: train.json:17: duration is negative\n"
     assert max(end.seconds for end in ends) < 10
+
+
+def compute_until_the_heartbeat_ends():
+    with group(grace=3.0) as (monitor, rank):
+        vote(monitor)
+        if rank == 2:
+            raise DataError("duration is negative")
+        (heartbeat,) = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+        heartbeat.join(2.0)
+        print(heartbeat.is_alive(), flush=True)
+        time.sleep(60)
+
+
+def test_ranks_that_said_that_they_end_leave_the_store_alone():
+    """Rank 0 serves it and may end first; torch prints the trace of what a rank asks just then."""
+    ends = on_ranks(3, compute_until_the_heartbeat_ends)
+    assert [end.out for end in ends] == ["True\n", "False\n", ""]
 
 
 def go_separate_ways(second):

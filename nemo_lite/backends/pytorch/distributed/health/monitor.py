@@ -3,8 +3,7 @@
 A thread writes a heartbeat to the store twice a second and reads the others': rank 0 all, the others rank 0's. Each
 rank also sees whether the processes on its own machine exist. The first to find a problem stores the diagnosis (see
 diagnosis.py); the others read it. A second thread notices when the store itself does not answer, prints the diagnosis
-(one rank of each machine in full, the others a line), and ends the process if its main thread does not. Collectives are
-called elsewhere.
+(one rank of each machine in full, the others a line), and ends the process if its main thread does not.
 """
 
 from __future__ import annotations
@@ -237,7 +236,7 @@ class HealthMonitor:
 
     def _beat(self) -> None:
         while True:
-            state = self._state
+            state, is_known = self._state, self._diagnosis is not None
             try:
                 self._beat_once(state)
             except dist.DistError:
@@ -247,7 +246,8 @@ class HealthMonitor:
             self._num_beats += 1
             if state not in RUNNING:
                 self._last_beat_written.set()
-            if self._is_over or (state not in RUNNING and not self._is_first):
+            # Once it said that it ends, a rank asks the store no more: torch prints a trace if the server ended first.
+            if self._is_over or ((state not in RUNNING or is_known) and not self._is_first):
                 return
             is_hurried = self._network_error or state != RUNS or self._diagnosis is not None
             self._beat_now.wait(self._beat_seconds / 4 if is_hurried else self._beat_seconds)
