@@ -69,8 +69,9 @@ def test_a_run_whose_terminal_is_closed_saves_although_nothing_can_be_printed(tm
         os.environ["PYTHONPATH"] = paths
         os.execv(sys.executable, [sys.executable, str(SCRIPT), str(tmp_path), "--folder", "--step", "0.5"])
     printed, deadline = b"", time.monotonic() + 120
-    while b"STEP 2" not in printed and time.monotonic() < deadline:
+    while b"STEP 2\r\n" not in printed and time.monotonic() < deadline:
         printed += os.read(keyboard, 1000)
+    time.sleep(0.1)  # in the step: what is just being printed when the signal is not there yet fails
     os.close(keyboard)
     assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 75
     assert read_checkpoint(tmp_path / "checkpoints").step in (3, 4)
