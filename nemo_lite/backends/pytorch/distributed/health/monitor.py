@@ -100,8 +100,7 @@ class HealthMonitor:
         # The heartbeat thread or the exit thread sets these, once; all three read them.
         self._diagnosis: Diagnosis | None = None
         self._diagnosis_known = threading.Event()
-        self._report = ""
-        self._telling = threading.Lock()
+        self._report, self._telling = "", threading.Lock()
         self._heartbeat_thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         self._exit_thread = threading.Thread(target=self._exit_if_stuck, daemon=True, name="exit")
         self._heartbeat_thread.start()
@@ -246,7 +245,6 @@ class HealthMonitor:
             self._num_beats += 1
             if state not in RUNNING:
                 self._last_beat_written.set()
-            # Once it said that it ends, a rank asks the store no more: torch prints a trace if the server ended first.
             if self._is_over or ((state not in RUNNING or is_known) and not self._is_first):
                 return
             is_hurried = self._network_error or state != RUNS or self._diagnosis is not None
@@ -267,6 +265,8 @@ class HealthMonitor:
         if state == FAILED and self._own_error is not None:
             self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
+        if not self._is_first and (self._diagnosis is not None or state == FAILED):
+            return  # all is said; torch would print a trace if the rank that serves the store ended during a question
         found = self._channel.diagnosis()
         self._channel.read_ranks()
         if found is None and self._diagnosis is None and state in (*RUNNING, LEFT):
