@@ -225,6 +225,11 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """``1 step``, ``2 steps``; a plural that does not end so is given: ``batches``."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` (did you mean x?)`` for the nearest known name, or an empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1)

@@ -15,8 +15,14 @@ from nemo_lite.errors import (
     NeuralPortNmTensorMismatchError,
     UnknownNameError,
     UsageError,
+    counted,
     reported_to_user,
 )
+
+
+def test_one_of_a_thing_is_told_in_the_singular():
+    assert [counted(0, "step"), counted(1, "step"), counted(2, "step")] == ["0 steps", "1 step", "2 steps"]
+    assert [counted(1, "batch", "batches"), counted(3, "batch", "batches")] == ["1 batch", "3 batches"]
 
 
 def test_an_error_says_place_got_wanted_and_what_to_do():

@@ -71,7 +71,7 @@ def test_a_run_whose_terminal_is_closed_saves_although_nothing_can_be_printed(tm
     printed, deadline = b"", time.monotonic() + 120
     while b"STEP 2\r\n" not in printed and time.monotonic() < deadline:
         printed += os.read(keyboard, 1000)
-    time.sleep(0.1)  # in the step: what is just being printed when the signal is not there yet fails
+    time.sleep(0.1)  # now it is within the step: a print that meets the closing before the signal is there would fail
     os.close(keyboard)
     assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 75
     assert read_checkpoint(tmp_path / "checkpoints").step in (3, 4)
@@ -223,3 +223,8 @@ def test_the_command_that_goes_on_is_the_one_that_was_typed(argv, world_size, to
     saved = {"saved": str(tmp_path / "checkpoint-STEP-3"), "loaded_from": str(tmp_path)}
     state = SimpleNamespace(world_size=world_size, steps_done=3, steps_before=0, is_epoch_over=True, **saved)
     assert interruption_text(state, signal.SIGINT).endswith(f"To go on: {told}")
+
+
+def test_one_step_is_told_as_one():
+    state = SimpleNamespace(steps_done=1, steps_before=0, saved="")
+    assert interruption_text(state, signal.SIGINT).startswith("SIGINT: stopped after 1 step; nothing was saved")

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
+from nemo_lite.errors import counted
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -37,7 +38,7 @@ def rank_table(backend: str, members: Sequence[Member], devices: Sequence[str]) 
     for (host, interface, _), there in lines:
         ranks, own_devices = zip(*there, strict=True)
         rows.append((ranges(ranks), host, _folded(own_devices), interface))
-    title = f"{_counted(len(members), 'rank')} on {_counted(len(machines), 'machine')}, {backend}"
+    title = f"{counted(len(members), 'rank')} on {counted(len(machines), 'machine')}, {backend}"
     return "\n".join([title, *aligned(rows)])
 
 
@@ -79,10 +80,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _run(numbers: list[int]) -> str:
     return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 2 else ", ".join(map(str, numbers))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _reached_at(member: Member) -> str:

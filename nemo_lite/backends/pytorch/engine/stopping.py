@@ -10,7 +10,7 @@ from pathlib import Path
 from nemo_lite.backends.pytorch.data import BatchLoader, length_of
 from nemo_lite.backends.pytorch.engine.run_state import RunState
 from nemo_lite.core.run_options import LrPolicy, RunOptions
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import name_of
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import as_typed
@@ -53,7 +53,7 @@ def interruption_text(state: RunState, number: int) -> str:
     """What a signal ended, where it is saved, where it will go on and how."""
     if state.steps_done == state.steps_before:
         return f"{name_of(number)}: stopped before the first step of this run; there is nothing new to save"
-    stopped = f"{name_of(number)}: stopped after {state.steps_done} steps"
+    stopped = f"{name_of(number)}: stopped after {counted(state.steps_done, 'step')}"
     if not state.saved:
         return f"{stopped}; nothing was saved: there is no CheckpointCallback that saves (--work_dir, --checkpoint_dir)"
     place = "" if state.is_epoch_over else f" {state.position.words(state.epochs_done)}"

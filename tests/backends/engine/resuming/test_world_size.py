@@ -74,7 +74,7 @@ def test_each_item_of_the_epoch_comes_once_over_both_numbers_of_ranks(
     data.reads.clear()
     train(tmp_path, 99, data=data, saving=ALLOWED, params={"num_epochs": 1})
     assert sorted([*by_rank[0], *by_rank[1], *read, *data.reads]) == [*range(24)]
-    assert "2 processes saved the checkpoint, 1 go on with it" in caplog.messages
+    assert "2 processes saved the checkpoint, 1 goes on with it" in caplog.messages
     places = [line.rpartition("going on at ")[2] for line in caplog.messages if "going on at step" in line]
     assert places == [
         "step 3, in epoch 1 after 3 batches with 2 processes",

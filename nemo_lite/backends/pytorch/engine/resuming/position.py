@@ -13,6 +13,7 @@ from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.generators import generator_states, set_generator_states
 from nemo_lite.backends.pytorch.engine.resuming.buffers import own_buffers, set_own_buffers, without_common
 from nemo_lite.backends.pytorch.engine.resuming.world_size import Pace, told
+from nemo_lite.errors import counted
 from nemo_lite.utils import logging
 
 # Any: a training state is a tree of tensors, numbers and texts.
@@ -123,11 +124,11 @@ class Position:
         if not self.done:
             return f"at the start of epoch {epoch + 1}"
         stretches = [
-            f"{_counted(num_rounds, 'batch', 'batches')} with {_counted(size, 'process', 'processes')}"
+            f"{counted(num_rounds, 'batch', 'batches')} with {counted(size, 'process', 'processes')}"
             for size, num_rounds in self.done
         ]
         if len(self.done) == 1 and self.done[0].world_size == self._comm.world_size:
-            stretches = [_counted(self.done[0].num_rounds, "batch", "batches")]
+            stretches = [counted(self.done[0].num_rounds, "batch", "batches")]
         return f"in epoch {epoch + 1} after {' and '.join(stretches)}"
 
     # The start of a resumed run
@@ -174,7 +175,3 @@ class Position:
         if states is not None:
             with misfits_told("the generators of the checkpoint"):
                 set_generator_states(states, self._device, self._modules)
-
-
-def _counted(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, counted
 
 # Any: a training state is a tree of tensors, numbers and texts.
 
@@ -58,7 +58,8 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
     """What another number of ranks changes, and what can be done about it, a line each."""
     if before.world_size == now.world_size:
         return
-    yield f"{before.world_size} processes saved the checkpoint, {now.world_size} go on with it"
+    goes_on = f"{now.world_size} {'goes' if now.world_size == 1 else 'go'} on with it"
+    yield f"{counted(before.world_size, 'process', 'processes')} saved the checkpoint, {goes_on}"
     factor = now.step_batches / before.step_batches
     if factor == 1.0:
         yield "the effective batch, the learning rate and the steps of an epoch stay what they were"
