@@ -65,7 +65,7 @@ def read_words(path: str | Path) -> list[str]:
     """The words of a text file: the first of each line, so that a pronunciation dictionary does too; ``#`` for remarks.
 
     Raises:
-        DataError: the file cannot be read, is no text, has no words, or one that is no word of any language.
+        DataError: the file cannot be read, is no text, has no words, or one that is too long.
     """
     lines = read_text(Path(path).expanduser(), _LIST).splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]

@@ -144,6 +144,8 @@ def band_blocks(filters: torch.Tensor) -> BandBlocks:
 def into_bands(power: torch.Tensor, filters: torch.Tensor, blocks: BandBlocks) -> torch.Tensor:
     """``power @ filters``: (B, frames, n_fft // 2 + 1) to (B, frames, num_bands); on CPU without most of the zeros.
 
+    Without gradients.
+
     Args:
         power: contiguous.
         filters: (n_fft // 2 + 1, num_bands).
@@ -222,7 +224,7 @@ def extended_signal(own: torch.Tensor, n_fft: int, preemph: float | None = None)
 
     ``torch.stft`` with ``center=True`` mirrors at the end of the batch too, so that the last frames of its longest
     utterance see their own past and those of the others see zeros. Here every utterance sees zeros, so its features do
-    not depend on its neighbours; they are those that NeMo computes for all but the longest.
+    not depend on its neighbours; they are those that NeMo computes for all but the longest. Without gradients.
 
     Args:
         own: (B, T) from :func:`own_samples`.
