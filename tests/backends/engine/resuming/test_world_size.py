@@ -33,7 +33,7 @@ def test_the_same_number_an_allowed_one_and_older_checkpoints_pass() -> None:
 
 def test_what_changes_is_told_with_what_keeps_it() -> None:
     assert [*told(Pace(2, 3, 90), Pace(3, 3, 60))] == [
-        "2 processes saved the checkpoint, 3 go on with it",
+        "2 processes saved the checkpoint, 3 will go on with it",
         "effective batch: 3 x 3 batches a step instead of 2 x 3, 1.5 times as many items; batches_per_step=2 "
         "(--iter_per_step) keeps it",
         "learning rate: it stays as it is given; for such a batch usual are 1.5 times of it, or 1.22 times with Adam "
@@ -74,7 +74,7 @@ def test_each_item_of_the_epoch_comes_once_over_both_numbers_of_ranks(
     data.reads.clear()
     train(tmp_path, 99, data=data, saving=ALLOWED, params={"num_epochs": 1})
     assert sorted([*by_rank[0], *by_rank[1], *read, *data.reads]) == [*range(24)]
-    assert "2 processes saved the checkpoint, 1 goes on with it" in caplog.messages
+    assert "2 processes saved the checkpoint, 1 will go on with it" in caplog.messages
     places = [line.rpartition("going on at ")[2] for line in caplog.messages if "going on at step" in line]
     assert places == [
         "step 3, in epoch 1 after 3 batches with 2 processes",

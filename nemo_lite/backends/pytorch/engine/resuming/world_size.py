@@ -58,8 +58,8 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
     """What another number of ranks changes, and what can be done about it, a line each."""
     if before.world_size == now.world_size:
         return
-    goes_on = f"{now.world_size} {'goes' if now.world_size == 1 else 'go'} on with it"
-    yield f"{counted(before.world_size, 'process', 'processes')} saved the checkpoint, {goes_on}"
+    saved = counted(before.world_size, "process", "processes")
+    yield f"{saved} saved the checkpoint, {now.world_size} will go on with it"
     factor = now.step_batches / before.step_batches
     if factor == 1.0:
         yield "the effective batch, the learning rate and the steps of an epoch stay what they were"
