@@ -104,7 +104,11 @@ class Run:
                     self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
                 )
             except OSError as error:
-                raise UsageError(f"the command cannot be started: {error.strerror}", got=self._command[0]) from error
+                raise UsageError(
+                    f"the command cannot be started: {error.strerror}",
+                    got=self._command[0],
+                    remedy="write its whole path, or activate the environment that has it",
+                ) from error
         try:
             yield process
         finally:

@@ -44,7 +44,7 @@ def test_what_a_failing_command_says_is_told(tmp_path):
 
 
 def test_a_command_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UsageError, match="cannot be started: No such file or directory: got torchrum"):
+    with pytest.raises(UsageError, match="No such file or directory: got torchrum; write its whole path, or"):
         Run(["torchrum"], tmp_path / "run").finish()
 
 
