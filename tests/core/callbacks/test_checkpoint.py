@@ -9,6 +9,11 @@ from nemo_lite.core.callbacks import CheckpointCallback, ModuleSaverCallback, on
 from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 
 
+@pytest.fixture(autouse=True)
+def _folders_are_made_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
 def test_checkpoints_are_saved_by_steps_done_and_what_is_left_at_the_end():
     state = train(FakeState(), [CheckpointCallback("ck", step_freq=4, checkpoints_to_keep=2)], steps_per_epoch=10)
     assert state.saved == [("ck", "STEP", 4, 2), ("ck", "STEP", 8, 2), ("ck", "STEP", 10, 2)]
