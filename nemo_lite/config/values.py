@@ -131,7 +131,7 @@ class Config(Mapping[str, Any]):
 
     def without(self, *keys: str) -> Config:
         """This mapping without some keys."""
-        left_out = frozenset(keys)  # a hostile file has thousands
+        left_out = frozenset(keys)  # a hostile file has thousands of keys: no search in a tuple for each
         rest = Config({key: value for key, value in self.items() if key not in left_out}, self._source, self._keys)
         rest._homes = self._homes
         return rest

@@ -71,7 +71,7 @@ def test_a_run_whose_terminal_is_closed_saves_although_nothing_can_be_printed(tm
     printed, deadline = b"", time.monotonic() + 120
     while b"STEP 2\r\n" not in printed and time.monotonic() < deadline:
         printed += os.read(keyboard, 1000)
-    time.sleep(0.1)  # now it is within the step: a print that meets the closing before the signal is there would fail
+    time.sleep(0.1)  # the step has begun: a print between the closing and the signal would end the run with an error
     os.close(keyboard)
     assert os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) == 75
     assert read_checkpoint(tmp_path / "checkpoints").step in (3, 4)

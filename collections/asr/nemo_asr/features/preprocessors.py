@@ -43,7 +43,7 @@ _DYNAMIC_RANGE_DB = 80.0  # the same
 def _register_filters(
     module: AudioPreprocessor, lowfreq: float, highfreq: float | None, *, scale: MelScale, equal_area: bool
 ) -> signal_processing.BandBlocks:
-    """Give the module its mel filters as columns, (n_fft // 2 + 1, num_bands), which stay as they are; their blocks."""
+    """Register the mel filters as columns, (n_fft // 2 + 1, num_bands). Gives their blocks, which fit only these."""
     if (module.n_fft // 2 + 1) * module.num_bands > _MOST_FILTER_VALUES:
         got, wanted = (
             f"n_fft {module.n_fft} and {module.num_bands} bands",

@@ -266,7 +266,7 @@ class HealthMonitor:
             self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
         if not self._is_first and (self._diagnosis is not None or state == FAILED):
-            return  # all is said; torch would print a trace if the rank that serves the store ended during a question
+            return  # nothing more to learn; and torch prints a trace if the rank that serves the store ends meanwhile
         found = self._channel.diagnosis()
         self._channel.read_ranks()
         if found is None and self._diagnosis is None and state in (*RUNNING, LEFT):
