@@ -226,7 +226,7 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
-    """``1 step``, ``2 steps``; a plural that does not end so is given: ``batches``."""
+    """``1 step``, ``2 steps``. Give ``plural`` for nouns that do not just add an s: ``batches``."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
 
 

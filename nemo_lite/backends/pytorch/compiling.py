@@ -28,7 +28,7 @@ from nemo_lite.core.compile_options import CompileOptions
 from nemo_lite.core.graph.dag import Node, Slice
 from nemo_lite.core.neural_types import AxisKind
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UnknownNameError, UsageError, counted
 from nemo_lite.utils import logging
 
 # Any: values of wires are tensors, lists or numbers; torch's compilers take and give functions of any signature.
@@ -265,7 +265,7 @@ def _first_line(text: str) -> str:
 
 
 def _count(number: int, thing: str) -> str:
-    return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"
+    return counted(number, thing) if number else f"no {thing}s"
 
 
 def _reasons(by_node: dict[str, str]) -> str:

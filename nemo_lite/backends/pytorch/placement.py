@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nemo_lite.core.backend import DeviceType
-from nemo_lite.errors import DeviceError
+from nemo_lite.errors import DeviceError, counted
 
 # Any: values of wires are tensors, lists or numbers.
 
@@ -55,8 +55,7 @@ def describe(device: torch.device) -> str:
     """The name of a device, for the log."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    count = torch.get_num_threads()
-    return f"CPU ({count} thread{'' if count == 1 else 's'})"
+    return f"CPU ({counted(torch.get_num_threads(), 'thread')})"
 
 
 def to_device(values: Iterable[Any], device: torch.device) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.show.svg import Note, write_svg
+from nemo_lite.errors import counted
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
@@ -70,7 +71,7 @@ class PrecisionReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         ruler = "  ".join("-" * width for width in widths[:-1])
-        batches = f"{self.num_batches} batch{'es' if self.num_batches != 1 else ''}"
+        batches = counted(self.num_batches, "batch", "batches")
         return "\n".join([f"{self.about}; compared with float32 over {batches}", "", lines[0], ruler, *lines[1:]])
 
     def write_svg(self, path: str | Path, title: str = "") -> None:

@@ -10,6 +10,7 @@ from nemo_lite.core.graph.dag import Dag, Node
 from nemo_lite.core.graph.shapes import definitions, symbolic_shapes, written
 from nemo_lite.core.neural_types import LossType
 from nemo_lite.core.neural_types.nm_tensor import NestedUse, NmTensor
+from nemo_lite.errors import counted
 
 
 class Role(Enum):
@@ -134,5 +135,4 @@ class View:
 
     def summary(self) -> str:
         """``7 nodes, 332,632,349 parameters``."""
-        number = len(self.nodes)
-        return f"{number} node{'s' if number != 1 else ''}, {self.num_weights:,} parameters"
+        return f"{counted(len(self.nodes), 'node')}, {self.num_weights:,} parameters"

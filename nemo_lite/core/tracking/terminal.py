@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nemo_lite.core.tracking.records import FAILED, FINISHED, Record, Tracker
+from nemo_lite.errors import counted
 from nemo_lite.utils import logging
 
 _GAP = "  "
@@ -132,7 +133,7 @@ class TerminalLines(Tracker):
         return f"{text} ({how} at {found.best_step})"
 
     def _summary(self, record: Record) -> list[str]:
-        counts = ", ".join(f"{record[each]} {each}{'' if record[each] == 1 else 's'}" for each in ("step", "epoch"))
+        counts = ", ".join(counted(record[each], each) for each in ("step", "epoch"))
         seconds = record["seconds"]
         done = f"{counts} in {duration_text(self._earlier_seconds + seconds)}"
         if self._earlier_seconds:

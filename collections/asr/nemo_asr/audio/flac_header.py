@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, counted
 
 _MAX_BLOCKS = 128
 _STREAM_INFO_BYTES = 34
@@ -86,4 +86,4 @@ def _parsed(header: bytes) -> _Frame:
 
 
 def _in_words(rate: int, channels: int, bits: int) -> str:
-    return f"{rate} Hz, {channels} {'channel' if channels == 1 else 'channels'}, {bits} bits"
+    return f"{rate} Hz, {counted(channels, 'channel')}, {bits} bits"

@@ -16,7 +16,7 @@ from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
-from nemo_lite.errors import UsageError, printable
+from nemo_lite.errors import UsageError, counted, printable
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
@@ -162,13 +162,11 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
         print(f"{PROGRAM}: error: {printable(result.faults[position])}", file=sys.stderr)
     silent = [each.name for each in result.transcripts if not each.words]
     if silent:
-        some = f"{len(silent)} of {count} recording{'s' if count > 1 else ''}: {', '.join(silent[:3])}"
+        some = f"{len(silent)} of {counted(count, 'recording')}: {', '.join(silent[:3])}"
         more = ", ..." if len(silent) > 3 else ""
         print(f"{PROGRAM}: warning: the model heard nothing in {printable(some)}{more}", file=sys.stderr)
     if count:
-        recordings = f"{count} recording{'s' if count > 1 else ''}" + (
-            f" ({bad} more could not be read)" if bad else ""
-        )
+        recordings = counted(count, "recording") + (f" ({bad} more could not be read)" if bad else "")
         factor = f"real-time factor {took / max(result.seconds, 1e-3):.2g}"
         print(f"{recordings}, {result.seconds:.1f} s of audio in {took:.1f} s: {factor}", file=sys.stderr)
 

@@ -34,7 +34,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 from nemo_lite.utils.digests import Content, digest_of_files
 
@@ -322,19 +322,16 @@ class SpeechDataLayer(SpeechPorts):
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:
     """Log what was converted on the way and, where not all texts were checked before, which characters were lost."""
-
-    def some(count: int) -> str:
-        return "1 utterance" if count == 1 else f"{count} utterances"
-
     for rate, count in sorted(counts[RESAMPLED].items()):
-        logging.info(f"{name}: {some(count)} resampled from {rate} Hz to {sample_rate} Hz")
+        logging.info(f"{name}: {counted(count, 'utterance')} resampled from {rate} Hz to {sample_rate} Hz")
     if mixed_down := counts[MIXED_DOWN].total():
-        logging.info(f"{name}: {some(mixed_down)} of several channels averaged to one")
+        logging.info(f"{name}: {counted(mixed_down, 'utterance')} of several channels averaged to one")
     if differences := counts[OTHER_DURATION]:
         largest = max(differences, key=abs)
         logging.warning(
-            f"{name}: {some(differences.total())} whose file is not as long as the manifest says; at most the stated "
-            f"duration was read. The largest difference: {largest:+.1f} s (nemo-lite data check lists them)"
+            f"{name}: {counted(differences.total(), 'utterance')} whose file is not as long as the manifest says; at "
+            f"most the stated duration was read. The largest difference: {largest:+.1f} s "
+            "(nemo-lite data check lists them)"
         )
     if with_unknown and (unknown := counts[UNKNOWN]):
         logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown_symbols(unknown)}")

@@ -19,7 +19,7 @@ from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
 from nemo_asr.text.symbols import shown_symbols as shown_symbols
-from nemo_lite.errors import ConfigError, DataError, UsageError, printable
+from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printable
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
@@ -186,8 +186,9 @@ class CharParser:
         """What was lost, in one line; an empty string when nothing was."""
         parts = []
         if self.unknown:
-            noun = "character" if len(self.unknown) == 1 else "characters"
-            parts.append(f"{len(self.unknown)} {noun} outside the vocabulary: {shown_symbols(self.unknown)}")
+            parts.append(
+                f"{counted(len(self.unknown), 'character')} outside the vocabulary: {shown_symbols(self.unknown)}"
+            )
         if self.unaccented:
             parts.append(f"letters written without their accents: {shown_symbols(self.unaccented)}")
         if self.refused:

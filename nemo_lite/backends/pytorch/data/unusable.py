@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from nemo_lite.backends.pytorch.data.items import Counts, Loaded
 from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, counted
 from nemo_lite.utils import logging
 
 # What the ranks tell each other: faults by position, and counts by kind.
@@ -120,7 +120,7 @@ class UnusableItems:
         if count <= self._budget:
             return
         self._num_told = count  # here: a report would list them a second time
-        verdict = f"{self._some(count)} cannot be used and max_corrupt allows {self._budget}"
+        verdict = f"{counted(count, self._noun)} cannot be used and max_corrupt allows {self._budget}"
         if count == 1:
             raise DataError(f"{faults[0]}; {verdict}: {self._remedy}")
         raise DataError(f"{self._name}: {verdict}; {self._remedy}\n{listed(faults, count)}")
@@ -130,7 +130,7 @@ class UnusableItems:
         if len(self.faults) > self._num_told:
             self._num_told = len(self.faults)
             lines = "\n".join(f"  {fault}" for fault in self.faults.values())
-            skipped = f"{self._some(len(self.faults))} skipped so far (max_corrupt {self._budget})"
+            skipped = f"{counted(len(self.faults), self._noun)} skipped so far (max_corrupt {self._budget})"
             logging.warning(f"{self._name}: {skipped}:\n{lines}")
         if self._tell_counts is not None:
             tell_counts, self._tell_counts = self._tell_counts, None
@@ -138,9 +138,6 @@ class UnusableItems:
             _add(of_all, self._counts)
             _add(of_all, self._unsettled)
             tell_counts(of_all)
-
-    def _some(self, count: int) -> str:
-        return f"{count} {self._noun}{'' if count == 1 else 's'}"
 
 
 def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
@@ -152,6 +149,6 @@ def _together(gathered: Sequence[_Noted]) -> _Noted:
     """What all ranks have noted: reasons by position, in order, and counts of each kind."""
     faults = {item: reason for noted, _ in gathered for item, reason in noted.items()}
     counts: Counts = defaultdict(Counter)
-    for _, counted in gathered:
-        _add(counts, counted)
+    for _, counts_there in gathered:
+        _add(counts, counts_there)
     return dict(sorted(faults.items())), {kind: dict(count) for kind, count in counts.items()}

@@ -11,6 +11,7 @@ import numpy as np
 
 from nemo_asr.data.check.examined import Examined, ExaminedSet
 from nemo_asr.data.check.statistics import rate_of, unit_of
+from nemo_lite.errors import counted
 
 # Nobody speaks so fast: auctioneers reach about half of it.
 _MOST_PER_SECOND = {"words": 10.0, "characters": 50.0}
@@ -175,7 +176,7 @@ def _problem(kind: str, details: Sequence[str], summary: str) -> Finding:
 
 
 def _some(count: int) -> str:
-    return f"{count} utterance{'' if count == 1 else 's'}"
+    return counted(count, "utterance")
 
 
 def _short(text: str) -> str:

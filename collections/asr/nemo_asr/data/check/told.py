@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nemo_asr.data.check.findings import Finding
 from nemo_asr.data.check.statistics import Statistics
+from nemo_lite.errors import counted
 
 _MAX_SHOWN = {True: 5, False: 3}  # details of a problem, of another finding
 _MAX_CHARACTERS = 60
@@ -21,9 +22,7 @@ def as_text(sets: Sequence[Statistics], findings: Sequence[Finding] | None) -> s
         for title, some in (("Worth knowing", notes), ("Problems", problems)):
             if some:
                 lines += [title, *(line for finding in some for line in _finding_lines(finding)), ""]
-        lines.append(
-            f"{len(problems)} problem{'' if len(problems) == 1 else 's'} found" if problems else "No problem found"
-        )
+        lines.append(f"{counted(len(problems), 'problem')} found" if problems else "No problem found")
     return "\n".join(lines).rstrip()
 
 

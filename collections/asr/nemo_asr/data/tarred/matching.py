@@ -15,7 +15,7 @@ import numpy.typing as npt
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred.members import Member, members_of
 from nemo_lite.backends.pytorch.data import MAX_LISTED
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, counted
 from nemo_lite.utils import logging
 
 IN_NO_SHARD = "whose recording is in no tar shard"
@@ -126,8 +126,7 @@ class _Noted:
             self._places.append(place)
 
     def __str__(self) -> str:
-        some = "1 recording" if self.count == 1 else f"{self.count} recordings"
-        return f"{some} ({_shortened(', '.join(self._places), self.count)})"
+        return f"{counted(self.count, 'recording')} ({_shortened(', '.join(self._places), self.count)})"
 
 
 def _shortened(places: str, count: int) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.decoding.ngram.tables import MARKS, UNKNOWN_WORD, LogProbs, NgramTable, NgramTables, Rows, rows_of
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, counted
 from nemo_lite.untrusted import FileKind, open_file
 from nemo_lite.utils.files import write_atomically
 
@@ -238,8 +238,9 @@ class _Reader:
                     id_of(word)
                 except KeyError:
                     return self._error("the word is not listed among the single words", word, line=number)
-        plural = "words" if order > 1 else "word"
-        return self._error("the line is damaged", line, line=number, wanted=f"a number, {order} {plural}, a number")
+        return self._error(
+            "the line is damaged", line, line=number, wanted=f"a number, {counted(order, 'word')}, a number"
+        )
 
     def _check_title(self, line: bytes, order: int) -> None:
         if line != b"\\%d-grams:" % order:
