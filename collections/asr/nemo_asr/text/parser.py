@@ -186,9 +186,8 @@ class CharParser:
         """What was lost, in one line; an empty string when nothing was."""
         parts = []
         if self.unknown:
-            parts.append(
-                f"{counted(len(self.unknown), 'character')} outside the vocabulary: {shown_symbols(self.unknown)}"
-            )
+            some = counted(len(self.unknown), "character")
+            parts.append(f"{some} outside the vocabulary: {shown_symbols(self.unknown)}")
         if self.unaccented:
             parts.append(f"letters written without their accents: {shown_symbols(self.unaccented)}")
         if self.refused:
