@@ -1,5 +1,8 @@
-# On a machine with Python only: make demo, make test; while working: make check.
+# On a machine with Python only: make demo, make test; while working: make check; before a release: make pythons.
 PYTHON ?= python3
+# make pythons tries these, with the tested versions and with the newest ones.
+PYTHONS ?= 3.11 3.12 3.13
+CONSTRAINTS ?= -c constraints.txt
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 SYNTH := data/synth
@@ -9,12 +12,12 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check unit lint format clean
+.PHONY: demo test check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(subst -,$(comma),$*)]"
+	$(RUN) -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[$(subst -,$(comma),$*)]"
 	touch $@
 
 comma := ,
@@ -28,7 +31,9 @@ test: $(VENV)/.installed-demo-dev
 	$(MAKE) --no-print-directory -j 2 lint unit
 
 # The inner loop: all but the tests that start processes or take long.
-check: lint
+check: lint fast
+
+fast: $(VENV)/.installed-demo-dev
 	$(PYTEST) -q -m "not slow"
 
 # A test that waits for processes may fail on a busy machine. What failed runs once more, alone: what fails twice, fails.
@@ -44,5 +49,28 @@ format: $(VENV)/.installed-demo-dev
 	$(RUN) -m ruff format .
 	$(RUN) -m ruff check --fix .
 
+# pyenv's commands start only the versions that are switched on: switch on all that are here.
+pythons imports: export PYENV_VERSION := $(shell pyenv versions --bare 2> /dev/null | grep -E '^3\.[0-9]+\.[0-9]+$$' | paste -sd:)
+
+# The fast tests under each Python that is here. An environment takes up to 6 GB and is removed after its tests.
+pythons:
+	@for python in $(PYTHONS); do for versions in tested newest; do \
+	  if ! python$$python -c "" 2> /dev/null; then echo "Python $$python: not found, skipped"; break; fi; \
+	  echo "Python $$python, $$versions versions"; \
+	  $(MAKE) --no-print-directory fast PYTHON=python$$python VENV=.venvs/$$python-$$versions \
+	    CONSTRAINTS="$$(test $$versions = newest || echo -c constraints.txt)" && rm -rf .venvs/$$python-$$versions || exit 1; \
+	done; done
+
+# The shortest form of it: install without extras, import, and start the command.
+imports:
+	@for python in $(PYTHONS); do \
+	  if ! python$$python -c "" 2> /dev/null; then echo "Python $$python: not found, skipped"; continue; fi; \
+	  python$$python -m venv .venvs/$$python-import && \
+	  .venvs/$$python-import/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e . && \
+	  .venvs/$$python-import/bin/python -c "import nemo_lite, nemo_asr" && \
+	  .venvs/$$python-import/bin/nemo-lite --help > /dev/null && \
+	  echo "Python $$python: import and command work" && rm -rf .venvs/$$python-import || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venvs build *.egg-info

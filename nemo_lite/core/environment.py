@@ -29,7 +29,7 @@ from nemo_lite.utils.exp_logging import ExpManager
 from nemo_lite.utils.nemo_logging import Logger
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class RunEnvironment:

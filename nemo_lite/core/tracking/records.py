@@ -15,7 +15,7 @@ A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from nemo_lite.utils import logging
@@ -66,7 +66,7 @@ class Trackers:
 
     def record(self, kind: str, **fields: Any) -> None:
         """Hand a record of now to every tracker. With several ranks, on rank 0 only."""
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         record = {"kind": kind, "time": now, **fields}
         for tracker in [*self._trackers]:
             try:
