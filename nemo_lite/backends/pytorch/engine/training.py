@@ -80,7 +80,7 @@ class Training:
         state.position.account = getattr(loader, "account", None)
         state.position.pace = Pace(state.comm.world_size, options.batches_per_step, length_of(loader))
         state.position.digest = lambda done: self._batches.digest(state.epochs_done, done)
-        about = (options.ema_decay, state.comm, is_sharded, self._run_for_statistics)
+        about = (options.ema_decay, state.precision, state.comm, is_sharded, self._run_for_statistics)
         self._averaging = state.averaging = Averaging([*state.modules.values()], *about)
         state.parts = [state.position, self._averaging, self._rates, self._skipped]
 

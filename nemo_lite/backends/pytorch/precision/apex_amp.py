@@ -52,6 +52,10 @@ class ApexAmp:
         min_loss_scale: lower bound of the loss scale.
         max_loss_scale: upper bound of the loss scale.
 
+    Attributes:
+        saved: apex's master weights.
+        leaves_out_step: apex leaves out the step whose backward pass was the last.
+
     Raises:
         UsageError: no apex with amp, no GPU, or bfloat16.
     """
@@ -73,7 +77,7 @@ class ApexAmp:
             raise UsageError("apex.amp computes on GPUs", place=_PLACE, got=device.type, remedy=_OURS)
         self._level, self._bounds = level, (min_loss_scale, max_loss_scale)
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._saved = SavedWeights()
+        self.saved = SavedWeights()
         self.leaves_out_step = False
 
     @classmethod
@@ -115,9 +119,9 @@ class ApexAmp:
         for optimizer, halves in zip(self._optimizers, before, strict=True):
             optimizer.zero_grad()  # makes the master weights, which apex puts off until here
             pairs = zip(halves, self._amp.master_params(optimizer), strict=True)
-            self._saved.wide.update((half, master) for half, master in pairs if half is not master)
+            self.saved.wide.update((half, master) for half, master in pairs if half is not master)
         for part in dict.fromkeys(part for model in models for part in model.modules()):
-            self._saved.attach(part)
+            self.saved.attach(part)
         for module in wide:
             casting_inputs(module, HALVES, torch.float32)
             if self._level == "O1":

@@ -27,11 +27,14 @@ class HalfModules:
         dtype: the half type.
         norms_in_float32: normalisation layers stay in float32.
         keeps_masters: trained weights have a float32 value beside the half one; see :mod:`.master_weights`.
+
+    Attributes:
+        saved: the float32 values of the half weights.
     """
 
     def __init__(self, dtype: torch.dtype, norms_in_float32: bool, keeps_masters: bool) -> None:
         self._dtype, self._norms_in_float32, self._keeps_masters = dtype, norms_in_float32, keeps_masters
-        self._saved = SavedWeights()
+        self.saved = SavedWeights()
         self._modules: set[nn.Module] = set()
 
     @contextmanager
@@ -46,12 +49,12 @@ class HalfModules:
         new = [module for module in dict.fromkeys(modules) if module not in self._modules]
         parts = dict.fromkeys(part for module in new for part in half_parts(module, self._norms_in_float32))
         with ExitStack() as undo:
-            undo.callback(self._widen, new, set(self._saved.wide))
+            undo.callback(self._widen, new, set(self.saved.wide))
             self._modules.update(new)
             for part in parts:
                 self._narrow(part, trained)
             handles = chain.from_iterable(
-                [*map(self._cast_inputs, new), *map(self._cast_around_float32, new), *map(self._saved.attach, parts)]
+                [*map(self._cast_inputs, new), *map(self._cast_around_float32, new), *map(self.saved.attach, parts)]
             )
             for handle in handles:
                 undo.callback(handle.remove)
@@ -59,7 +62,7 @@ class HalfModules:
 
     def masters(self) -> dict[Tensor, nn.Parameter]:
         """The float32 weights that an optimizer may update, by the half parameters that are rounded from them."""
-        return {half: wide for half, wide in self._saved.wide.items() if isinstance(wide, nn.Parameter)}
+        return {half: wide for half, wide in self.saved.wide.items() if isinstance(wide, nn.Parameter)}
 
     def _narrow(self, part: nn.Module, trained: bool) -> None:
         for _, tensor in own_tensors(part):
@@ -67,15 +70,15 @@ class HalfModules:
                 wide: Tensor | None = tensor.data
                 if trained and isinstance(tensor, nn.Parameter):
                     wide = nn.Parameter(tensor.data) if self._keeps_masters else None
-                self._saved.wide[tensor] = wide
+                self.saved.wide[tensor] = wide
                 tensor.grad, tensor.data = None, tensor.data.to(self._dtype)
 
     def _widen(self, modules: Iterable[nn.Module], but: Set[Tensor]) -> None:
         """Make modules float32 again, with all tensors but some."""
         self._modules.difference_update(modules)
-        for tensor in [tensor for tensor in self._saved.wide if tensor not in but]:
-            tensor.grad, tensor.data = None, self._saved.float32_of(tensor)
-            del self._saved.wide[tensor]
+        for tensor in [tensor for tensor in self.saved.wide if tensor not in but]:
+            tensor.grad, tensor.data = None, self.saved.float32_of(tensor)
+            del self.saved.wide[tensor]
 
     def _cast_inputs(self, module: nn.Module) -> Iterator[RemovableHandle]:
         """A module of a DAG gets the inputs that its weights need; one without weights takes what comes."""

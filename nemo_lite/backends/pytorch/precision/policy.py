@@ -123,6 +123,11 @@ class Precision:
         masters = self._masters.get(optimizer)
         return () if masters is None else masters.halves
 
+    def masters_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """For each parameter of prepared modules the tensor that files get: its master weight, or itself."""
+        holder = self._half if self._apex is None else self._apex
+        return [parameter if holder is None else holder.saved.master_of(parameter) for parameter in parameters]
+
     def forward(self) -> AbstractContextManager[Any]:
         """The context of a forward; features and losses leave it by themselves (``keep_float32``)."""
         if self.level is not Optimization.mxprO1 or (self._apex is not None and self._apex.is_active()):

@@ -32,6 +32,11 @@ class SavedWeights:
             part.register_load_state_dict_pre_hook(partial(self._take_state)),  # type: ignore[no-untyped-call]  # torch's
         )
 
+    def master_of(self, parameter: Tensor) -> Tensor:
+        """The float32 weight that a half parameter is rounded from; the parameter itself where there is none."""
+        master = self.wide.get(parameter)
+        return parameter if master is None else master
+
     def float32_of(self, tensor: Tensor) -> Tensor:
         """The float32 value of a half tensor; of a buffer that changed, the changed value."""
         wide = self.wide[tensor]

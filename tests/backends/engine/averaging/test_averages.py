@@ -1,14 +1,22 @@
 """Averaged weights: the moving average of the steps, the mean of checkpoints, statistics for them, on several ranks."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from toys.apex_installed import apex_from
 from toys.nets import Mse, Net, Points, train
 from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.checkpoint import read_tensors
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import CheckpointError, UsageError
+
+FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))
 
 
 class Averaged(nemo.NeMoCallback):
@@ -51,6 +59,54 @@ def test_the_moving_average_takes_every_step_and_the_run_s_weights_stay(factory)
     assert watch.words == "moving average of the weights, decay 0.3"
     torch.testing.assert_close(watch.behind, watch.before, rtol=0, atol=0)
     torch.testing.assert_close(watch.before["fc.weight"], watch.weights[-1], rtol=0, atol=0)
+
+
+class SavesAveraged(Averaged):
+    """Also what the net computes with inside the average, and the file that is saved there."""
+
+    def __init__(self, net, path, last=0, folder=""):
+        super().__init__(net, last, folder)
+        self.path, self.masters, self.computed, self.file = path, [], {}, {}
+
+    def on_step_end(self, state):
+        self.masters.append(self.net.state_dict()["fc.weight"].clone())
+
+    def on_action_end(self, state):
+        self.before = self.state()
+        computed_before = self.net.fc.weight.detach().clone()
+        with state.averaging.applied(self.last, self.folder):
+            self.computed = {name: value.detach().clone() for name, value in self.net.named_parameters()}
+            state.save_module(self.net, self.path)
+        self.file, self.behind = read_tensors(self.path), self.state()
+        assert torch.equal(self.net.fc.weight, computed_before)
+
+
+LEVELS = [*(("native", level) for level in ("O0", "O1", "O2", "O3")), ("apex", "O2")]
+
+
+@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize(("backend", "level"), LEVELS)
+def test_at_every_level_the_file_has_the_averaged_weights_that_were_evaluated(tmp_path, backend, level, last):
+    net = Net(norm=True)
+    first = net.fc.weight.detach().clone()
+    watch = SavesAveraged(net, tmp_path / "averaged.safetensors", last, tmp_path)
+    saver = nemo.CheckpointCallback(tmp_path, step_freq=1, epoch_freq=-1)
+    with apex_from() if backend == "apex" else nullcontext():
+        made = nemo.NeuralModuleFactory(
+            placement=nemo.DeviceType.CPU, optimization_level=level, amp_backend=backend, set_default=False
+        )
+        run(made, saver, watch, net=net, ema_decay=0.3)
+    for name, value in watch.computed.items():
+        assert torch.equal(watch.file[name].to(value.dtype), value), name
+    mean = first
+    for step, weight in enumerate(watch.masters):
+        decay = min(0.3, (1 + step) / (10 + step))
+        mean = decay * mean + (1 - decay) * weight
+    expected = sum(watch.masters[-2:]) / 2 if last else mean
+    tolerance = 0.01 if level == "O3" else 1e-6  # O3 has weights in half precision alone
+    torch.testing.assert_close(watch.file["fc.weight"], expected, rtol=tolerance, atol=0)
+    assert not torch.equal(watch.file["fc.weight"], watch.before["fc.weight"])
+    torch.testing.assert_close(watch.behind, watch.before, rtol=0, atol=0)
 
 
 def test_training_with_a_moving_average_is_bitwise_training_without(factory):
@@ -98,11 +154,11 @@ def test_averages_that_there_are_none_of_are_refused(factory, tmp_path):
     with pytest.raises(UsageError, match=r"ema_decay must be a number between 0 and 1: got 1\.5"):
         run(factory, net=Net(), ema_decay=1.5)
     with pytest.raises(UsageError, match="averages of weights do not go with shard_weights; leave one of the two out"):
-        Averaging([Net()], 0.9, factory._comm, True, lambda next_batch: None)
+        Averaging([Net()], 0.9, FLOAT32, factory._comm, True, lambda next_batch: None)
 
 
 def test_an_average_of_other_weights_is_refused_and_a_state_without_one_starts_anew(factory, caplog):
-    made = Averaging([net := Net()], 0.9, factory._comm, False, lambda next_batch: None)
+    made = Averaging([net := Net()], 0.9, FLOAT32, factory._comm, False, lambda next_batch: None)
     with pytest.raises(CheckpointError, match="x: the average of weights does not fit the weights"):
         made.load_state_dict({"average": {"decay": 0.9, "means": [torch.zeros(2)]}}, "x")
     with torch.no_grad():

@@ -14,6 +14,7 @@ from nemo_lite.backends.pytorch.checkpoint.averaging import MeanWeights, mean_of
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.averaging.statistics import estimate
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, named_weighted_modules
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.snapshot import Snapshot
 from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError, UsageError
@@ -30,7 +31,8 @@ class Averaging:
 
     The exponential moving average takes every step: ``mean = d * mean + (1 - d) * weights`` with
     d = min(``decay``, (1 + t) / (10 + t)) after step t. It is the same on all ranks, as the weights are, and is kept in
-    float32 on their device; the host reads nothing.
+    float32 on their device; the host reads nothing. Where weights are rounded from float32 master weights, the masters
+    are averaged, and the rounded ones follow: what is evaluated is what a file gets.
 
     Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; statistics that are
     estimated again: Izmailov et al., "Averaging Weights Leads to Wider Optima", UAI 2018.
@@ -38,6 +40,7 @@ class Averaging:
     Args:
         modules: of the run.
         decay: of the exponential moving average; None: there is none.
+        precision: of the run, after it has adopted the optimizers.
         comm: the ranks.
         is_sharded: weights are divided among the ranks.
         run_for_statistics: runs batches of the training data through the modules in training mode, and calls its
@@ -51,6 +54,7 @@ class Averaging:
         self,
         modules: Sequence[NeuralModule],
         decay: float | None,
+        precision: Precision,
         comm: Comm,
         is_sharded: bool,
         run_for_statistics: Callable[[Callable[[], None]], None],
@@ -60,17 +64,18 @@ class Averaging:
         self._run_for_statistics = run_for_statistics
         parameters = (parameter for module in self._modules for parameter in module.parameters())
         self._parameters = [*dict.fromkeys(each for each in parameters if each.is_floating_point())]
+        self._masters = precision.masters_of(self._parameters)
         self._means: list[Tensor] = []
         if decay is not None:
             self._refuse_sharded()
-            self._means = [_float32(parameter) for parameter in self._parameters]
+            self._means = [_float32(master) for master in self._masters]
 
     def update(self, step: int) -> None:
         """Take the weights after a step into the exponential moving average, if there is one."""
         if self._decay is None:
             return
         decay = min(self._decay, (1 + step) / (_WARM_UP + step))
-        weights = [parameter.detach() for parameter in self._parameters]
+        weights = [master.detach() for master in self._masters]
         others = [each if each.dtype == torch.float32 else each.float() for each in weights]
         torch._foreach_lerp_(self._means, others, 1.0 - decay)
 
@@ -89,7 +94,7 @@ class Averaging:
         saved: Sequence[Tensor] | None = state.get("average", {}).get("means")
         if saved is None:
             logging.warning("%s has no average of weights: it begins with the weights of this step", place or "state")
-            saved = [_float32(parameter) for parameter in self._parameters]
+            saved = [_float32(master) for master in self._masters]
         if [each.shape for each in saved] != [each.shape for each in self._means]:
             raise CheckpointError("the average of weights does not fit the weights", place=place)
         for mean, value in zip(self._means, saved, strict=True):
@@ -115,13 +120,15 @@ class Averaging:
         """
         self._refuse_sharded()
         values, words = self._mean_of_checkpoints(last, folder) if last else self._moving_average()
-        weights, statistics = Snapshot(self._parameters), RunningStatistics(self._modules)
+        weights = Snapshot(dict.fromkeys([*self._masters, *self._parameters]))
+        statistics = RunningStatistics(self._modules)
         weights.keep()
         statistics.keep()
         try:
             with torch.no_grad():
-                for parameter, value in zip(self._parameters, values, strict=True):
-                    parameter.copy_(value)
+                for master, parameter, value in zip(self._masters, self._parameters, values, strict=True):
+                    master.copy_(value)
+                    parameter.copy_(master)
             estimate(self._modules, self._run_for_statistics)
             yield words
         finally:
