@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from toys.device_verdict import use_device_verdict
 from toys.nets import Mse, Net, Points, Record, build, train
 from toys.rank_training import rank_factory, train_net
 from toys.ranks import results_of
@@ -53,6 +54,90 @@ def test_a_finished_run_that_is_started_again_trains_no_further(factory, tmp_pat
     )
     assert record.events == ["action_start", "action_end"]
     assert torch.equal(net.fc.weight, weight)
+
+
+def _adam(**flags):
+    return lambda net: torch.optim.Adam(net.parameters(), lr=0.1, **flags)
+
+
+def _sgd(**flags):
+    return lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, **flags)
+
+
+FORMS = {
+    "adam": lambda net: "adam",
+    "Adam()": _adam(),
+    "Adam(foreach)": _adam(foreach=True),
+    "Adam(fused)": _adam(fused=True),
+    "sgd": lambda net: "sgd",
+    "SGD()": _sgd(),
+    "SGD(foreach)": _sgd(foreach=True),
+    "SGD(fused)": _sgd(fused=True),
+}
+OTHER_FORMS = [
+    *(("Adam()", "adam"), ("Adam(foreach)", "adam"), ("adam", "Adam()"), ("Adam()", "Adam(fused)")),
+    *(("SGD()", "sgd"), ("SGD(foreach)", "sgd"), ("sgd", "SGD(foreach)"), ("SGD()", "SGD(fused)")),
+]
+
+
+def flags_of(optimizer):
+    return [{name: group.get(name) for name in ("fused", "foreach", "capturable")} for group in optimizer.param_groups]
+
+
+def momentum_run(factory, folder, form, steps):
+    """The net, and the optimizer's flags at the first step and behind the run."""
+    net, loss = build(net=Net(norm=True))
+    made, seen = FORMS[form](net), []
+    flags = [] if isinstance(made, str) else [flags_of(made)]
+
+    class See(nemo.NeMoCallback):
+        def on_step_end(self, state):
+            seen.append(flags_of(state.optimizers[0]))
+
+    params = {"lr": 0.1, "max_steps": steps} | ({"momentum": 0.9} if made == "sgd" else {})
+    callbacks = [See(), *([nemo.CheckpointCallback(folder, step_freq=3)] if folder else [])]
+    factory.train([loss], optimizer=made, callbacks=callbacks, optimization_params=params)
+    return net.state_dict(), [*flags, *seen]
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(("saved_by", "going_on"), OTHER_FORMS)
+def test_a_resumed_run_keeps_the_kernels_of_its_own_optimizer(
+    factory, tmp_path, monkeypatch, saved_by, going_on, on_device
+):
+    if on_device:
+        use_device_verdict(monkeypatch)
+    whole, flags = momentum_run(factory, None, going_on, 6)
+    momentum_run(factory, tmp_path, saved_by, 3)
+    weights, resumed_flags = momentum_run(factory, tmp_path, going_on, 6)
+    assert all(each == flags[0] for each in resumed_flags)
+    assert resumed_flags
+    torch.testing.assert_close(weights, whole)
+
+
+@pytest.mark.parametrize("form", ["adam", "sgd", "Adam()", "Adam(fused)", "SGD(fused)"])
+def test_a_run_of_nemo_goes_on_with_the_kernels_of_this_run(factory, tmp_path, monkeypatch, form):
+    use_device_verdict(monkeypatch)
+    net = Net(norm=True)
+    made = torch.optim.SGD(net.parameters(), 0.1, 0.9) if form[0] in "sS" else torch.optim.Adam(net.parameters(), 0.1)
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    made.step()
+    state = made.state_dict()
+    for kept in state["state"].values():
+        if "step" in kept:
+            kept["step"] = int(kept["step"])
+    options = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov")
+    state["param_groups"] = [  # torch 1.4 had no others
+        {name: value for name, value in group.items() if name in options} for group in state["param_groups"]
+    ]
+    torch.save(net.state_dict(), tmp_path / "Net-STEP-1.pt")
+    torch.save({"step": 1, "epoch": 0, "optimizer_state": [state]}, tmp_path / "trainer-STEP-1.pt")
+    first = FORMS[form](Net())
+    _, flags = momentum_run(factory, tmp_path, form, 4)
+    assert len(flags) >= 3
+    assert all(each == flags[0] for each in flags)
+    assert flags[0][0]["fused"] == (first in ("adam", "sgd") or "fused" in form or None)
 
 
 def two_of_one_name():

@@ -14,6 +14,7 @@ from toys.lion import Lion, registered_lion
 from nemo_lite.backends.pytorch.checkpoint import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.optim import AdamW, Lamb, Novograd, create_optimizer
 from nemo_lite.backends.pytorch.optim.create import register
+from nemo_lite.backends.pytorch.optim.loading import with_own_flags
 from nemo_lite.backends.pytorch.optim.options import check_options
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.argparse import OPTIMIZERS
@@ -269,6 +270,19 @@ def test_a_state_of_nemo_without_the_newer_options_is_continued():
             del group[key]
     optimizer.load_state_dict(old)
     run(optimizer, params, range(2, 4))
+
+
+def test_a_loaded_state_chooses_no_kernel():
+    own = torch.optim.Adam([torch.zeros(2)], lr=0.1, capturable=True, foreach=False)
+    saved = torch.optim.Adam([torch.ones(2)], lr=0.2, fused=True).state_dict()
+    before = copy.deepcopy(saved)
+    (group,) = with_own_flags(own, saved)["param_groups"]
+    flags = {"fused": None, "foreach": False, "capturable": True}
+    assert group == before["param_groups"][0] | flags
+    assert saved == before
+    # An optimizer without such options gets none.
+    (group,) = with_own_flags(Novograd([torch.zeros(2)]), saved)["param_groups"]
+    assert not flags.keys() & group.keys()
 
 
 def test_parameters_of_several_types_are_updated_alike():

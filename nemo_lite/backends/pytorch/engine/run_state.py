@@ -32,6 +32,7 @@ from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
 from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
+from nemo_lite.backends.pytorch.optim.loading import lay_out_like_parameters, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
@@ -210,7 +211,8 @@ class RunState:
             )
         try:
             for optimizer, optimizer_state in zip(self.optimizers, saved, strict=True):
-                self.comm.load_optimizer_state(optimizer, optimizer_state)
+                self.comm.load_optimizer_state(optimizer, with_own_flags(optimizer, optimizer_state))
+                lay_out_like_parameters(optimizer)
         except (ValueError, KeyError) as error:
             problem = "the optimizer's state does not fit the parameters"
             raise CheckpointError(problem, place=place, got=str(error)) from error

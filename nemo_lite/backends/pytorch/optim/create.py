@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
@@ -19,6 +18,7 @@ from nemo_lite.backends.pytorch.optim.from_torch import adam, decoupled_adam, sg
 from nemo_lite.backends.pytorch.optim.groups import DECAY_WEIGHTS_ONLY, MODULE_LR
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.larc import add_larc, larc_options
+from nemo_lite.backends.pytorch.optim.loading import lay_out_like_parameters
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.backends.pytorch.optim.options import NO_DEFAULT, Options, check_options, constructor_defaults
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
@@ -71,18 +71,10 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
     if not any(group["params"] for group in groups):
         raise UsageError("there is nothing to optimize", place=f"optimizer {name}", remedy="give it parameters")
     optimizer = _CONSTRUCTORS[name](groups, **options)
-    optimizer.register_load_state_dict_post_hook(_lay_out_like_parameters)
+    optimizer.register_load_state_dict_post_hook(lay_out_like_parameters)
     if larc_eta is not None:
         add_larc(optimizer, larc_eta)
     return optimizer
-
-
-def _lay_out_like_parameters(optimizer: Optimizer) -> None:
-    """Give loaded states the strides of their parameters: files do not keep them, and fused kernels do not look."""
-    for param, state in optimizer.state.items():
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.shape == param.shape and value.stride() != param.stride():
-                state[key] = torch.empty_like(param, dtype=value.dtype).copy_(value)
 
 
 def _group(name: str, item: object) -> Options:

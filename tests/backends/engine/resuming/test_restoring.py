@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 import torch
+from toys.device_verdict import use_device_verdict
 from toys.ranks import on_ranks, results_of
 from toys.resumable import DrawingNet, DrawingPoints, factory, train
 
@@ -106,14 +108,15 @@ def on_two(folder: Path) -> dict[str, Any]:
     """Two ranks save in parts, go on, and go on from what one rank saved whole."""
     made = factory(shard_weights=True)
     found: dict[str, Any] = {}
-    for optimizer in ("adam", "novograd"):
+    for optimizer in ("adam", "novograd", "sgd"):
         with gathering() as shapes:
             found[f"saved {optimizer}"] = run(folder / optimizer, 3, True, made, optimizer)
             found[f"restored {optimizer}"] = run(folder / optimizer, 4, False, made, optimizer)
         found[f"gathered {optimizer}"] = shapes
-    with gathering() as shapes:
-        found["of one"] = run(folder / "one", 4, False, made)
-    found["gathered of one"] = shapes
+    for optimizer in ("adam", "sgd"):
+        with gathering() as shapes:
+            found[f"of one {optimizer}"] = run(folder / f"one {optimizer}", 4, False, made, optimizer)
+        found[f"gathered of one {optimizer}"] = shapes
     return found
 
 
@@ -128,7 +131,7 @@ def equal(one: Any, other: Any) -> bool:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], Any]:
     folder = tmp_path_factory.mktemp("two")
-    of_one = run(folder / "one", 3, True)
+    of_one = {optimizer: run(folder / f"one {optimizer}", 3, True, None, optimizer) for optimizer in ("adam", "sgd")}
     return folder, results_of(2, on_two, folder), of_one
 
 
@@ -149,17 +152,23 @@ def test_parts_hold_the_weights_and_states_bit_by_bit_and_no_rank_holds_all(two:
     assert equal(first[f"restored {optimizer}"], saved)
 
 
-def test_one_rank_goes_on_from_the_parts_of_two_and_two_from_what_one_saved(two: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_one_rank_goes_on_from_the_parts_of_two_and_two_from_what_one_saved(
+    two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, on_device: bool
+) -> None:
     folder, (first, _), of_one = two
-    assert equal(first["of one"], of_one)
-    assert {*first["gathered of one"]} <= {()}, "each rank read its slices only"
+    assert equal(first[f"of one {optimizer}"], of_one[optimizer])
+    assert {*first[f"gathered of one {optimizer}"]} <= {()}, "each rank read its slices only"
     copy = tmp_path / "copy"
     copy.mkdir()
-    os.rename(folder / "adam" / "checkpoint-STEP-3", copy / "checkpoint-STEP-3")
-    assert equal(run(copy, 4, False), first["saved adam"])
+    copytree(folder / optimizer / "checkpoint-STEP-3", copy / "checkpoint-STEP-3")
+    if on_device:
+        use_device_verdict(monkeypatch)
+    assert equal(run(copy, 4, False, None, optimizer), first[f"saved {optimizer}"])
     net = Wide()
     net.restore_from(copy / "Wide-STEP-3.pt")  # as a script of NeMo's names it
-    assert equal(net.state_dict(), first["saved adam"]["Wide"])
+    assert equal(net.state_dict(), first[f"saved {optimizer}"]["Wide"])
     (path,) = nemo.utils.helpers.get_checkpoint_from_dir("Wide", copy, "STEP-3")
     assert Path(path).name == "Wide-STEP-3.part-1-of-2.safetensors"
 

@@ -215,6 +215,20 @@ def test_an_optimizer_that_counts_in_its_groups_is_put_back_too():
     assert optimizer.state[weight]["momentum_buffer"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(("made", "loaded"), [(True, None), (None, True)])
+def test_an_optimizer_whose_groups_are_not_as_it_was_made_is_guarded_by_its_groups(made, loaded):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight], lr=0.1, fused=made)
+    optimizer.load_state_dict(torch.optim.Adam([torch.nn.Parameter(torch.ones(2))], lr=0.1, fused=loaded).state_dict())
+    for skip, expected in ((1.0, 1.0), (0.0, 0.9), (1.0, 0.9)):
+        weight.grad = torch.ones(2)
+        guarded = GuardedStep(optimizer)
+        guarded.step(torch.tensor(skip))
+        if skip:
+            guarded.take_back()
+        assert weight.tolist() == pytest.approx([expected] * 2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", ["O0", "O1", "scaled"])
 def test_no_step_reads_anything_back_between_logging_steps(monkeypatch, name, level):

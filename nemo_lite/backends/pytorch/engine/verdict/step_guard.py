@@ -37,7 +37,7 @@ class GuardedStep:
         """Make the step; nothing changes if ``skip``, one number on the device, is 1 and not 0."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         is_sharded = any(own_part(parameter) is not parameter for parameter in parameters)
-        if getattr(self._optimizer, "_step_supports_amp_scaling", False) and not is_sharded:
+        if self._takes_found_inf() and not is_sharded:
             self._step_fused(skip)
         else:
             self._step_and_put_back(parameters, skip)
@@ -50,6 +50,11 @@ class GuardedStep:
                 values.pop(key, None)
         for parameter in self._started:
             self._optimizer.state.pop(parameter, None)
+
+    def _takes_found_inf(self) -> bool:
+        # torch's constructors set the first; a state that is loaded may have changed the second.
+        supports_scaling = getattr(self._optimizer, "_step_supports_amp_scaling", False)
+        return supports_scaling and all(group.get("fused") for group in self._optimizer.param_groups)
 
     def _step_fused(self, skip: Tensor) -> None:
         fused: Any = self._optimizer
