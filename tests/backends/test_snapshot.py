@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys.host_reads import HostReads
 
-from nemo_lite.backends.pytorch.snapshot import _LARGE, Snapshot
+from nemo_lite.backends.pytorch.snapshot import _LARGE, Snapshot, replace_where
 
 ON, OFF = torch.ones(()), torch.zeros(())
 
@@ -53,6 +53,25 @@ def test_values_can_be_put_into_the_tensors_that_replaced_those_kept():
     kept.keep()
     kept.put_back_where(ON, [new])
     assert new.tolist() == old.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8, torch.bool, torch.complex128])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3), (_LARGE,)])
+def test_lists_of_every_type_are_replaced_where_the_flag_says_so(dtype, shape):
+    for is_on in (True, False):
+        tensors = [torch.zeros(shape, dtype=dtype) for _ in range(2)]
+        replace_where(torch.tensor(is_on), tensors, [torch.ones(shape, dtype=dtype) for _ in range(2)])
+        assert all((tensor == is_on).all() for tensor in tensors)
+
+
+def test_what_was_put_back_by_the_device_can_be_put_back_by_the_host_too():
+    (tensor,) = tensors = [torch.ones(3)]
+    kept = Snapshot(tensors)
+    kept.keep()
+    kept.put_back_where(ON)
+    tensor.fill_(math.nan)
+    kept.put_back()
+    assert tensor.tolist() == [1.0] * 3
 
 
 def test_the_host_reads_nothing():

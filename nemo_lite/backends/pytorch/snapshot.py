@@ -1,4 +1,7 @@
-"""Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here."""
+"""Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here.
+
+``replace_where`` is ``torch.where`` for lists of tensors.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-_LARGE = 2**16
-"""Elements from which on a tensor is worth an operation of its own. Smaller ones are put back together."""
+_LARGE = 2**20
+"""Elements from which on a tensor is worth an operation of its own. Smaller ones are replaced together."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of an element."""
 
 
 class Snapshot:
@@ -44,7 +49,7 @@ class Snapshot:
     def put_back_where(self, flag: Tensor, tensors: Sequence[Tensor] | None = None) -> None:
         """The same if ``flag`` is not 0; otherwise nothing changes. The host does not learn which.
 
-        Values that are not finite do no harm: they are chosen, not multiplied by 0.
+        Where it is 0, the kept values are lost: call :meth:`keep` before anything is put back again.
 
         Args:
             flag: one number on the device of the tensors.
@@ -52,19 +57,38 @@ class Snapshot:
         """
         tensors, chosen = self._tensors if tensors is None else tensors, flag != 0
         for kind in self._kinds:
-            for index in kind:
-                if tensors[index].numel() >= _LARGE:
-                    torch.where(chosen, self._kept[index], tensors[index], out=tensors[index])
-            small = [index for index in kind if tensors[index].numel() < _LARGE]
-            if small:
-                now, kept = _of(tensors, small), _of(self._kept, small)
-                parts = torch.split(torch.where(chosen, _joined(kept), _joined(now)), [each.numel() for each in now])
-                torch._foreach_copy_(now, [part.view_as(each) for part, each in zip(parts, now, strict=True)])
+            replace_where(chosen, _of(tensors, kind), _of(self._kept, kind))
 
 
 def _of(tensors: Sequence[Tensor], indices: Iterable[int]) -> list[Tensor]:
     return [tensors[index] for index in indices]
 
 
-def _joined(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+@torch.no_grad()
+def replace_where(flag: Tensor, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give tensors other values if ``flag`` is True; otherwise nothing changes. The host does not learn which.
+
+    Values that are not finite do no harm: what is multiplied with 1 and 0 are integers of the same bits. Three
+    operations serve all tensors but the large ones; torch has no ``where`` for lists.
+
+    Args:
+        flag: one truth value on the device of the tensors.
+        tensors: of one device and dtype.
+        values: tensors alike, in the same order. They are used up: where ``flag`` is False, they are lost.
+    """
+    if not tensors:
+        return
+    integer = _INTEGERS.get(tensors[0].element_size())
+    least = 0 if integer is None else _LARGE
+    small, small_values = [], []
+    for tensor, value in zip(tensors, values, strict=True):
+        if tensor.numel() >= least:
+            torch.where(flag, value, tensor, out=tensor)
+        elif integer is not None:
+            small.append(tensor.view(integer))
+            small_values.append(value.view(integer))
+    if integer is not None and small:
+        taken = flag.to(integer)
+        torch._foreach_mul_(small, 1 - taken)
+        torch._foreach_mul_(small_values, taken)
+        torch._foreach_add_(small, small_values)

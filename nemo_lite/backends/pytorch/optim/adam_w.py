@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments, can_be_left_out
 from nemo_lite.backends.pytorch.optim.options import Options
 
 
@@ -42,16 +42,19 @@ class AdamW(ForeachOptimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, defaults)
 
+    @can_be_left_out
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         first, second = adam_moments(self, params, grads, group)
         if group["amsgrad"]:
             largest = self.states_of(params, "max_exp_avg_sq")
-            torch._foreach_maximum_(largest, second)
+            with self.changing(largest) as new:
+                torch._foreach_maximum_(new, second)
             second = largest
         denominators = torch._foreach_sqrt(second)
         torch._foreach_add_(denominators, group["eps"])
         beta1, beta2 = group["betas"]
         sizes = [group["lr"] * math.sqrt(1 - beta2**t) / (1 - beta1**t) for t in self.states_of(params, "step")]
-        if group["weight_decay"]:
-            torch._foreach_mul_(params, [1 - size * group["weight_decay"] for size in sizes])
-        torch._foreach_addcdiv_(params, first, denominators, [-size for size in sizes])
+        with self.changing(params) as new:
+            if group["weight_decay"]:
+                torch._foreach_mul_(new, [1 - size * group["weight_decay"] for size in sizes])
+            torch._foreach_addcdiv_(new, first, denominators, [-size for size in sizes])

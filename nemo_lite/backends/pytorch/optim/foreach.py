@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from nemo_lite.backends.pytorch.optim.options import Options, Range, check_options
+from nemo_lite.backends.pytorch.precision import own_part
+from nemo_lite.backends.pytorch.snapshot import replace_where
 from nemo_lite.errors import UsageError
 
 
@@ -20,9 +23,14 @@ class ForeachOptimizer(Optimizer):
     A subclass gives ``_update``, and ``_start`` unless its state is Adam's. ``state["step"]`` is counted here: in
     ``_update`` it is 1 at a parameter's first step. A step must not read a value back from the device: the host would
     wait for it.
+
+    On an accelerator the device decides whether a step counts. An ``_update`` that changes weights and states only
+    inside :meth:`changing` says so with :func:`can_be_left_out`; for any other, weights and states are copied before
+    each step.
     """
 
     ranges: ClassVar[Mapping[str, Range]] = {}  # bounds of options, where `check_options` has others
+    _skip: Tensor | None = None
 
     def __init__(self, params: ParamsT, defaults: Options) -> None:
         check_options(type(self).__name__, defaults, type(self))
@@ -54,6 +62,40 @@ class ForeachOptimizer(Optimizer):
                 self._update(params, [grad_of(param) for param in params], group)
         return loss
 
+    @property
+    def can_skip(self) -> bool:
+        """Whether :meth:`step_unless` may be called."""
+        return getattr(type(self)._update, _MARK, False)
+
+    def step_unless(self, skip: Tensor) -> None:
+        """A step that leaves weights and tensors of the states as they are if ``skip``, on the device, is not 0.
+
+        The numbers that are counted on the host (``state["step"]``) and new states stay: put them back.
+        """
+        self._skip = skip
+        try:
+            self.step()
+        finally:
+            self._skip = None
+
+    @contextmanager
+    def changing(self, tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+        """Yields the tensors to change in the place of these: themselves, or copies while the device decides.
+
+        The copies replace the tensors at the end, unless the step is left out, and are freed.
+
+        Args:
+            tensors: of one device and dtype.
+        """
+        if self._skip is None:
+            yield tensors
+            return
+        # A product and not a clone: DTensor has no clone for lists.
+        copies = list(torch._foreach_mul(tensors, 1.0))
+        yield copies
+        replace_where(self._skip == 0, [*map(own_part, tensors)], [*map(own_part, copies)])
+        copies.clear()  # also where the caller still has the list
+
     def states_of(self, params: list[Tensor], key: str) -> list[Any]:
         """One entry of each parameter's state."""
         return [self.state[param][key] for param in params]
@@ -69,15 +111,27 @@ class ForeachOptimizer(Optimizer):
         """One step for parameters of one device and dtype."""
 
 
+_Update = TypeVar("_Update", bound=Callable[..., None])
+_MARK = "can_be_left_out"
+
+
+def can_be_left_out(update: _Update) -> _Update:
+    """Marks an ``_update`` that changes weights and states only inside ``changing``. One that overrides it is not."""
+    setattr(update, _MARK, True)
+    return update
+
+
 def adam_moments(
     optimizer: ForeachOptimizer, params: list[Tensor], grads: list[Tensor], group: Options
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Both moving averages after this step, without bias correction."""
     beta1, beta2 = group["betas"]
     first, second = optimizer.states_of(params, "exp_avg"), optimizer.states_of(params, "exp_avg_sq")
-    torch._foreach_lerp_(first, grads, 1 - beta1)
-    torch._foreach_mul_(second, beta2)
-    torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)
+    with optimizer.changing(first) as new:
+        torch._foreach_lerp_(new, grads, 1 - beta1)
+    with optimizer.changing(second) as new:
+        torch._foreach_mul_(new, beta2)
+        torch._foreach_addcmul_(new, grads, grads, value=1 - beta2)
     return first, second
 
 

@@ -59,7 +59,7 @@ def _start_momentum(optimizer: Optimizer, *unused: object) -> None:
     """
     for group in optimizer.param_groups:
         for param in group["params"] if group["momentum"] else ():
-            if param.grad is not None and "momentum_buffer" not in optimizer.state[param]:
+            if param.grad is not None and optimizer.state[param].get("momentum_buffer") is None:
                 optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
 
 

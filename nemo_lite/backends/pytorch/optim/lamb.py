@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments, norms
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments, can_be_left_out, norms
 from nemo_lite.backends.pytorch.optim.options import Options
 
 
@@ -37,6 +37,7 @@ class Lamb(ForeachOptimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
+    @can_be_left_out
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         first, second = adam_moments(self, params, grads, group)
         beta1, beta2 = group["betas"]
@@ -51,4 +52,5 @@ class Lamb(ForeachOptimizer):
         of_params, of_updates = torch.stack(norms(params)), torch.stack(norms(updates))
         ratios = torch.where((of_params > 0) & (of_updates > 0), of_params / of_updates, 1.0)
         torch._foreach_mul_(updates, list(ratios.unbind()))
-        torch._foreach_add_(params, updates, alpha=-group["lr"])
+        with self.changing(params) as new:
+            torch._foreach_add_(new, updates, alpha=-group["lr"])

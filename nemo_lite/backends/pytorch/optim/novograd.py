@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, grad_of, norm_dtype, norms
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, can_be_left_out, grad_of, norm_dtype, norms
 from nemo_lite.backends.pytorch.optim.options import Options
 
 
@@ -66,27 +66,36 @@ class Novograd(ForeachOptimizer):
         if group["amsgrad"]:
             state["max_exp_avg_sq"] = torch.zeros_like(first)
 
+    @can_be_left_out
     def _update(self, params: list[Tensor], grads: list[Tensor], group: Options) -> None:
         # The numbers that there is one of a tensor are stacked: one operation for all of them.
         squares = torch.stack(norms(grads)).square()
-        second = self._replace(params, "exp_avg_sq", lambda old: old.lerp_(squares, 1 - group["betas"][1]))
+        second = self._change(params, "exp_avg_sq", lambda new: new.lerp_(squares, 1 - group["betas"][1]))
         if group["amsgrad"]:
-            second = self._replace(params, "max_exp_avg_sq", lambda old: torch.maximum(old, second))
+            moment = second
+            second = self._change(params, "max_exp_avg_sq", lambda new: torch._foreach_maximum_([new], [moment]))
         updates = torch._foreach_div(grads, list((second.sqrt() + group["eps"]).unbind()))
         first = self.states_of(params, "exp_avg")
         if group["weight_decay"]:
             torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-        torch._foreach_mul_(first, group["betas"][0])
-        torch._foreach_add_(first, updates, alpha=1 - group["betas"][0] if group["grad_averaging"] else 1)
+        with self.changing(first) as new:
+            torch._foreach_mul_(new, group["betas"][0])
+            torch._foreach_add_(new, updates, alpha=1 - group["betas"][0] if group["grad_averaging"] else 1)
+        del updates  # their memory may serve the copies of the weights
         if group["luc"]:
             limits = torch.stack(norms(params)) * group["luc_trust"] / (torch.stack(norms(first)) + group["luc_eps"])
-            torch._foreach_sub_(params, torch._foreach_mul(first, list(limits.clamp_max_(group["lr"]).unbind())))
+            limited = torch._foreach_mul(first, list(limits.clamp_max_(group["lr"]).unbind()))
+            with self.changing(params) as new:
+                torch._foreach_sub_(new, limited)
         else:
-            torch._foreach_add_(params, first, alpha=-group["lr"])
+            with self.changing(params) as new:
+                torch._foreach_add_(new, first, alpha=-group["lr"])
 
-    def _replace(self, params: list[Tensor], key: str, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """Change a state of one number a tensor, for all tensors together."""
-        changed = change(torch.stack(self.states_of(params, key)))
-        for param, value in zip(params, changed.unbind(), strict=True):
+    def _change(self, params: list[Tensor], key: str, change: Callable[[Tensor], object]) -> Tensor:
+        """Change a state of one number a tensor in place, for all tensors together."""
+        values = torch.stack(self.states_of(params, key))
+        with self.changing([values]) as (new,):
+            change(new)
+        for param, value in zip(params, values.unbind(), strict=True):
             self.state[param][key] = value
-        return changed
+        return values

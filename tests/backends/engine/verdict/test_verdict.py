@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from toys.device_verdict import use_device_verdict
 from toys.host_reads import BetweenLoggingSteps
 from toys.nets import Net, Points, Record, build, train
@@ -18,13 +19,23 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import actions
 from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.optim import Novograd, create_optimizer
+from nemo_lite.backends.pytorch.precision import Precision, own_part
 from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
 from nemo_lite.errors import NonFiniteLossError
 from nemo_lite.utils.argparse import OPTIMIZERS
 
 NAMES = tuple(OPTIMIZERS)
-OF_TORCH = ("Adam", "NAdam", "RAdam", "Adadelta", "ASGD", "Rprop", "SGD", "Adafactor")
+OF_TORCH = {
+    **{name: {} for name in ("Adam", "NAdam", "RAdam", "Adadelta", "ASGD", "Rprop", "SGD", "Adafactor")},
+    "SGD with momentum": {"momentum": 0.9},
+    "SGD with momentum, fused": {"momentum": 0.9, "fused": True},
+    "SGD with momentum, over lists": {"momentum": 0.9, "foreach": True},
+    "Adam, fused": {"fused": True},
+    "Adagrad, fused": {"fused": True},
+    "AdamW with amsgrad, over lists": {"amsgrad": True, "foreach": True},
+}
+OURS = ("novograd", "adam_w", "lamb")
 
 
 class BadItems(Points):
@@ -89,11 +100,131 @@ def assert_alike(host, device):
     assert repr(state) == repr(their_state)
 
 
+@pytest.fixture
+def new_memory_is_nan(monkeypatch):
+    """As the memory of a GPU may be."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def of_torch(name):
+    return lambda params: getattr(torch.optim, name.split()[0].strip(","))(params, lr=0.01, **OF_TORCH[name])
+
+
+@pytest.mark.usefixtures("new_memory_is_nan")
 @pytest.mark.parametrize("name", [*NAMES, *OF_TORCH])
 def test_skipped_steps_leave_weights_and_states_as_they_were_for_every_optimizer(monkeypatch, name):
-    optimizer = name if name in NAMES else lambda params: getattr(torch.optim, name)(params, lr=0.01)
+    optimizer = name if name in NAMES else of_torch(name)
     for bad in ((), (0, 9, 10)):  # the first step of all too, before there is a state
         assert_alike(*on_both(monkeypatch, optimizer, BadItems(*bad)))
+
+
+OPTIONS = [
+    *(("novograd", {"amsgrad": True}), ("novograd", {"luc": True}), ("novograd", {"weight_decay": 0.1})),
+    *(("adam_w", {"amsgrad": True}), ("adam_w", {"weight_decay": 0.1}), ("lamb", {"weight_decay": 0.1})),
+    *((name, {"larc": True}) for name in OURS),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_the_options_of_our_optimizers_are_guarded_too(monkeypatch, name, options):
+    def made(params):
+        return create_optimizer(name, list(params), {"lr": 0.01, **options})
+
+    assert_alike(*on_both(monkeypatch, made, BadItems(0, 9, 10)))
+
+
+def skipped_on_shards(names):
+    """Weights and states after trainings with skipped steps over two ranks, by both forms of the verdict."""
+    factory = rank_factory(shard_weights=True)
+
+    def run(name):
+        net, loss = build(BadItems(0, 9, 10), Net())
+        factory.train([loss], name, {"lr": 0.01, "num_epochs": 3})
+        (optimizer,) = factory.get_trainer().optimizers
+        weights = {key: own_part(value).tolist() for key, value in net.state_dict().items()}
+        kept = [each for values in optimizer.state.values() for each in values.items()]
+        return repr((weights, [(key, own_part(value)) for key, value in kept]))
+
+    by_host = [run(name) for name in names]
+    with pytest.MonkeyPatch.context() as patched:
+        use_device_verdict(patched)
+        return by_host, [run(name) for name in names]
+
+
+def test_skipped_steps_leave_divided_weights_and_states_as_they_were_too():
+    for by_host, by_device in results_of(2, skipped_on_shards, [*OURS, "sgd"]):
+        assert "nan" not in repr(by_host)
+        assert by_host == by_device
+
+
+def test_a_momentum_that_a_skipped_step_began_is_none_again():
+    for flags in ({}, {"fused": True}):
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, **flags)
+        optimizer.state[weight]["momentum_buffer"] = None  # as in a checkpoint of SGD without momentum
+        guarded = GuardedStep(optimizer)
+        weight.grad = torch.full((2,), math.nan)
+        guarded.step(torch.ones(()))
+        guarded.take_back()
+        assert (weight.tolist(), optimizer.state[weight]) == ([1.0, 1.0], {"momentum_buffer": None})
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations but views."""
+
+    VIEWS = ("view", "detach", "unbind", "alias", "split")
+
+    def __init__(self):
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.number += func.overloadpacket.__name__.strip("_") not in self.VIEWS
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of(step):
+    with Operations() as operations:
+        step()
+    return operations.number
+
+
+def operations_of_a_step(name, num_tensors):
+    """Of a step as it is, and of a guarded one."""
+    weights = [torch.nn.Parameter(torch.rand(3 + number)) for number in range(num_tensors)]
+    is_ours = name in NAMES
+    optimizer = create_optimizer(name, weights, {"lr": 0.01}) if is_ours else of_torch(name)(weights)
+    guarded, skip = GuardedStep(optimizer), torch.zeros(())
+    for weight in weights:
+        weight.grad = torch.rand_like(weight)
+    for _ in range(3):  # the first ones make states and copies
+        guarded.step(skip)
+    return operations_of(optimizer.step), operations_of(lambda: guarded.step(skip))
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("novograd", 21), ("adam_w", 21), ("lamb", 21), ("AdamW with amsgrad, over lists", 8)]
+)
+def test_the_operations_of_a_guard_do_not_grow_with_the_tensors(name, more):
+    for num_tensors in (20, 60):
+        plain, guarded = operations_of_a_step(name, num_tensors)
+        assert guarded <= plain + more
+
+
+def test_an_update_that_overrides_one_of_ours_is_guarded_by_copies():
+    class Own(Novograd):
+        def _update(self, params, grads, group):
+            torch._foreach_sub_(params, grads)
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = Own([weight])
+    assert (Novograd([weight]).can_skip, optimizer.can_skip) == (True, False)
+    GuardedStep(optimizer).step(torch.ones(()))
+    assert weight.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("kwargs", [{"clip": 0.01}, {"batches_per_step": 2}, {"clip": 0.5, "batches_per_step": 4}])

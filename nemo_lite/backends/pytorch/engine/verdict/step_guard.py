@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from nemo_lite.backends.pytorch.optim import ForeachOptimizer
 from nemo_lite.backends.pytorch.precision import own_part
 from nemo_lite.backends.pytorch.snapshot import Snapshot
 
@@ -17,11 +19,12 @@ _Values: TypeAlias = "dict[str, Any]"
 
 
 class GuardedStep:
-    """Lets any optimizer make one step such that the device decides whether it counts.
+    """Lets any optimizer make steps such that the device decides whether each counts.
 
-    torch's fused optimizers are told by their ``found_inf``. For all others, weights and states are kept before the
-    step and put back by the device. What an optimizer counts on the host (``state["step"]``) is put back by
-    :meth:`take_back`, which must come before the next step.
+    torch's fused optimizers are told by their ``found_inf``, our own by ``step_unless``. For all others, weights and
+    states are kept before the step and put back by the device. What an optimizer counts on the host
+    (``state["step"]``), and a state that the step began, is put back by :meth:`take_back`, which must come before the
+    next step.
 
     Args:
         optimizer: one whose ``step`` needs no closure.
@@ -32,15 +35,30 @@ class GuardedStep:
         # What the step changed on the host: for each dictionary of the optimizer the old values, and the new keys.
         self._changed: list[tuple[_Values, _Values, set[str]]] = []
         self._started: list[Tensor] = []
+        self._kept, self._kept_of = Snapshot([]), list[Tensor]()
 
     def step(self, skip: Tensor) -> None:
         """Make the step; nothing changes if ``skip``, one number on the device, is 1 and not 0."""
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
-        is_sharded = any(own_part(parameter) is not parameter for parameter in parameters)
-        if self._takes_found_inf() and not is_sharded:
+        groups, state = self._optimizer.param_groups, self._optimizer.state
+        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+        self._started = [parameter for parameter in parameters if not state.get(parameter)]
+        holders = [*groups, *(state[parameter] for parameter in parameters if state.get(parameter))]
+        before = [{key: value for key, value in holder.items() if key != "params"} for holder in holders]
+        # torch's optimizers count their steps in tensors in host memory. Those of groups are learning rates.
+        counts: list[_Values] = [{} for _ in holders]
+        if isinstance(self._optimizer, ForeachOptimizer) and self._optimizer.can_skip:
+            self._optimizer.step_unless(skip)
+        elif self._takes_found_inf(parameters):
             self._step_fused(skip)
         else:
-            self._step_and_put_back(parameters, skip)
+            counts[len(groups) :] = [_copied(values, skip.device) for values in before[len(groups) :]]
+            self._step_and_put_back([own_part(parameter) for parameter in parameters], holders, before, skip)
+        self._changed = []
+        for holder, old, copies in zip(holders, before, counts, strict=True):
+            numbers = {key: value for key, value in old.items() if _is_replaced(value, holder[key])}
+            new_keys = holder.keys() - old.keys() - {"params"}
+            if numbers or copies or new_keys:
+                self._changed.append((holder, numbers | copies, new_keys))
 
     def take_back(self) -> None:
         """The host has learned that the step did not count: put back what it changed on the host."""
@@ -51,10 +69,11 @@ class GuardedStep:
         for parameter in self._started:
             self._optimizer.state.pop(parameter, None)
 
-    def _takes_found_inf(self) -> bool:
+    def _takes_found_inf(self, parameters: Iterable[Tensor]) -> bool:
         # torch's constructors set the first; a state that is loaded may have changed the second.
         supports_scaling = getattr(self._optimizer, "_step_supports_amp_scaling", False)
-        return supports_scaling and all(group.get("fused") for group in self._optimizer.param_groups)
+        is_fused = supports_scaling and all(group.get("fused") for group in self._optimizer.param_groups)
+        return is_fused and all(own_part(parameter) is parameter for parameter in parameters)
 
     def _step_fused(self, skip: Tensor) -> None:
         fused: Any = self._optimizer
@@ -64,28 +83,29 @@ class GuardedStep:
         finally:
             del fused.grad_scale, fused.found_inf
 
-    def _step_and_put_back(self, parameters: Sequence[Tensor], skip: Tensor) -> None:
-        groups, state = self._optimizer.param_groups, self._optimizer.state
-        self._started = [parameter for parameter in parameters if not state.get(parameter)]
-        holders = [*groups, *(state[parameter] for parameter in parameters if state.get(parameter))]
-        before = [{key: value for key, value in holder.items() if key != "params"} for holder in holders]
-        # torch's optimizers count their steps in tensors in host memory. Those of groups are learning rates.
-        counts = [{} if n < len(groups) else _copied(values, skip.device) for n, values in enumerate(before)]
-        weights = [own_part(parameter) for parameter in parameters]
-        kept = Snapshot([*weights, *_on(skip.device, before)])
-        kept.keep()
+    def _step_and_put_back(
+        self, weights: Sequence[Tensor], holders: Sequence[_Values], before: Sequence[_Values], skip: Tensor
+    ) -> None:
+        tensors = [*weights, *_on(skip.device, before)]
+        is_as_before = len(tensors) == len(self._kept_of) and all(map(is_, tensors, self._kept_of))
+        if not is_as_before:  # as where a step began states, or replaced their tensors
+            self._kept, self._kept_of = Snapshot(tensors), tensors
+        self._kept.keep()
         self._optimizer.step()
-        after = [{key: holder[key] for key in values} for holder, values in zip(holders, before, strict=True)]
-        kept.put_back_where(skip, [*weights, *_on(skip.device, after)])
-        for holder, old, new, copies in zip(holders, before, after, counts, strict=True):
-            numbers = {key: value for key, value in old.items() if _is_number(value) and value != new[key]}
-            new_keys = holder.keys() - old.keys() - {"params"}
-            if numbers or copies or new_keys:
-                self._changed.append((holder, numbers | copies, new_keys))
+        after = [
+            {key: holder[key] for key, value in values.items() if not _is_on_host(value)}
+            for holder, values in zip(holders, before, strict=True)
+        ]
+        self._kept.put_back_where(skip, [*weights, *_on(skip.device, after)])
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (bool, int, float))
+def _is_replaced(value: object, new: object) -> bool:
+    """Whether a number, or None, has become another one or a tensor."""
+    return _is_on_host(value) and not (_is_on_host(new) and value == new)
+
+
+def _is_on_host(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def _on(device: torch.device, holders: Iterable[Mapping[str, Any]]) -> list[Tensor]:

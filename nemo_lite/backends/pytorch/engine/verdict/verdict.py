@@ -139,6 +139,7 @@ class DeviceVerdict:
     def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps, comm: Comm) -> None:
         self._precision, self._statistics, self._skipped, self._comm = precision, statistics, skipped, comm
         self._pending: _Pending | None = None
+        self._guarded: dict[torch.optim.Optimizer, GuardedStep] = {}
 
     def allows(self, computed: Computed) -> bool:
         """True: the host does not know."""
@@ -154,7 +155,7 @@ class DeviceVerdict:
         skip = (skip if nothing_left is None else skip | nothing_left).float()
         self._comm.any_on_device(skip)
         optimizer = computed.objective.optimizer
-        guarded = GuardedStep(optimizer)
+        guarded = self._guarded.setdefault(optimizer, GuardedStep(optimizer))
         self._precision.update(optimizer, lambda: guarded.step(skip), skip)
         self._statistics.put_back_where(skip)
         numbers = [is_bad, skip.reshape(1), *(status for status in items.statuses if status is not None)]
