@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from nemo_lite.backends.pytorch.distributed import Comm, is_synced
 from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.backends.pytorch.precision import own_part
 from nemo_lite.backends.pytorch.snapshot import Snapshot
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
@@ -93,6 +94,20 @@ def mean_statistics(modules: Iterable[nn.Module], comm: Comm) -> Iterator[None]:
         yield
     finally:
         statistics.put_back()
+
+
+def weights_not_finite(modules: Iterable[tuple[str, nn.Module]]) -> list[str]:
+    """The names of the parameters with a NaN or an infinity; of divided ones, in this rank's part. A host sync.
+
+    Args:
+        modules: with their names for messages.
+    """
+    named = [(f"{label}.{name}", own) for label, module in modules for name, own in module.named_parameters()]
+    if not named:
+        return []
+    with torch.no_grad():
+        are_finite = torch.stack([own_part(parameter).isfinite().all() for _, parameter in named]).tolist()
+    return [name for (name, _), is_finite in zip(named, are_finite, strict=True) if not is_finite]
 
 
 def named_weighted_modules(modules: Iterable[NeuralModule]) -> dict[str, nn.Module]:

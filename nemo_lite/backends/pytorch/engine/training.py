@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.learning_rates import LearningRates
-from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
+from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.resuming import Pace
 from nemo_lite.backends.pytorch.engine.run_state import RunState
@@ -74,7 +74,8 @@ class Training:
         self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
         self._ahead = AheadOfUse(state.device)
         self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven, self._ahead)
-        self._skipped = SkippedSteps(state.comm, options, place_of, state.precision.scales_loss)
+        scales_loss = state.precision.scales_loss
+        self._skipped = SkippedSteps(state.comm, options, place_of, self._weights_not_finite, scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
         state.settle = self._verdict.settle
         state.position.account = getattr(loader, "account", None)
@@ -99,6 +100,8 @@ class Training:
             callbacks.notify("on_epoch_start", state)
             self._epoch()
         self._skipped.report(state.steps_done)
+        if state.steps_done > state.steps_before:  # the last update has no next step whose loss would show it
+            self._skipped.check_weights(f"the run ended after {state.steps_done} steps")
         if state.stop_reason and not state.interrupted_by:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
@@ -133,6 +136,9 @@ class Training:
         """Seed the generators, differently on each rank, for dropout; without a seed they go on."""
         if (seed := self._state.position.seed) is not None:
             seed_all(seed_of(seed, rank=self._state.comm.rank, epoch=epoch))
+
+    def _weights_not_finite(self) -> list[str]:
+        return weights_not_finite((module.label, module) for module in self._modules)
 
     def _is_done(self) -> bool:
         state = self._state

@@ -281,6 +281,65 @@ def test_too_many_such_steps_end_the_run_with_the_weights_before_them(
         assert torch.equal(value, net.state_dict()[name]), name
 
 
+class Breaks(torch.optim.SGD):
+    """Gives a weight a value that is not finite, in one step."""
+
+    def __init__(self, weights, at, value):
+        super().__init__(weights, lr=0.01)
+        self.at, self.value, self.num_steps = at, value, 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.num_steps += 1
+        if self.num_steps == self.at:
+            own_part(self.param_groups[0]["params"][-2]).data[0, 1:] = self.value
+
+
+REMEDY = "go on from a checkpoint saved before, with a lower learning rate"
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("options", [{}, {"stop_on_nan_loss": True}, {"max_nonfinite_steps": 1}])
+def test_weights_that_are_not_finite_end_the_run_at_the_next_step(factory, monkeypatch, on_device, value, options):
+    if on_device:
+        use_device_verdict(monkeypatch)
+    net, loss = build(BadItems(), Net(norm=True))
+    optimizer = Breaks(net.parameters(), 3, value)
+    told = (
+        "the loss of step 3 is not finite; in the batch: .*; the weights are not finite: "
+        rf"got NaN or infinity in {net.label}\.fc\.weight; {REMEDY}"
+    )
+    with pytest.raises(NonFiniteLossError, match=told):
+        factory.train([loss], optimizer=optimizer, optimization_params={"num_epochs": 2}, **options)
+
+
+def test_weights_that_are_not_finite_after_the_last_step_end_the_run_with_an_error(factory):
+    net, loss = build()
+    told = rf"the run ended after 3 steps; the weights are not finite: got NaN or infinity in {net.label}\.fc\.weight"
+    with pytest.raises(NonFiniteLossError, match=told):
+        factory.train([loss], optimizer=Breaks(net.parameters(), 3, math.nan), optimization_params={"max_steps": 3})
+
+
+def broken_on_rank_one():
+    factory = rank_factory(shard_weights=True)
+    net = Net()
+    net.fc = torch.nn.Linear(3, 2)  # each rank has a row
+    net, loss = build(Points(n=24, batch_size=2), net)
+    factory.create_optimizer("sgd", [net], {"lr": 0.1})  # divides the weights
+    made = Breaks(net.parameters(), 2 if factory.global_rank else 99, math.nan)
+    with pytest.raises(NonFiniteLossError) as told:
+        factory.train([loss], optimizer=made, optimization_params={"num_epochs": 1})
+    return str(told.value)
+
+
+def test_where_the_weights_of_one_rank_are_not_finite_all_ranks_end_alike():
+    first, second = results_of(2, broken_on_rank_one)
+    assert first == second
+    assert "the loss of step 2 is not finite" in first
+    assert "the weights are not finite: got NaN or infinity in net.fc.weight;" in first
+
+
 def test_what_reads_weights_waits_for_the_verdict_first(factory, monkeypatch, tmp_path):
     use_device_verdict(monkeypatch)
     _, loss = build(BadItems(20))  # the last step of the epoch

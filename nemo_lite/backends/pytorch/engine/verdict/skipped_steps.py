@@ -65,14 +65,21 @@ class SkippedSteps:
         comm: the ranks.
         options: when it is too much.
         place_of: where item ``i`` of the data layer comes from, for messages.
+        weights_not_finite: the names of the weights that are not finite on this rank.
         scales_loss: under a loss scale, a gradient that is not finite says that the scale is too high. Such a step is
             left out too, but it is no fault of the data or the weights.
     """
 
     def __init__(
-        self, comm: Comm, options: RunOptions, place_of: Callable[[int], str], scales_loss: bool = False
+        self,
+        comm: Comm,
+        options: RunOptions,
+        place_of: Callable[[int], str],
+        weights_not_finite: Callable[[], Sequence[str]],
+        scales_loss: bool = False,
     ) -> None:
         self._comm, self._options, self._place_of, self._scales_loss = comm, options, place_of, scales_loss
+        self._weights_not_finite = weights_not_finite
         self._total = self._in_a_row = 0
         self._num_left_out = 0
         self._left_out: set[str] = set()
@@ -104,10 +111,12 @@ class SkippedSteps:
         """Tell about a step that is left out. All ranks call it.
 
         Raises:
-            NonFiniteLossError: the options say so, at the first such step or after so many in a row.
+            NonFiniteLossError: the options say so, at the first such step or after so many in a row; or the weights
+                that the step began with are not finite.
         """
         options, by_rank = self._options, self._comm.gather(self._suspects(found))
         problem, is_of_loss = self._comm.share(_problem_of(found.step, by_rank))
+        self.check_weights(problem)
         self._in_a_row += 1
         is_overflow = self._scales_loss and not is_of_loss
         if options.stop_on_nan_loss and not is_overflow:
@@ -122,6 +131,22 @@ class SkippedSteps:
             return
         self._total += 1
         logging.warning("%s; the step is skipped", problem)
+
+    def check_weights(self, problem: str) -> None:
+        """See that the weights are finite. All ranks call it.
+
+        Args:
+            problem: what the error says first.
+
+        Raises:
+            NonFiniteLossError: they are not.
+        """
+        by_rank = self._comm.gather(list(self._weights_not_finite())) or ()
+        names = self._comm.share(list(dict.fromkeys(chain.from_iterable(by_rank))))
+        if names:
+            got = f"NaN or infinity in {_shortened(names)}"
+            remedy = "go on from a checkpoint saved before, with a lower learning rate"
+            raise NonFiniteLossError(f"{problem}; the weights are not finite", got=got, remedy=remedy)
 
     def report(self, num_steps: int) -> None:
         """Say at the end how many of the run's steps were left out, and how many items of the others."""
