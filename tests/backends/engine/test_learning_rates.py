@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from toys.nets import Record, build
 from toys.resumable import train
 
 import nemo_lite as nemo
@@ -25,6 +27,34 @@ class Halve(nemo.NeMoCallback):
 
 def rates(folder: Path, max_steps: int, **settings: Any) -> list[float]:
     return [rate for _, _, rate in train(folder, max_steps, **settings).steps]
+
+
+class Fails(nemo.NeMoCallback):
+    def on_step_end(self, state: Any) -> None:
+        if state.step == 2:
+            raise RuntimeError("enough")
+
+
+def test_a_second_training_with_the_same_optimizer_begins_at_its_rate(factory: nemo.NeuralModuleFactory) -> None:
+    net, loss = build()
+    optimizer = torch.optim.SGD([{"params": net.fc.weight, "lr": 0.2}, {"params": net.fc.bias}], lr=0.05)
+
+    def rates_of(policy: Any, *callbacks: nemo.NeMoCallback) -> list[float]:
+        record, params = Record(), {"max_steps": 4}
+        train_again = {"optimizer": optimizer, "lr_policy": policy, "optimization_params": params}
+        factory.train([loss], callbacks=[record, *callbacks], **train_again)
+        return record.rates
+
+    first = rates_of(fading)
+    assert first == pytest.approx([0.2, 0.15, 0.1, 0.05])
+    assert rates_of(fading) == first
+    with pytest.raises(RuntimeError, match="enough"):
+        rates_of(fading, Fails())
+    assert rates_of(fading) == first
+    assert rates_of(None) == [0.2] * 4, "the policy ended with its run"
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert rates_of(fading) == pytest.approx([rate / 2 for rate in first])
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.05]
 
 
 def test_a_run_resumed_without_its_policy_takes_the_rate_that_is_given(tmp_path: Path) -> None:

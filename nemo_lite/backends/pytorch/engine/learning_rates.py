@@ -44,9 +44,17 @@ class LearningRates:
         if saved is None or self._policy is not None:
             return
         if saved["have_policy"] or saved["initial"] != self._initial():
-            for objective in self._objectives:
-                for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
-                    group["lr"] = initial
+            self._put_back()
+
+    def end(self) -> None:
+        """The run is over: the rates are what they were before the policy, for another run of the same optimizers."""
+        if self._policy is not None:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for objective in self._objectives:
+            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
+                group["lr"] = initial
 
     def _initial(self) -> list[list[float]]:
         return [list(map(float, objective.initial_lrs)) for objective in self._objectives]

@@ -87,6 +87,12 @@ class Training:
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
+        try:
+            self._run()
+        finally:
+            self._rates.end()
+
+    def _run(self) -> None:
         state, callbacks = self._state, self._callbacks
         callbacks.notify("on_action_start", state)
         with misfits_told(state.restored):
