@@ -69,12 +69,21 @@ def test_compiled_with_cuda_graphs_it_has_them_too(device):
     assert compiled == pytest.approx(plain, rel=1e-3, abs=1e-5)
 
 
-def test_a_step_that_is_not_finite_is_skipped_and_leaves_no_trace(device):
+@pytest.mark.parametrize("bad_item", [0, 5])  # 0: in the first step of all
+@pytest.mark.parametrize("name", ["sgd", "adam", "novograd", "adam_w", "lamb", "SGD", "RAdam"])
+def test_a_step_that_is_not_finite_is_skipped_and_leaves_no_trace(device, name, bad_item):
     factory = factory_on(device)
-    net, loss = build(data=Points(n=12, bad_item=5), net=Net(norm=True))
+    net, loss = build(data=Points(n=12, bad_item=bad_item), net=Net(norm=True))
     record = Record()
-    train(factory, [loss], record, params={"num_epochs": 2})
-    assert [math.isfinite(each) for each in record.losses] == [True, False, True] * 2
+    net.to(device)
+    own = {
+        "SGD": lambda: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True),
+        "RAdam": lambda: torch.optim.RAdam(net.parameters(), lr=0.1),
+    }
+    params = {"num_epochs": 2} | ({} if name in own else {"lr": 0.1})
+    optimizer = own[name]() if name in own else name
+    factory.train([loss], optimizer=optimizer, callbacks=[record], optimization_params=params)
+    assert [math.isfinite(each) for each in record.losses] == [step % 3 != bad_item // 4 for step in range(6)]
     assert all(torch.isfinite(value).all() for value in net.state_dict().values())
     assert net.norm.num_batches_tracked == 4
 

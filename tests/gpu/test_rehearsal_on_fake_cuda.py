@@ -12,9 +12,12 @@ from toys.sources import ROOT
 
 import nemo_asr
 from nemo_asr.recipe.classifier import connect_classifier
+from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower
+from nemo_lite.backends.pytorch.optim import create_optimizer
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.graph.dag import Dag
+from nemo_lite.utils.argparse import OPTIMIZERS
 
 SAME_MODULES = "quartznet15x5_zh"  # as quartznet15x5
 CONFIGS = [path for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml")) if path.stem != SAME_MODULES]
@@ -65,6 +68,23 @@ def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config
         loss, *others = rehearsed(config, noise, training, autocast)
         assert {value.device for value in (loss, *others)} == {DEVICE}
         assert (loss.shape, loss.dtype) == ((), torch.float32)
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "RAdam"])
+def test_a_guarded_step_reads_nothing_and_stays_on_the_gpu(name):
+    with fake_cuda():
+        shapes = ((3, 4), (2, 2**20), ())
+        weights = [torch.nn.Parameter(torch.empty(shape, device=DEVICE), requires_grad=False) for shape in shapes]
+        optimizer = torch.optim.RAdam(weights) if name == "RAdam" else create_optimizer(name, weights, {"lr": 0.1})
+        for weight in weights:
+            weight.grad = torch.empty_like(weight)
+        guarded = GuardedStep(optimizer)
+        for _ in range(2):
+            guarded.step(torch.empty((), device=DEVICE))
+        kept = [
+            value for state in optimizer.state.values() for value in state.values() if isinstance(value, FakeTensor)
+        ]
+        assert {value.device for value in kept if value.numel() > 1} == {DEVICE}
 
 
 def test_the_rehearsal_sees_a_tensor_that_was_left_on_the_cpu():
