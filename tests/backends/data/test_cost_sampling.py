@@ -76,6 +76,28 @@ def test_batches_by_cost_hold_the_limit_and_every_item(n, world, shuffle, limit,
             assert size == -1 or len(batch) <= size
 
 
+class CountedCosts(np.ndarray):
+    """Costs that count how many of them are gathered by positions; a slice copies nothing."""
+
+    num_gathered = 0
+
+    def __getitem__(self, key):
+        if isinstance(key, np.ndarray):
+            CountedCosts.num_gathered += key.size
+        return super().__getitem__(key)
+
+
+def test_a_plan_with_a_limit_gathers_each_cost_a_few_times_and_not_once_a_round():
+    costs, batching = durations_of(5000), Batching(8, bucketing=True, max_batch_cost=100.0)
+    counted = costs.view(CountedCosts)
+    CountedCosts.num_gathered = 0
+    plan = plan_alone(counted, batching)
+    assert len(plan) > 500
+    assert CountedCosts.num_gathered <= 4 * len(costs)
+    as_plain = plan_alone(costs, batching)
+    assert [rows.tolist() for rows in plan.batches] == [rows.tolist() for rows in as_plain.batches]
+
+
 def test_batches_by_cost_are_filled_on_every_rank():
     batching = Batching(-1, bucketing=True, max_batch_cost=50.0)
     ranks = plans(np.full(120, 5.0, np.float32), batching, 3)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nemo_lite.backends.pytorch.data import Batching, Leftover, Plan, Shard, evaluation_plan, training_plan
 from nemo_lite.backends.pytorch.data import plans as plans_of
-from nemo_lite.backends.pytorch.data.order import deal_to_ranks
+from nemo_lite.backends.pytorch.data.order import evened_out
 from nemo_lite.errors import UnknownNameError, UsageError
 
 SIZES = st.integers(0, 200)
@@ -157,17 +157,17 @@ def test_with_join_every_item_comes_once_and_the_first_ranks_go_on_alone(
 
 def test_short_steps_come_last_and_the_longest_first_where_ranks_join() -> None:
     steps = [np.array(step) for step in ([0], [1, 2, 3, 4], [5, 6], [7, 8, 9])]
-    ranks = [deal_to_ranks(steps, Shard(rank, 3, uneven="join")) for rank in range(3)]
+    ranks = [evened_out(steps, Shard(0, 3, uneven="join")).of_rank(rank) for rank in range(3)]
     assert [listed(plan) for plan in ranks] == [[[1, 4], [7], [5], [0]], [[2], [8], [6]], [[3], [9]]]
     assert {plan.num_rounds for plan in ranks} == {4}
-    padded = [deal_to_ranks(steps, Shard(rank, 3, uneven="pad")) for rank in range(3)]
+    padded = [evened_out(steps, Shard(0, 3, uneven="pad")).of_rank(rank) for rank in range(3)]
     assert [listed(plan) for plan in padded] == [
         [[0], [1, 4], [5], [7]],
         [[0], [2], [6], [8]],
         [[0], [3], [5], [9]],
     ]
     assert padded[0].leftover == Leftover(num_repeated=3)
-    assert deal_to_ranks(steps, Shard(0, 3, uneven="drop"), num_dropped=5).leftover == Leftover(num_dropped=8)
+    assert evened_out(steps, Shard(0, 3, uneven="drop"), num_dropped=5).leftover == Leftover(num_dropped=8)
 
 
 def test_leftover_items_are_an_error_where_they_are_not_allowed_and_say_what_to_do() -> None:

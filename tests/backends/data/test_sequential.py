@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data import Batching, Leftover, Shard, Stretch, sequential_plan, sequential_plans
+from nemo_lite.backends.pytorch.data import Batching, Leftover, Plans, Shard, Stretch, sequential_plan, sequential_plans
 from nemo_lite.backends.pytorch.data import plans as plans_by_cost
+from nemo_lite.backends.pytorch.data.order import cut_into_rounds, evened_out
 from nemo_lite.errors import UsageError
 
 PARTS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
@@ -115,6 +116,25 @@ def test_what_several_numbers_of_ranks_have_left_comes_once_on_those_that_go_on(
     ranks = [plans_for(Shard(rank, world, 3, "join")).after(2, done) for rank in range(world)]
     rest = [row for plan in ranks for rows in plan.batches for row in rows.tolist()]
     assert sorted([*used, *rest]) == [*range(sum(parts))]
+
+
+def test_the_rounds_of_an_epoch_are_made_once_for_each_number_of_ranks_that_began_it():
+    made = []
+
+    def make(epoch, shard, items):
+        made.append((epoch, shard.world_size, len(items)))
+        return evened_out(cut_into_rounds(np.arange(len(items)), 2 * shard.world_size), shard)
+
+    plans_of_rank, done = Plans(100, Shard(1, 4), make), (Stretch(8, 2), Stretch(3, 1))
+    for num_rounds in range(1, 4):  # checkpoints of this epoch
+        plans_of_rank.digest(7, (*done, Stretch(4, num_rounds)))
+        plans_of_rank.after(7, done)
+    assert made == [(7, 8, 100), (7, 3, 68), (7, 4, 62)]
+    plans_of_rank(8)
+    plans_of_rank.digest(8, (Stretch(4, 2),))
+    assert made[3:] == [(8, 4, 100)]
+    assert plans_of_rank.digest(7, done) != plans_of_rank.digest(8, done[:1])
+    assert len(plans_of_rank._kept) == 1, "of the newest epoch"
 
 
 def test_a_digest_tells_another_order_other_batches_and_other_items():

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from nemo_lite.backends.pytorch.data.order import (
     Plan,
     Plans,
+    Rounds,
     Rows,
     Shard,
     cut_into_rounds,
-    deal_to_ranks,
     evaluation_plan,
+    evened_out,
     items_of_a_round,
 )
 from nemo_lite.errors import UsageError
@@ -95,8 +96,8 @@ def plans(
     """The batches of one rank by epoch: see `training_plan`, and in evaluation `order.evaluation_plan`."""
     if training:
 
-        def make(epoch: int, shard: Shard, items: Rows) -> Plan:
-            return training_plan(len(items), batching, shard, epoch, None if costs is None else costs[items])
+        def make(epoch: int, shard: Shard, items: Rows) -> Rounds:
+            return training_rounds(len(items), batching, shard, epoch, None if costs is None else costs[items])
 
         return Plans(num_items, shard, make)
     plan = evaluation_plan(num_items, batching.batch_size, shard)
@@ -104,7 +105,14 @@ def plans(
 
 
 def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None) -> Plan:
-    """The batches of one rank in one epoch of training.
+    """The batches of one rank in one epoch of training, see :func:`training_rounds`."""
+    return training_rounds(num_items, batching, shard, epoch, costs).of_rank(shard.rank)
+
+
+def training_rounds(
+    num_items: int, batching: Batching, shard: Shard, epoch: int = 0, costs: Costs | None = None
+) -> Rounds:
+    """The batches of all ranks in one epoch of training.
 
     Every item comes once over the ranks, except the counted ones that do not fill a round: those that ``drop_last``
     leaves out, and rounds with fewer items than ranks, for which ``shard.uneven`` says what happens.
@@ -128,7 +136,7 @@ def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int =
     order = order[: num_items - num_dropped]
     if costs is None:
         assert not batching.bucketing, "bucketing needs costs"
-        return deal_to_ranks(cut_into_rounds(order, round_items), shard, num_dropped)
+        return evened_out(cut_into_rounds(order, round_items), shard, num_dropped)
     if not batching.bucketing:
         rounds = list(cut_into_rounds(order, round_items))
     else:
@@ -137,7 +145,7 @@ def training_plan(num_items: int, batching: Batching, shard: Shard, epoch: int =
             rounds = [rounds[index] for index in rng.permutation(len(rounds))]
     if world_size > 1:
         rounds = list(_balanced(rounds, costs, world_size, rng if is_mixed else None))
-    return deal_to_ranks(rounds, shard, num_dropped)
+    return evened_out(rounds, shard, num_dropped)
 
 
 def padding_share(costs: Costs, batches: Sequence[Rows]) -> float:
@@ -168,11 +176,12 @@ def _bucketed(
     if batching.shuffle:
         keys += _noise(thousandths, round_items, _PADDING - _LESS_PADDING * (1 - 1 / world_size), rng)
     by_cost = order[np.argsort(-keys, kind="stable")]
+    sorted_costs = costs[by_cost]
     start = 0
     while start < len(by_cost):
         num_items = round_items
         if batching.max_batch_cost is not None:
-            num_items = _items_within_limit(costs[by_cost[start:]], batching, world_size)
+            num_items = _items_within_limit(sorted_costs[start:], batching, world_size)  # a view
         yield by_cost[start : start + num_items]
         start += num_items
 

@@ -142,10 +142,11 @@ class PlannedLoader:
     def rest_of_epoch(self, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
         """The batches of that epoch after the rounds that are done, which are not read. See :meth:`epoch`."""
         before, start = divided(done, self._shard.world_size)
-        plan = self._plan_of(epoch)
         if before:
             assert isinstance(self._plans, Plans), "a loader without a digest cannot plan what other ranks have left"
             plan = self._plans.after(epoch, before)
+        else:
+            plan = self._plan_of(epoch)
         requests = _Requests(epoch, plan.batches, self._refs_of, self._training, start)
         self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
         try:

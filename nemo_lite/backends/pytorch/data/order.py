@@ -106,19 +106,42 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """The rounds of an epoch of training, for all ranks.
+
+    Attributes:
+        items: positions of the items of each round, which go to the ranks in turn.
+        world_size: number of ranks.
+        leftover: what became of the items that do not fill a round.
+    """
+
+    items: Sequence[Rows]
+    world_size: int
+    leftover: Leftover = field(default_factory=Leftover)
+
+    def of_rank(self, rank: int) -> Plan:
+        """The batches of one rank."""
+        batches = [items[rank :: self.world_size] for items in self.items if len(items) > rank]
+        return Plan(batches, len(self.items), self.leftover)
+
+
 class Plans:
     """The plans of one rank by epoch, also of what is left of an epoch that began with other numbers of ranks.
+
+    The rounds of the newest epoch are kept: its plan, its rest and its digests need the same ones.
 
     Args:
         num_items: all items.
         shard: this rank.
-        make: the plan of an epoch for a rank and for the items at some positions, which ascend. It gives positions
-            among these.
+        make: the rounds of an epoch for the ranks of a shard and for the items at some positions, which ascend. It
+            gives positions among these.
     """
 
-    num_items: int
-    shard: Shard
-    make: Callable[[int, Shard, Rows], Plan]
+    def __init__(self, num_items: int, shard: Shard, make: Callable[[int, Shard, Rows], Rounds]) -> None:
+        self._num_items, self._shard, self._make = num_items, shard, make
+        self._epoch: int | None = None
+        self._kept: dict[tuple[tuple[Stretch, ...], int], Rounds] = {}
+        self._digests: dict[tuple[tuple[Stretch, ...], int], str] = {}
 
     def __call__(self, epoch: int) -> Plan:
         return self.after(epoch, ())
@@ -130,26 +153,36 @@ class Plans:
             epoch: which epoch.
             done: the rounds, in order. Each stretch was planned for the items that those before it had left.
         """
-        return self._plan(epoch, self.shard, self._left(epoch, done))
+        return self._rounds(epoch, tuple(done), self._shard.world_size).of_rank(self._shard.rank)
 
     def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
         """A hash of the plan that the last of these stretches follows on rank 0: of items, order and batches."""
         *before, (world_size, _) = done
-        plan = self._plan(epoch, replace(self.shard, rank=0, world_size=world_size), self._left(epoch, before))
-        lengths = np.array([len(plan), *map(len, plan.batches)], np.int64)
-        return hashlib.sha256(np.concatenate([lengths, *plan.batches]).tobytes()).hexdigest()[:16]
+        plan = self._rounds(epoch, tuple(before), world_size).of_rank(0)
+        if (key := (tuple(before), world_size)) not in self._digests:
+            lengths = np.array([len(plan), *map(len, plan.batches)], np.int64)
+            self._digests[key] = hashlib.sha256(np.concatenate([lengths, *plan.batches]).tobytes()).hexdigest()[:16]
+        return self._digests[key]
 
-    def _left(self, epoch: int, done: Sequence[Stretch]) -> Rows:
-        left: Rows = np.arange(self.num_items)
-        for world_size, num_rounds in done:
-            shards = [replace(self.shard, rank=rank, world_size=world_size) for rank in range(world_size)]
-            taken = [rows for shard in shards for rows in self._plan(epoch, shard, left).batches[:num_rounds]]
-            left = np.setdiff1d(left, np.concatenate([left[:0], *taken]))
-        return left
+    def _rounds(self, epoch: int, done: tuple[Stretch, ...], world_size: int) -> Rounds:
+        """The rounds that this number of ranks makes of the items that some rounds of the epoch have not taken."""
+        if epoch != self._epoch:
+            self._epoch, self._kept, self._digests = epoch, {}, {}
+        if (key := (done, world_size)) not in self._kept:
+            left = self._left(epoch, done)
+            rounds = self._make(epoch, replace(self._shard, world_size=world_size), left)
+            if len(left) < self._num_items:
+                rounds = replace(rounds, items=[left[rows] for rows in rounds.items])
+            self._kept[key] = rounds
+        return self._kept[key]
 
-    def _plan(self, epoch: int, shard: Shard, items: Rows) -> Plan:
-        plan = self.make(epoch, shard, items)
-        return plan if len(items) == self.num_items else replace(plan, batches=[items[rows] for rows in plan.batches])
+    def _left(self, epoch: int, done: tuple[Stretch, ...]) -> Rows:
+        if not done:
+            return np.arange(self._num_items)
+        *before, (world_size, num_rounds) = done
+        left = self._left(epoch, tuple(before))
+        taken = self._rounds(epoch, tuple(before), world_size).items[:num_rounds]
+        return np.setdiff1d(left, np.concatenate([left[:0], *taken]))
 
 
 def evaluation_plan(num_items: int, batch_size: int, shard: Shard) -> Plan:
@@ -192,18 +225,18 @@ def cut_into_rounds(order: Rows, round_items: int) -> Iterator[Rows]:
         yield order[start : start + round_items]
 
 
-def deal_to_ranks(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Plan:
-    """This rank's part of each training round: its items go to the ranks in turn.
+def evened_out(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) -> Rounds:
+    """Training rounds with an item for every rank, or those that ``shard.uneven`` allows.
 
     Args:
         rounds: positions of the items of each round, none of them empty.
-        shard: this rank, and what becomes of rounds with fewer items than ranks.
+        shard: the number of ranks, and what becomes of rounds with fewer items than ranks.
         num_dropped: items that were left out before.
 
     Raises:
         UsageError: there are such rounds, and ``uneven`` is ``error``.
     """
-    rounds, rank, world_size = list(rounds), shard.rank, shard.world_size
+    rounds, world_size = list(rounds), shard.world_size
     short = [items for items in rounds if len(items) < world_size]
     num_repeated = 0
     if short and shard.uneven == "error":
@@ -218,8 +251,7 @@ def deal_to_ranks(rounds: Iterable[Rows], shard: Shard, num_dropped: int = 0) ->
             rounds += sorted(short, key=len, reverse=True)
         else:
             num_dropped += sum(map(len, short))
-    batches = [items[rank::world_size] for items in rounds if len(items) > rank]
-    return Plan(batches, len(rounds), Leftover(num_repeated, num_dropped))
+    return Rounds(rounds, world_size, Leftover(num_repeated, num_dropped))
 
 
 def _left_over(num_items: int, world_size: int) -> UsageError:

@@ -13,18 +13,23 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.order import Plan, Plans, Rows, Shard, deal_to_ranks, items_of_a_round
+from nemo_lite.backends.pytorch.data.order import Plan, Plans, Rounds, Rows, Shard, evened_out, items_of_a_round
 
 
 def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
-    """The batches of one rank in one epoch of training.
+    """The batches of one rank in one epoch of training, see :func:`sequential_rounds`."""
+    return sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank)
 
-    Every item comes once over the ranks, except the counted ones that do not fill a round, as in `training_plan`.
+
+def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Rounds:
+    """The batches of all ranks in one epoch of training.
+
+    Every item comes once over the ranks, except the counted ones that do not fill a round, as in `training_rounds`.
 
     Args:
         starts: (parts + 1,) the first item of each part, and the number of all items.
         batching: its ``shuffle`` puts the parts into another order in each epoch; it has no bucketing.
-        shard: this rank.
+        shard: the ranks.
         epoch: which epoch.
         window: with ``shuffle``, this many neighbours of a stretch are shuffled among themselves, so that no item comes
             more than so many places too early or too late. Below 2 a part's items come in their own order.
@@ -47,14 +52,14 @@ def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int =
     stretches = np.split(order, np.cumsum(lengths)[:-1])
     if batching.shuffle and window > 1:
         stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
-    return deal_to_ranks(_rounds(stretches, num_full, full_items, rest), shard, num_dropped)
+    return evened_out(_rounds(stretches, num_full, full_items, rest), shard, num_dropped)
 
 
 def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int = 0) -> Plans:
     """The same by epoch, also for what is left of an epoch that began with another number of ranks."""
 
-    def make(epoch: int, shard: Shard, items: Rows) -> Plan:
-        return sequential_plan(np.searchsorted(items, starts), batching, shard, epoch, window)
+    def make(epoch: int, shard: Shard, items: Rows) -> Rounds:
+        return sequential_rounds(np.searchsorted(items, starts), batching, shard, epoch, window)
 
     return Plans(int(starts[-1]), shard, make)
 
@@ -74,7 +79,7 @@ def _shuffled_nearby(stretch: Rows, window: int, rng: np.random.Generator) -> Ro
 
 
 def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, rest: int) -> Iterator[Rows]:
-    """The items of each round in the order in which `deal_to_ranks` gives every rank those of its own stretch."""
+    """The items of each round in the order in which `Rounds` gives every rank those of its own stretch."""
     world_size = len(stretches)
     in_turn = np.stack([stretch[:full_items] for stretch in stretches], axis=1).ravel()
     yield from np.split(in_turn, num_full) if num_full else ()
