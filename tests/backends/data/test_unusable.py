@@ -135,4 +135,17 @@ def test_a_run_of_other_ranks_counts_on_from_the_faults_of_all() -> None:
         account.note(faulty(item))
     resumed = account_of(9)
     resumed.load_state_dict([account.state_dict() for account in accounts])
-    assert (list(resumed.faults), resumed.state_dict()["settled"]) == ([3, 5], 2)
+    assert (list(resumed.faults), len(resumed.state_dict()["settled"])) == ([3, 5], 2)
+
+
+def test_a_state_of_an_older_version_gives_the_same_account() -> None:
+    account = account_of(9)
+    account.note(faulty(5, 3))
+    account.settle(SingleProcess())
+    account.note(faulty(7))
+    state = account.state_dict()
+    assert [len(state["settled"]), len(state["new"])] == [2, 1]
+    older = {"faults": [*state["settled"], *state["new"]], "settled": 2}
+    resumed = account_of(9)
+    resumed.load_state_dict([older])
+    assert (list(resumed.faults), resumed.state_dict()) == ([3, 5, 7], state)

@@ -90,14 +90,16 @@ class UnusableItems:
         _add(self._unsettled, loaded.counts or {})
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank knows, for a checkpoint."""
-        return {"faults": [[item, reason] for item, reason in self.faults.items()], "settled": self._num_settled}
+        """The faults that this rank knows, for a checkpoint: the settled ones, the same on all ranks, and new ones."""
+        faults = [[item, reason] for item, reason in self.faults.items()]
+        return {"settled": faults[: self._num_settled], "new": faults[self._num_settled :]}
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
-        found = {item: reason for state in states for item, reason in state["faults"]}
+        parts = [_settled_and_new(state) for state in states]
+        found = {item: reason for settled, new in parts for item, reason in [*settled, *new]}
         self.faults = dict(sorted(found.items())) if len(states) > 1 else found
-        self._num_settled = len(found) if len(states) > 1 else min(state["settled"] for state in states)
+        self._num_settled = len(found) if len(states) > 1 else min(len(settled) for settled, _ in parts)
         self._num_told = len(found)
 
     def settle(self, comm: Comm) -> None:
@@ -138,6 +140,12 @@ class UnusableItems:
             _add(of_all, self._counts)
             _add(of_all, self._unsettled)
             tell_counts(of_all)
+
+
+def _settled_and_new(state: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    if "faults" in state:  # of an older version: all of them, and how many are settled
+        return state["faults"][: state["settled"]], state["faults"][state["settled"] :]
+    return state["settled"], state["new"]
 
 
 def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from toys.fake_comm import FakeComm
 from toys.nets import Points
 from toys.ranks import results_of
 from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, factory, joined, train
 
 from nemo_lite.backends.pytorch.checkpoint import Weights, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
+from nemo_lite.backends.pytorch.engine.resuming import Position
+from nemo_lite.backends.pytorch.engine.resuming.stacking import unstacked
 from nemo_lite.backends.pytorch.precision import Precision, loss_scale
 from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
 from nemo_lite.interruption import Interrupted
@@ -221,16 +225,27 @@ def whole_and_parts(folder: Path, shard_weights: bool) -> list[tuple[Trained, Tr
     """On one rank of several: runs that were not interrupted, each with one that was."""
     made, found = factory(shard_weights=shard_weights), []
     # In the second, rounds of one item end an epoch: rank 1 takes part with its last batch, which counts nothing.
-    for name, items, norm, uneven in (("even", 24, True, "pad"), ("join", 25, False, "join")):
+    for name, items, norm, options in (
+        ("even", 24, True, {}),
+        ("join", 25, False, {"uneven": "join"}),
+        ("synced", 24, True, {"synced_batchnorm": True}),
+    ):
 
         def run(where: str, end: int, items: int = items, norm: bool = norm, **settings: Any) -> Trained:
             data, net = DrawingPoints(n=items), DrawingNet(norm)
             return train(folder / where, end, made=made, data=data, net=net, **settings, **TWO)
 
-        whole = run(f"{name} whole", 9, uneven=uneven)
+        whole = run(f"{name} whole", 9, **options)
         disturb()
-        found.append((whole, joined([run(f"{name} parts", end, uneven=uneven) for end in (2, 3, 7, 9)])))
+        found.append((whole, joined([run(f"{name} parts", end, **options) for end in (2, 3, 7, 9)])))
     return found
+
+
+def ranks_saved_in(folder: Path) -> Any:
+    """What a checkpoint has of the ranks."""
+    path = CheckpointFolder(folder).newest().path_of("trainer")
+    assert path is not None
+    return load_training_state(path)["ranks"]
 
 
 @pytest.mark.parametrize("shard_weights", [False, True])
@@ -240,3 +255,67 @@ def test_on_two_ranks_each_goes_on_with_its_own_generators_and_statistics(tmp_pa
         for whole, parts in found:
             assert (parts.steps, parts.weights) == (whole.steps, whole.weights)
     assert by_rank[0][0][0].steps != by_rank[1][0][0].steps, "the ranks draw different numbers"
+    ranks = ranks_saved_in(tmp_path / "even parts")
+    assert unstacked(ranks["buffers"], 0).keys() == {"drawing_net.norm.running_mean", "drawing_net.norm.running_var"}
+    assert all(node["stack"].shape == (2, 3) for node in ranks["buffers"]["fields"].values())
+    assert ranks_saved_in(tmp_path / "synced parts")["buffers"] == {"same": {}}, "the weights hold them"
+
+
+def from_older_checkpoint(folder: Path) -> list[Trained]:
+    """On one rank of two: a run, and the one that goes on from its checkpoint as an older version wrote it."""
+    made = factory()
+
+    def run(where: str, end: int) -> Trained:
+        return train(folder / where, end, made=made, data=DrawingPoints(n=24), net=DrawingNet(), **TWO)
+
+    whole = run("whole", 9)
+    run("new", 4)
+    made._comm.from_first(lambda: written_as_before(folder / "new", folder / "old"))
+    disturb()
+    return [whole, run("old", 9)]
+
+
+def written_as_before(new: Path, old: Path) -> None:
+    """Write a checkpoint as versions did in which each rank had a mapping of its own."""
+    found, stored = CheckpointFolder(new).newest(), read_checkpoint(new)
+    path = found.path_of("trainer")
+    assert path is not None
+    state = load_training_state(path)
+    ranks = state["ranks"]
+    num_batches = stored.weights["DrawingNet"]["norm.num_batches_tracked"]
+    state["ranks"] = [
+        {key: unstacked(node, rank) for key, node in ranks.items() if key != "world_size"}
+        for rank in range(ranks["world_size"])
+    ]
+    for own in state["ranks"]:
+        own["buffers"]["drawing_net.norm.num_batches_tracked"] = num_batches
+    weights = {name: Weights(name, values) for name, values in stored.weights.items()}
+    CheckpointFolder(old).save(weights, state, kind="STEP", number=4, keep=1)
+
+
+def test_on_two_ranks_each_goes_on_with_its_own_from_an_older_checkpoint(tmp_path: Path) -> None:
+    for whole, rest in results_of(2, from_older_checkpoint, tmp_path):
+        assert (rest.steps, rest.weights) == (whole.steps[4:], whole.weights)
+
+
+def test_a_checkpoint_of_a_thousand_ranks_can_be_written_and_each_reads_its_own(tmp_path: Path) -> None:
+    net = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(90))
+    modules, device, num_ranks = {"net": net}, torch.device("cpu"), 1000
+    sums = [
+        float(name.endswith("running_mean")) for name in net.state_dict() if "weight" not in name and "bias" not in name
+    ]
+
+    class OfManyRanks(FakeComm):
+        def gather(self, value: Any) -> Any:
+            def of_rank(rank: int) -> dict[str, Any]:
+                return {**value, "buffers": {name: mean + rank for name, mean in value["buffers"].items()}}
+
+            return [of_rank(rank) for rank in range(self.world_size)]
+
+    state = Position(OfManyRanks(0, num_ranks, {"sum": [sums]}), device, modules).state_dict()
+    save_training_state(tmp_path / "trainer-STEP-1.safetensors", state)
+    for rank in (0, 7, 999):
+        other = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(90))
+        position = Position(FakeComm(rank, num_ranks), device, {"net": other})
+        position.load_state_dict(load_training_state(tmp_path / "trainer-STEP-1.safetensors"))
+        assert all(part.running_mean.tolist() == [rank] * 4 for part in other)

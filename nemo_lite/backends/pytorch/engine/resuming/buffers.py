@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import CheckpointError
 
 
-def own_buffers(modules: Mapping[str, object]) -> dict[str, Tensor]:
-    """Copies of this rank's buffers that checkpoints hold, by module and name."""
-    return {name: buffer.detach().clone() for name, _, buffer in _buffers(modules)}
+def own_buffers(modules: Mapping[str, object], comm: Comm) -> dict[str, Tensor]:
+    """Copies, on the CPU, of the buffers that checkpoints hold and that differ between the ranks, by module and name.
 
-
-def without_common(ranks: Sequence[dict[str, Tensor]], modules: Mapping[str, object]) -> list[dict[str, Tensor]]:
-    """The buffers of the ranks without those that are equal on all of them, which the weights hold.
-
-    Statistics of normalisation stay: the weights hold their mean, and even a mean of equal numbers may be rounded.
+    What is equal on all ranks is left to the weights: they hold rank 0's buffers, and of statistics the mean over the
+    ranks, which for equal numbers is that number. All ranks call it, and get the same names.
     """
-    statistics = {name for name, part, _ in _buffers(modules) if isinstance(part, _NormBase)}
-    first = ranks[0]
-    common = {name for name in first if all(torch.equal(own[name], first[name]) for own in ranks)} - statistics
-    return [{name: buffer for name, buffer in own.items() if name not in common} for own in ranks]
+    own: dict[str, Tensor] = {}
+    is_rounded: dict[str, bool] = {}
+    for name, part, buffer in _buffers(modules):
+        own[name] = buffer.detach().to("cpu", copy=True)
+        # The mean over the ranks is computed in float64, where that of equal float64 numbers may be rounded.
+        is_rounded[name] = isinstance(part, _NormBase) and buffer.dtype == torch.float64
+    if not own:
+        return {}
+    of_first = comm.share(own)
+    differs = [is_rounded[name] or not torch.equal(buffer, of_first[name]) for name, buffer in own.items()]
+    num_differing = comm.sum([float(each) for each in differs])
+    return {name: buffer for (name, buffer), count in zip(own.items(), num_differing, strict=True) if count}
 
 
 def set_own_buffers(modules: Mapping[str, object], saved: Mapping[str, Tensor], place: str) -> None:

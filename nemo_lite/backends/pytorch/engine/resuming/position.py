@@ -11,7 +11,8 @@ from nemo_lite.backends.pytorch.checkpoint.state_check import as_count, misfits_
 from nemo_lite.backends.pytorch.data import Stretch, UnusableItems
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.generators import generator_states, set_generator_states
-from nemo_lite.backends.pytorch.engine.resuming.buffers import own_buffers, set_own_buffers, without_common
+from nemo_lite.backends.pytorch.engine.resuming.buffers import own_buffers, set_own_buffers
+from nemo_lite.backends.pytorch.engine.resuming.stacking import stacked, unstacked
 from nemo_lite.backends.pytorch.engine.resuming.world_size import Pace, told
 from nemo_lite.errors import counted
 from nemo_lite.utils import logging
@@ -95,24 +96,27 @@ class Position:
         self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
         if self.is_seed_drawn and state.get("seed") is not None:
             self.seed = state["seed"]
-        ranks = state.get("ranks") or ()
-        if len(ranks) == self._comm.world_size:
-            self._saved = ranks[self._comm.rank]
-            set_own_buffers(self._modules, self._saved.get("buffers", {}), place)
-            ranks = [self._saved]
-        if self.account is not None and (known := [rank["unusable"] for rank in ranks if rank.get("unusable")]):
-            self.account.load_state_dict(known)
+        world_size, of_rank = _states_of_ranks(state.get("ranks"), place)
+        ranks: Sequence[int] = range(world_size)
+        if world_size == self._comm.world_size:
+            ranks = [self._comm.rank]
+            self._saved = {key: of_rank(self._comm.rank, key) for key in ("generators", "at_epoch_start")}
+            set_own_buffers(self._modules, of_rank(self._comm.rank, "buffers") or {}, place)
+        if self.account is not None and (noted := [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]):
+            self.account.load_state_dict(noted)
 
-    def _of_ranks(self) -> list[dict[str, Any]]:
-        generators = generator_states(self._device, self._modules)
-        mine: dict[str, Any] = {"generators": generators, "at_epoch_start": self._at_epoch_start}
-        mine["buffers"] = own_buffers(self._modules)
-        mine["unusable"] = None if self.account is None else self.account.state_dict()
+    def _of_ranks(self) -> dict[str, Any]:
+        """What the ranks have of their own, on rank 0; nothing on the others."""
+        mine: dict[str, Any] = {
+            "generators": generator_states(self._device, self._modules),
+            "at_epoch_start": self._at_epoch_start,
+            "buffers": own_buffers(self._modules, self._comm),
+            "unusable": None if self.account is None else self.account.state_dict(),
+        }
         gathered = self._comm.gather(mine)
         if gathered is None:
-            return []
-        buffers = without_common([each["buffers"] for each in gathered], self._modules)
-        return [{**each, "buffers": own} for each, own in zip(gathered, buffers, strict=True)]
+            return {}
+        return {"world_size": len(gathered), **{key: stacked([state[key] for state in gathered]) for key in mine}}
 
     def close(self) -> None:
         """At the end of the run: its loader is no more, and its state may still be saved."""
@@ -175,3 +179,12 @@ class Position:
         if states is not None:
             with misfits_told("the generators of the checkpoint"):
                 set_generator_states(states, self._device, self._modules)
+
+
+def _states_of_ranks(ranks: Any, place: str) -> tuple[int, Callable[[int, str], Any]]:
+    """How many ranks saved what a training state has of the ranks; and a part of it, by rank and name."""
+    if isinstance(ranks, Mapping):
+        num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place)
+        return num_ranks, lambda rank, key: unstacked(ranks[key], rank)
+    by_rank: Sequence[Mapping[str, Any]] = ranks or ()  # of older versions: a mapping for each rank
+    return len(by_rank), lambda rank, key: by_rank[rank].get(key)
