@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from toys.batch_norm_kernels import kernels_on_this_device
 from toys.host_reads import HostReads
 from toys.ranks import results_of
 
@@ -83,10 +85,13 @@ def in_steps(
         return {key: value.cpu() for key, value in trained(layer, [x + 1, x / 3], rows).items()}
 
 
-def on_rank(names: Sequence[str], bounds: Sequence[int], sync: bool) -> list[dict[str, dict[str, Tensor]]]:
+def on_rank(
+    names: Sequence[str], bounds: Sequence[int], sync: bool, by_kernels: bool = False, device: str = "cpu"
+) -> list[dict[str, dict[str, Tensor]]]:
     dist.init_process_group("gloo")
     rows = rows_of(dist.get_rank(), bounds)
-    return [{name: in_steps(name, rows, sync, dtype) for name in names} for dtype in TOLERANCES]
+    with kernels_on_this_device() if by_kernels else contextlib.nullcontext():
+        return [{name: in_steps(name, rows, sync, dtype, device) for name in names} for dtype in TOLERANCES]
 
 
 def joined(results: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -110,11 +115,14 @@ def largest_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> flo
     return max(float((got[key] - value).abs().max() / value.abs().max().clamp(min=1)) for key, value in wanted.items())
 
 
-@pytest.mark.parametrize("bounds", [(0, 3, 6), (0, 1, 6), (0, 0, 6)], ids=["even", "uneven", "one rank has nothing"])
-def test_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...]) -> None:
+BOUNDS = {"even": (0, 3, 6), "uneven": (0, 1, 6), "the first has nothing": (0, 0, 6), "the second": (0, 6, 6)}
+all_bounds = pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+
+
+def see_that_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...], *about: Any) -> None:
     # An empty batch has no order in memory.
-    names = [name for name in LAYERS if bounds[1] or name != "with a forward of its own"]
-    of_ranks = results_of(2, on_rank, names, bounds, True)
+    names = [name for name in LAYERS if 0 < bounds[1] < bounds[2] or name != "with a forward of its own"]
+    of_ranks = results_of(2, on_rank, names, bounds, True, *about)
     for position, (dtype, tolerance) in enumerate(TOLERANCES.items()):
         for name in names:
             alone = in_steps(name, slice(None), False, dtype)
@@ -124,21 +132,28 @@ def test_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...]) -> None:
             assert largest_difference(together, alone) < tolerance, (name, dtype)
 
 
+@all_bounds
+def test_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...]) -> None:
+    see_that_two_ranks_give_what_one_process_gives(bounds)
+
+
+@all_bounds
+def test_by_the_kernels_for_gpus_they_give_the_same(bounds: tuple[int, ...]) -> None:
+    """A rehearsal: the kernels are computed as torch's source does, on the CPU."""
+    see_that_two_ranks_give_what_one_process_gives(bounds, True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@all_bounds
+def test_on_a_gpu_two_ranks_give_what_one_process_gives(bounds: tuple[int, ...]) -> None:
+    see_that_two_ranks_give_what_one_process_gives(bounds, False, "cuda")
+
+
 def test_without_synchronisation_they_differ() -> None:
     results = [of_rank[0]["1d"] for of_rank in results_of(2, on_rank, ["1d"], (0, 3, 6), False)]
     alone = in_steps("1d", slice(None), False)
     got = {key: torch.cat([result[key] for result in results]) for key in ("output", "of input")}
     assert largest_difference(got, {key: alone[key] for key in got}) > 0.1
-
-
-def on_gpu() -> dict[str, Tensor]:
-    dist.init_process_group("gloo")
-    return in_steps("2d", rows_of(dist.get_rank(), (0, 1, 6)), True, device="cuda")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_two_ranks_give_what_one_process_gives() -> None:
-    assert largest_difference(joined(results_of(2, on_gpu)), in_steps("2d", slice(None), False)) < 1e-5
 
 
 def far_from_zero(sync: bool = True) -> Tensor:
@@ -155,10 +170,11 @@ def test_the_variance_of_values_far_from_zero_does_not_cancel() -> None:
     assert (together - exact).abs().max() < 2 * (far_from_zero(sync=False) - exact).abs().max()
 
 
-def half_precision() -> tuple[Tensor, Tensor]:
+def half_precision(by_kernels: bool) -> tuple[Tensor, Tensor]:
     dist.init_process_group("gloo")
     layer, rows = nn.BatchNorm1d(3), rows_of(dist.get_rank(), (0, 2, 6))
-    with synced_batchnorm([layer], None), torch.autocast("cpu", torch.bfloat16):
+    kernels = kernels_on_this_device() if by_kernels else contextlib.nullcontext()
+    with kernels, synced_batchnorm([layer], None), torch.autocast("cpu", torch.bfloat16):
         x = data("1d")[rows].bfloat16().requires_grad_()
         y = layer(x)
         y.float().pow(3).sum().backward()
@@ -166,8 +182,9 @@ def half_precision() -> tuple[Tensor, Tensor]:
     return y.detach(), x.grad
 
 
-def test_half_types_keep_their_type_and_are_computed_in_float32() -> None:
-    results = results_of(2, half_precision)
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_half_types_keep_their_type_and_are_computed_in_float32(by_kernels: bool) -> None:
+    results = results_of(2, half_precision, by_kernels)
     layer, x = nn.BatchNorm1d(3), data("1d").bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x)
@@ -205,29 +222,97 @@ def test_a_filler_of_another_type_changes_nothing_for_the_rank_with_a_batch() ->
     assert not of_filler.any()
 
 
+class Group:
+    """Two ranks, of which this is one; nothing travels."""
+
+    def size(self) -> int:
+        return 2
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What a layer over :class:`Group` sends."""
+    tensors: list[Tensor] = []
+    monkeypatch.setattr(dist, "all_gather", lambda of_all, own, group: tensors.append(own))
+    monkeypatch.setattr(dist, "all_reduce", lambda sums, group: tensors.append(sums))
+    return tensors
+
+
+def synced_layer(num_channels: int) -> nn.Module:
+    layer = nn.BatchNorm1d(num_channels, device="meta")
+    layer.__class__ = batchnorm._synced(nn.BatchNorm1d, Group())
+    return layer
+
+
+@pytest.mark.parametrize("by_kernels", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_rows", [4, 0])
 def test_on_a_device_the_host_reads_nothing_and_all_ranks_send_one_type(
-    monkeypatch: pytest.MonkeyPatch, num_rows: int, dtype: torch.dtype
+    sent: list[Tensor], num_rows: int, dtype: torch.dtype, by_kernels: bool
 ) -> None:
     """On the meta device, which refuses to be read; torch's function reads the counts of all ranks at each layer."""
-
-    class Group:
-        def size(self) -> int:
-            return 2
-
-    sent: list[Tensor] = []
-    monkeypatch.setattr(dist, "all_gather", lambda of_all, own, group: sent.append(own))
-    monkeypatch.setattr(dist, "all_reduce", lambda sums, group: sent.append(sums))
-    layer = nn.BatchNorm1d(3, device="meta")
-    layer.__class__ = batchnorm._synced(nn.BatchNorm1d, Group())
+    layer = synced_layer(3)
     x = torch.empty(num_rows, 3, 5, device="meta", dtype=dtype, requires_grad=True)
-    with HostReads() as reads:
+    with kernels_on_this_device() if by_kernels else contextlib.nullcontext(), HostReads() as reads:
         y = layer(x)
         y.sum().backward()
     assert (y.dtype, reads.found) == (dtype, [])
     assert x.grad is not None
-    assert [(each.dtype, each.shape) for each in sent] == [(torch.float64, (7,)), (torch.float64, (2, 3))]
+    forward, backward = sent
+    assert forward.dtype == backward.dtype == (torch.float32 if by_kernels else torch.float64)
+    assert (forward.numel(), backward.numel()) == (7, 6)
+
+
+def wholly_half(by_kernels: bool) -> dict[str, Tensor]:
+    """A layer of half weights and statistics, as at O3."""
+    dist.init_process_group("gloo")
+    with kernels_on_this_device() if by_kernels else contextlib.nullcontext():
+        return in_steps("1d", rows_of(dist.get_rank(), (0, 2, 6)), True, torch.bfloat16)
+
+
+def test_the_kernels_for_gpus_take_half_weights_and_statistics() -> None:
+    by_kernels, otherwise = (joined(results_of(2, wholly_half, by)) for by in (True, False))
+    assert all(value.dtype == otherwise[key].dtype for key, value in by_kernels.items())
+    by_kernels, otherwise = ({key: value.float() for key, value in each.items()} for each in (by_kernels, otherwise))
+    assert largest_difference(by_kernels, otherwise) < 0.02
+
+
+class Moved(TorchDispatchMode):
+    """Adds up the bytes of all tensors of a size that operations read or write, and lists these operations."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.num_bytes, self.operations = size, 0, list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return result
+        tensors = [each for each in (*args, result) if isinstance(each, Tensor) and each.numel() == self.size]
+        if tensors:
+            self.operations.append(func.overloadpacket.__name__)
+            self.num_bytes += sum(each.numel() * each.element_size() for each in tensors)
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("sent")
+def test_the_kernels_for_gpus_move_the_input_three_times_and_five_times_and_keep_it_alone(dtype: torch.dtype) -> None:
+    layer, x = synced_layer(8), torch.empty(4, 8, 50, device="meta", dtype=dtype, requires_grad=True)
+    num_bytes, kept = x.numel() * x.element_size(), list[Tensor]()
+    with (
+        kernels_on_this_device(),
+        torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each),
+    ):
+        with Moved(x.numel()) as forward:
+            y = layer(x)
+        gradient = torch.empty_like(y)
+        with Moved(x.numel()) as backward:
+            y.backward(gradient)
+    assert forward.operations == ["batch_norm_stats", "batch_norm_elemt"]
+    assert backward.operations == ["batch_norm_backward_reduce", "batch_norm_backward_elemt"]
+    assert (forward.num_bytes, backward.num_bytes) == (3 * num_bytes, 5 * num_bytes)
+    assert [each.dtype for each in kept if each.numel() == x.numel()] == [dtype]
 
 
 def in_groups() -> tuple[Tensor, list[str]]:

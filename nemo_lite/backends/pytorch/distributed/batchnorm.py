@@ -143,6 +143,10 @@ class _Synced(_BatchNorm):
     def _over_group(self, x: Tensor) -> Tensor:
         factor, group = self._count_batch(), self._synced_over
         running_mean, running_var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        if _has_kernels(x):
+            by_kernels: Any = _NormaliseByKernels.apply
+            output: Tensor = by_kernels(x, self.weight, self.bias, running_mean, running_var, factor, self.eps, group)
+            return output
         y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps, group)  # type: ignore[no-untyped-call]  # torch's
         if running_mean is not None and running_var is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), factor)
@@ -163,6 +167,7 @@ class _Normalise(torch.autograd.Function):
 
     torch's is for GPUs only. It waits for the device at each layer, to leave out ranks without values, and sends the
     statistics of such a rank in another type than the others under autocast; here all are float64.
+    :class:`_NormaliseByKernels` does the same on a GPU.
     """
 
     @staticmethod
@@ -199,6 +204,98 @@ class _Normalise(torch.autograd.Function):
             own[row].to(dtype) if dtype else None for row, dtype in zip((1, 0), ctx.types, strict=True)
         )
         return ((gradient - correction) * _per_channel(scale, gradient)).to(ctx.dtype), of_weight, of_bias, None, None
+
+
+class _NormaliseByKernels(torch.autograd.Function):
+    """Batch normalisation over a group of ranks by torch's CUDA kernels for it. It updates the running statistics.
+
+    They read and write values in the type of the input and compute in float32 (float64 for float64). So the forward
+    pass moves 3 times the input and the backward pass 5 times; in bfloat16 :class:`_Normalise` moves 34 times each.
+    The host waits for nothing, and all ranks send one type: see :data:`_NO_VALUES`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        factor: float,
+        eps: float,
+        group: dist.ProcessGroup,
+    ) -> Tensor:
+        ctx.memory_format = _memory_format(x)  # the kernels take input and gradient to lie alike
+        x = x.contiguous(memory_format=ctx.memory_format)
+        dtype, num_channels = torch.promote_types(x.dtype, torch.float32), x.shape[1]
+        if x.numel():
+            own_mean, own_inverse = torch.batch_norm_stats(x, eps)
+            own = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // num_channels)])
+        else:
+            own = torch.zeros(2 * num_channels + 1, dtype=dtype, device=x.device)
+            own[num_channels:-1] = 1.0
+            own[-1] = _NO_VALUES
+        gathered = own.new_empty((group.size(), len(own)))
+        dist.all_gather(list(gathered.unbind()), own, group=group)
+        means, inverses, counts = gathered[:, :num_channels], gathered[:, num_channels:-1], gathered[:, -1]
+        # The kernel takes running statistics of the type of the counts; where there are none, it takes that type from
+        # its first argument.
+        wide_mean, wide_var = (None if each is None else each.to(dtype) for each in (running_mean, running_var))
+        mean, inverse = torch.batch_norm_gather_stats_with_counts(
+            own, means, inverses, wide_mean, wide_var, factor, eps, counts
+        )
+        for running, updated in ((running_mean, wide_mean), (running_var, wide_var)):
+            if running is not None and updated is not None and updated is not running:
+                running.copy_(updated)
+        ctx.save_for_backward(x, weight, mean, inverse, counts.to(torch.int32))
+        ctx.group, ctx.types = group, [None if each is None else each.dtype for each in (weight, bias)]
+        if not x.numel():
+            return torch.empty_like(x)
+        scale, offset = (None if each is None else each.to(dtype) for each in (weight, bias))
+        return torch.batch_norm_elemt(x, scale, offset, mean, inverse, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, inverse, counts = ctx.saved_tensors
+        scale = None if weight is None else weight.to(mean.dtype)
+        gradient = gradients[0].contiguous(memory_format=ctx.memory_format)
+        # A rank's own sums are its gradients of bias and weight; the group's sums go into the gradient of the input.
+        of_bias, of_product = torch.zeros_like(mean), torch.zeros_like(mean)
+        if x.numel():
+            of_bias, of_product, _, _ = torch.batch_norm_backward_reduce(
+                gradient, x, mean, inverse, scale, input_g=True, weight_g=False, bias_g=False
+            )
+        sums = torch.cat([of_bias, of_product])
+        dist.all_reduce(sums, group=ctx.group)
+        if x.numel():
+            bias_sum, product_sum = sums.chunk(2)
+            gradient = torch.batch_norm_backward_elemt(gradient, x, mean, inverse, scale, bias_sum, product_sum, counts)
+        of_weight = of_product * inverse
+        own = (
+            None if dtype is None else each.to(dtype)
+            for each, dtype in zip((of_weight, of_bias), ctx.types, strict=True)
+        )
+        return (gradient, *own, None, None, None, None, None)
+
+
+_NO_VALUES = 1e-30
+"""The count that a rank without values sends to the kernel, which divides by the number of values up to each rank.
+
+With 0, a first rank without values would make everything NaN; torch's own layer leaves out such ranks, for which its
+host waits. The kernel sums counts as integers, so this one adds nothing to them; it weighs what comes with it by 1e-30
+against the values of the other ranks.
+"""
+
+
+def _has_kernels(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def _memory_format(x: Tensor) -> torch.memory_format:
+    formats = (torch.channels_last, torch.channels_last_3d)
+    return next((each for each in formats if x.is_contiguous(memory_format=each)), torch.contiguous_format)
 
 
 def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
