@@ -113,7 +113,7 @@ class PtActions(Counters, DeploymentExport):
         self._agreement = Agreement(self._comm, settings, files)
         self._state = RunState(self._comm, self._device, precision)
         self._lowerings = Lowerings(compile)
-        self._objectives = Objectives(self._comm, self._device, shard_weights)
+        self._objectives = Objectives(self._comm, self._device, shard_weights, precision.autocast_dtype)
         self._cache = InferenceCache()
         self.inferred: ItemsComputed | None = None
 
@@ -186,8 +186,8 @@ class PtActions(Counters, DeploymentExport):
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
             with (
                 self._stopping_in_order() as signals,
-                statistics(modules_of(dag), options.synced_batchnorm_groupsize),
                 self._objectives.prepared(dag, precision),
+                statistics(modules_of(dag), options.synced_batchnorm_groupsize),
                 closing(called),
             ):
                 training = self._prepare(dag, pairs, params, called, options, lr_policy, precision, contract)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
+from torch.utils._python_dispatch import TorchDispatchMode
 from toys.device_verdict import use_device_verdict
 from toys.names import forget_names
 from toys.nets import BD, Mse, Points
@@ -21,7 +23,7 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
-from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, is_synced, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like, load_optimizer_state, shard, whole
@@ -29,6 +31,7 @@ from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM, WeightShareTransform
 from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.backends.pytorch.precision.dtypes import float32_parts
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
@@ -114,17 +117,22 @@ CASES: list[tuple[Any, ...]] = [
     *((kind, normalization) for normalization in ("layer", "batch") for kind in ("FSDP2", "DDP")),
     *(("FSDP2", "layer", name, None, 3) for name in OPTIMIZERS),
     *((kind, "layer", "adam", torch.bfloat16, 2) for kind in ("FSDP2", "DDP")),
+    *(("FSDP2 in half", normalization, "adam", torch.bfloat16, 2) for normalization in ("layer", "batch")),
+    ("DDP", "batch", "adam", torch.bfloat16, 2),
 ]
 RESUMED = [("novograd", "FSDP2"), ("adam", "FSDP2"), ("sgd", "DDP")]
 KINDS: dict[str, Callable[[Model], Replica]] = {
     "one process": lambda model: Alone(model.training),
     "DDP": lambda model: DataParallel(model.training, CPU),
     "FSDP2": lambda model: sharded(model),
+    "FSDP2 in half": lambda model: sharded(model, torch.bfloat16),
 }
 
 
-def sharded(model: Model) -> Replica:
-    shard(model.training.children(), CPU)
+def sharded(model: Model, half: torch.dtype | None = None) -> Replica:
+    modules = [*model.training.children()]
+    wide = [part for module in modules for part in float32_parts(module, norms_too=True)]
+    shard(modules, CPU, half=half, float32_parts=wide)
     return ShardedReplica(model.training)
 
 
@@ -248,6 +256,147 @@ def test_bfloat16_autocast_trains_shards_as_it_trains_replicas(results: list[Any
     by_fsdp, by_ddp = (joined(results, kind, "layer", "adam", torch.bfloat16, 2) for kind in ("FSDP2", "DDP"))
     assert by_fsdp["losses"] == pytest.approx(by_ddp["losses"], abs=1e-3)
     assert by_fsdp["losses"] != joined(results, "FSDP2", "layer", "adam", None, 3)["losses"][:4]
+
+
+@pytest.mark.parametrize("normalization", ["layer", "batch"])
+def test_weights_that_travel_in_half_train_as_replicas_under_autocast(results: list[Any], normalization: str) -> None:
+    about = (normalization, "adam", torch.bfloat16, 2)
+    in_half, by_ddp = (joined(results, kind, *about) for kind in ("FSDP2 in half", "DDP"))
+    # On a CPU the encoder computes depthwise convolutions in the type of the weights: here in half, there in float32.
+    assert in_half["losses"] == pytest.approx(by_ddp["losses"], rel=5e-3)
+    # Two updates of up to 0.01 each, by Adam: where a gradient is nearly 0, rounding decides its sign.
+    of_fsdp, of_ddp = (flat(each["state"]["modules"]) for each in (in_half, by_ddp))
+    assert (of_fsdp - of_ddp).abs().mean() < 1e-3
+    assert of_fsdp.dtype == torch.float32
+
+
+def flat(state: dict[str, dict[str, Tensor]]) -> Tensor:
+    return torch.cat(
+        [value.flatten() for values in state.values() for value in values.values() if value.is_floating_point()]
+    )
+
+
+class Seen(TorchDispatchMode):
+    """The types and bytes of what all-gathers and reduce-scatters send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathered: Counter[torch.dtype] = Counter()
+        self.reduced: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        for prefix, counted in (("_allgather_base", self.gathered), ("_reduce_scatter_base", self.reduced)):
+            if name.startswith(prefix):
+                counted[args[1].dtype] += args[1].numel() * args[1].element_size()
+        return func(*args, **(kwargs or {}))
+
+
+class Rows(nn.Module):
+    """Eight blocks with a normalisation each, and a part that stays in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.Sequential(
+            *(nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(8))
+        )
+        self.wide = Wide()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 32) -> (B, 32)."""
+        y: Tensor = self.wide(self.blocks(x))
+        return y
+
+
+class Wide(nn.Module):
+    """A part of a module that says that it stays in float32."""
+
+    keep_float32 = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.types = nn.Parameter(torch.full((32,), 1 / 3)), set[torch.dtype]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x * scale."""
+        self.types.add(self.scale.dtype)
+        return x * self.scale
+
+
+def in_half_on_a_rank(half: torch.dtype | None) -> dict[str, Any]:
+    """What a forward and a backward pass send and keep, under autocast; gradients, and a call outside autocast."""
+    module = Rows()
+    shard([module], CPU, half=half, float32_parts=float32_parts(module, norms_too=True))
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(1))[4 * dist.get_rank() :][:4]
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def note(value: Tensor) -> Tensor:
+        if value.dtype == torch.bfloat16 and value.numel() == 32 * 32:
+            kept[value.untyped_storage().data_ptr()] = value.untyped_storage()
+        return value
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda value: value)
+    with hooks, Seen() as forward, torch.autocast("cpu", torch.bfloat16):
+        y = module(x)
+    num_kept = sum(storage.size() for storage in kept.values())  # FSDP frees what it will gather again
+    with Seen() as backward:
+        y.float().square().sum().backward()
+    gradients = whole({name: parameter.grad for name, parameter in module.named_parameters()})
+    with torch.no_grad():
+        apart = module(x).dtype
+    return {
+        "kept": num_kept,
+        "gathered": forward.gathered,
+        "reduced": backward.reduced,
+        "gradients": gradients,
+        "types": module.wide.types,
+        "apart": apart,
+        "shards": {parameter.dtype for parameter in module.parameters()},
+    }
+
+
+def in_half() -> list[dict[str, Any]]:
+    dist.init_process_group("gloo")
+    found = [in_half_on_a_rank(half) for half in (None, torch.bfloat16)]
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_type() -> list[dict[str, Any]]:
+    """On rank 0: with weights that travel in float32, and in half."""
+    found: list[dict[str, Any]] = results_of(2, in_half)[0]
+    return found
+
+
+def test_weights_travel_in_half_and_the_graph_keeps_no_half_copy_of_them(by_type: list[dict[str, Any]]) -> None:
+    wide, narrow = by_type
+    # The first block's input needs no gradient, so its weight is not kept.
+    assert (wide["kept"], narrow["kept"]) == (7 * 32 * 32 * 2, 0)
+    weights, norms = 8 * 33 * 32, 8 * 2 * 32 + 32
+    # Of a rank: half of each.
+    assert wide["gathered"] == {torch.float32: 4 * (weights + norms) // 2}
+    assert narrow["gathered"] == {torch.bfloat16: 2 * weights // 2, torch.float32: 4 * norms // 2}
+    assert narrow["reduced"] == wide["reduced"] == {torch.float32: 4 * (weights + norms)}
+    assert narrow["shards"] == {torch.float32}
+
+
+def test_parts_that_stay_in_float32_have_float32_weights_where_the_others_are_half(
+    by_type: list[dict[str, Any]],
+) -> None:
+    assert [each["types"] for each in by_type] == [{torch.float32}] * 2
+
+
+def test_gradients_of_weights_that_travel_in_half_are_those_of_autocast(by_type: list[dict[str, Any]]) -> None:
+    wide, narrow = (each["gradients"] for each in by_type)
+    for name, gradient in wide.items():
+        assert narrow[name].dtype == torch.float32
+        assert (narrow[name] - gradient).abs().max() <= 0.02 * gradient.abs().max(), name
+
+
+def test_a_module_whose_weights_are_half_runs_also_outside_autocast(by_type: list[dict[str, Any]]) -> None:
+    assert [each["apart"] for each in by_type] == [torch.float32, torch.float32]
 
 
 # States
@@ -511,6 +660,56 @@ def test_losses_with_weights_and_optimizers_made_before_train_go_with_sharding()
     whole, sharded = (results_of(2, with_a_weighted_loss, sharded)[0] for sharded in (False, True))
     assert sharded[0] == pytest.approx(whole[0], rel=1e-4, abs=1e-5)
     assert (whole[1], sharded[1]) == (whole[0], sharded[0])
+
+
+class NormedAtO1(Deep):
+    """Notes the types of its weights while it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.types = nn.BatchNorm1d(3), []
+
+    def forward(self, x):
+        self.types.append((self.last.weight.dtype, self.norm.weight.dtype))
+        return self.last(self.blocks(self.norm(x)))
+
+
+class NotedMse(WeightedMse):
+    def __init__(self):
+        super().__init__()
+        self.types = []
+
+    def _loss_function(self, out, target):
+        self.types.append((self.scale.dtype, out.dtype))
+        return super()._loss_function(out, target)
+
+
+def at_o1(sharded):
+    """Losses at O1 with synchronised statistics, what is inferred afterwards, and the types of weights in use."""
+    settings = {"optimization_level": "O1", "amp_dtype": "bfloat16", "shard_weights": sharded}
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=5, **settings)
+    net, mse = NormedAtO1(), NotedMse()
+    x, y = Points(n=16, batch_size=2)()
+    loss, losses = mse(out=net(x=x), target=y), []
+    logger = nemo.SimpleLossLoggerCallback([loss], lambda values: losses.append(float(values[0])), step_freq=1)
+    params = {"lr": 0.05, "max_steps": 6}
+    factory.train([loss], callbacks=[logger], optimizer="adam", optimization_params=params, synced_batchnorm=True)
+    held_out, _ = Points(n=5, batch_size=2)()
+    values = factory.infer([net(x=held_out)])
+    inferred = None if values is None else torch.cat(values[0]).flatten().tolist()
+    return losses, inferred, {str(types) for types in (*net.types, *mse.types)}, is_synced(net.norm)
+
+
+def test_at_o1_sharded_weights_are_half_where_autocast_would_cast_them_and_losses_stay_in_float32():
+    (losses, inferred, _, _), _ = results_of(2, at_o1, False)
+    (sharded_losses, sharded_inferred, types, stays_synced), _ = results_of(2, at_o1, True)
+    assert sharded_losses == pytest.approx(losses, rel=0.02, abs=2e-3)
+    assert sharded_inferred == pytest.approx(inferred, rel=0.02, abs=0.02)
+    half, wide = torch.bfloat16, torch.float32
+    assert types == {str((half, wide)), str((wide, wide))}, (
+        "of the net and its normalisation, of the loss and its input"
+    )
+    assert not stays_synced
 
 
 def weights_in(folder):

@@ -55,8 +55,21 @@ class Comm(backend.Comm, Protocol):
     def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give all ranks the values of rank 0, in place."""
 
-    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
-        """Shard the weights of modules among the ranks, in place; make optimizers afterwards."""
+    def shard(
+        self,
+        modules: Iterable[nn.Module],
+        device: torch.device,
+        half: torch.dtype | None = None,
+        float32_parts: Iterable[nn.Module] = (),
+    ) -> None:
+        """Shard the weights of modules among the ranks, in place; make optimizers afterwards.
+
+        Args:
+            modules: they become whole one block at a time.
+            device: where they run.
+            half: the type of autocast, in which whole weights are; ``None``: in their own.
+            float32_parts: the parts whose whole weights are float32 all the same.
+        """
 
     def whole(self, state: T) -> T:
         """A state with its sharded tensors made whole on rank 0."""
@@ -146,7 +159,13 @@ class SingleProcess:
     def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
         """Equal to itself."""
 
-    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
+    def shard(
+        self,
+        modules: Iterable[nn.Module],
+        device: torch.device,
+        half: torch.dtype | None = None,
+        float32_parts: Iterable[nn.Module] = (),
+    ) -> None:
         """The only shard is the whole."""
 
     def whole(self, state: T) -> T:

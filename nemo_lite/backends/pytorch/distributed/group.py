@@ -159,14 +159,20 @@ class ProcessGroup:
                 dist.broadcast(sent, src=0)
                 tensor.copy_(sent)
 
-    def shard(self, modules: Iterable[nn.Module], device: torch.device) -> None:
+    def shard(
+        self,
+        modules: Iterable[nn.Module],
+        device: torch.device,
+        half: torch.dtype | None = None,
+        float32_parts: Iterable[nn.Module] = (),
+    ) -> None:
         """Shard the weights of modules among the ranks, in place."""
         # Not imported above: FSDP2 is slow to import, and most runs do not shard their weights.
         from nemo_lite.backends.pytorch.distributed import sharding
 
         self._has_sharded = True
         with self._together("dividing weights"):
-            sharding.shard(modules, device)
+            sharding.shard(modules, device, half=half, float32_parts=float32_parts)
 
     def whole(self, state: T) -> T:
         """A state with its sharded tensors made whole on rank 0, ``None`` on the others."""

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -24,7 +24,13 @@ from nemo_lite.backends.pytorch.distributed.pieces import piece_of
 from nemo_lite.errors import UsageError
 
 
-def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.ProcessGroup | None = None) -> None:
+def shard(
+    modules: Iterable[nn.Module],
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+    half: torch.dtype | None = None,
+    float32_parts: Iterable[nn.Module] = (),
+) -> None:
     """Shard the weights of each module among the ranks, in place, and move the modules to ``device``.
 
     Every parameter becomes a new object: make optimizers afterwards. Otherwise a module stays as it was: its class has
@@ -37,10 +43,16 @@ def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.Proces
     time is whole on ``device``. Modules that are sharded already stay as they are. All ranks call this, with the same
     modules in the same order.
 
+    Under autocast alone, every whole weight would be cast, and the autograd graph would keep the casts of all weights
+    from forward to backward. With ``half``, weights travel and become whole in this type; each rank's shards, gradients
+    between ranks and optimizer states stay in float32.
+
     Args:
         modules: none is part of another one.
         device: where they run; for CUDA, the current device.
         group: the ranks; ``None``: all.
+        half: the type of autocast, which the modules then run under, whoever calls them.
+        float32_parts: the parts of the modules whose weights are float32 all the same.
 
     Raises:
         UsageError: a weight that two modules share, or one without dimensions.
@@ -48,12 +60,20 @@ def shard(modules: Iterable[nn.Module], device: torch.device, group: dist.Proces
     roots = [module for module in dict.fromkeys(modules) if not isinstance(module, FSDPModule)]
     _refuse_what_stays_whole(roots)
     mesh = DeviceMesh.from_group(group or _all_ranks(), device.type)
+    wide = dict.fromkeys(float32_parts)
+    # Autocast casts the inputs, of each operation as it needs them.
+    in_half = MixedPrecisionPolicy(half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    as_they_are = MixedPrecisionPolicy()
     for root in roots:
         for unit in [*_blocks(root), root]:
             unit.to(device)
             _make_equal(unit, group)
+            if half is not None and unit not in wide:
+                _divide([part for part in unit.modules() if part in wide and _is_whole(part)], mesh, as_they_are)
             if any(True for _ in unit.parameters()):
-                _divide(unit, mesh)
+                _divide([unit], mesh, as_they_are if half is None or unit in wide else in_half)
+        if half is not None and root not in wide:
+            _run_under_autocast(root, device, half)
         for part in root.modules():
             part.register_load_state_dict_pre_hook(_take_own_parts)  # type: ignore[no-untyped-call]  # torch's
 
@@ -171,16 +191,32 @@ def _gathered(value: Any, keep: bool) -> Any:
     return value
 
 
-def _divide(unit: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard what is still whole in ``unit``. torch changes its class; the new one gets the old one's names."""
-    before = type(unit)
+def _divide(units: list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+    """Shard what is still whole in modules, which become whole together.
+
+    torch changes their classes; the new ones get the old ones' names.
+    """
+    if not units:
+        return
+    before = [type(unit) for unit in units]
     # Also for the unit that runs first: by default it would stay whole after its forward, and in its state_dict.
-    fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-    made: Any = type(unit)
-    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-        setattr(made, name, getattr(before, name))
-    made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
-    setattr(made, SHARDED, True)
+    fully_shard(units, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    for unit, own in zip(units, before, strict=True):
+        made: Any = type(unit)
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(made, name, getattr(own, name))
+        made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
+        setattr(made, SHARDED, True)
+
+
+def _is_whole(part: nn.Module) -> bool:
+    return any(not isinstance(parameter, DTensor) for parameter in part.parameters())
+
+
+def _run_under_autocast(root: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Let a module whose whole weights are half run also where its caller has not entered autocast."""
+    # Of this object: modules of one class share the class that torch makes of it.
+    vars(root)["forward"] = torch.autocast(device.type, dtype)(root.forward)
 
 
 def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
@@ -195,8 +231,7 @@ def _make_equal(unit: nn.Module, group: dist.ProcessGroup | None) -> None:
 def _blocks(root: nn.Module) -> list[nn.Module]:
     """The parts of a module that are sharded one by one: the outermost members of its containers that have weights.
 
-    A member that shares a weight with another part of the module is no block. Nor are normalisation layers: they are
-    small, and synchronised batch normalisation changes their class.
+    A member that shares a weight with another part of the module is no block. Nor is batch normalisation: it is small.
     """
     everywhere = _counted(root)
     found = [(block, _counted(block)) for block in dict.fromkeys(_members(root)) if not isinstance(block, _BatchNorm)]

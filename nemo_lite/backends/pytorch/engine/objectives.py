@@ -25,6 +25,7 @@ from nemo_lite.backends.pytorch.optim.groups import (
     parameter_groups,
 )
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision.dtypes import float32_parts
 from nemo_lite.core.callbacks.base import is_overridden
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
@@ -102,10 +103,11 @@ class Objectives:
         comm: the ranks.
         device: where modules run.
         shard_weights: shard weights over the ranks.
+        half: the type of autocast, if the run computes under it.
     """
 
-    def __init__(self, comm: Comm, device: torch.device, shard_weights: bool) -> None:
-        self._comm, self._device, self._shard_weights = comm, device, shard_weights
+    def __init__(self, comm: Comm, device: torch.device, shard_weights: bool, half: torch.dtype | None = None) -> None:
+        self._comm, self._device, self._shard_weights, self._half = comm, device, shard_weights, half
 
     def make_all(
         self,
@@ -192,7 +194,9 @@ class Objectives:
 
     def _shard(self, modules: Iterable[nn.Module]) -> None:
         if self._shard_weights:
-            self._comm.shard([module for module in modules if _parameters([module])], self._device)
+            weighted = [module for module in modules if _parameters([module])]
+            wide = [part for module in weighted for part in float32_parts(module, norms_too=True)]
+            self._comm.shard(weighted, self._device, self._half, wide)
 
     def _remedy(self) -> str:
         if self._shard_weights:  # sharding replaces parameters, so the optimizer must be made after it

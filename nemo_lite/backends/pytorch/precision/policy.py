@@ -135,6 +135,11 @@ class Precision:
         return torch.autocast(self.device.type, self.dtype)
 
     @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The half type of autocast, where the level has it (O1)."""
+        return self.dtype if self.level is Optimization.mxprO1 and self._apex is None else None
+
+    @property
     def scales_loss(self) -> bool:
         """Whether a gradient that is not finite may only say that the loss scale is too high."""
         return self._scale is not None if self._apex is None else self._apex.scales_loss
