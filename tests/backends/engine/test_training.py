@@ -70,7 +70,16 @@ def test_events_come_in_order_and_a_step_has_its_micro_batches(factory):
     assert record.events == ["action_start", "epoch_start 0", *steps, "epoch_end 0", "action_end"]
 
 
-@pytest.mark.parametrize(("params", "steps"), [({"num_epochs": 2}, 6), ({"max_steps": 4}, 4), ({"max_steps": 7}, 7)])
+@pytest.mark.parametrize(
+    ("params", "steps"),
+    [
+        ({"num_epochs": 2}, 6),
+        ({"max_steps": 4}, 4),
+        ({"max_steps": 7}, 7),
+        ({"num_epochs": 2, "max_steps": 4}, 4),  # what comes first
+        ({"num_epochs": 1, "max_steps": 7}, 3),
+    ],
+)
 def test_training_ends_after_the_epochs_or_the_steps_asked_for(factory, params, steps):
     _, loss = build()
     record = Record()
