@@ -175,8 +175,8 @@ IMPORT_PATHS = {
     "nemo_lite.utils.launch": "LAUNCHERS forget_launcher launch_line rank_in who_am_i",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy PolynomialDecayAnnealing PolynomialHoldDecayAnnealing
-        SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupPolicy get_all_lr_classes
-        get_lr_policy
+        SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
+        get_all_lr_classes get_lr_policy
     """,
     "nemo_lite.utils.misc": "pad_to",
     "nemo_lite.utils.nemo_logging": "LogMode Logger logging",

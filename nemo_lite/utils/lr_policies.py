@@ -4,6 +4,7 @@ No torch and no optimizers here: the training loop writes the result into the pa
 
 In all formulas L is the initial rate, s the step (0 at the first), T ``total_steps``, w the warm-up steps and
 m ``min_lr``. While s < w every policy gives ``L * (s + 1) / (w + 1)``; once s > T it gives 0 (the hold policies: m).
+:class:`WarmupLR` is WeNet's, and follows WeNet's formula instead.
 """
 
 from __future__ import annotations
@@ -178,10 +179,40 @@ class WarmupAnnealing(_Annealing):
 
 
 class InverseSquareRootAnnealing(_Annealing):
-    """``L / ((s + 1) / (w + 1))^0.5``."""
+    """``L / ((s + 1) / (w + 1))^0.5``. The same with ``warmup_steps=w - 1`` is :class:`WarmupLR`, up to T."""
 
     def _get_lr(self, initial_lr: float, step: int, epoch: int) -> float:
         return initial_lr / math.sqrt((step + 1) / (self.warmup_steps + 1))
+
+
+@dataclass(eq=False, repr=False)
+class WarmupLR(LRPolicy):
+    """WeNet's ``warmuplr``: ``L * w^0.5 * min(n^-0.5, n * w^-1.5)`` with n = s + 1; ``L * n^-0.5`` where w is 0.
+
+    The rate rises to L at n = w and falls with the root of n, without an end.
+    Source: `wenet/utils/scheduler.py`, class WarmupLR.
+
+    Args:
+        total_steps: T; the rate does not depend on it.
+        warmup_steps: w.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+
+    total_steps: float = None  # type: ignore[assignment]  # None when given, a number when made
+    _: KW_ONLY
+    warmup_steps: float = 25000
+
+    def __post_init__(self) -> None:
+        self.total_steps = math.inf if self.total_steps is None else _positive("total_steps", self.total_steps)
+        self.warmup_steps = _not_negative("warmup_steps", self.warmup_steps)
+
+    def __call__(self, initial_lr: float, step: int, epoch: int) -> float:
+        number, w = step + 1, self.warmup_steps
+        if w == 0:
+            return float(initial_lr * number**-0.5)
+        return float(initial_lr * w**0.5 * min(number**-0.5, number * w**-1.5))
 
 
 @dataclass(eq=False, repr=False)
@@ -251,13 +282,14 @@ _POLICIES: tuple[type[LRPolicy], ...] = (
     SquareRootAnnealing,
     WarmupAnnealing,
     WarmupHoldPolicy,
+    WarmupLR,
     WarmupPolicy,
 )
 
 
 def get_all_lr_classes() -> dict[str, type[LRPolicy]]:
-    """Every policy of this file by its class name."""
-    return {policy.__name__: policy for policy in _POLICIES}
+    """Every policy of this file by its class name; WeNet's also by ``warmuplr``."""
+    return {policy.__name__: policy for policy in _POLICIES} | {"warmuplr": WarmupLR}
 
 
 def get_lr_policy(name: str, /, **arguments: object) -> LRPolicy:

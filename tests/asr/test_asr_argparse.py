@@ -8,8 +8,10 @@ from toys.lion import registered_lion
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser
+from nemo_asr.regularization_options import policy_of
+from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType, logging
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, ConfigError
 from nemo_lite.utils.argparse import OPTIMIZERS, factory_arguments, launch_arguments
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
@@ -342,3 +344,56 @@ def test_level_and_style_of_the_log_are_set_before_anything_is_said(monkeypatch)
     finally:
         logging.setLevel(before)
         logging.set_style(None)
+
+
+WENET = """optim: {optim}
+optim_conf:
+    lr: 0.002
+scheduler: warmuplr
+scheduler_conf:
+    warmup_steps: 1562
+"""
+
+
+def parsed_with(tmp_path, training_keys, *options):
+    """The options where the demo's configuration also has the keys of a training."""
+    file = tmp_path / "train.yaml"
+    file.write_text(config_path("demo").read_text() + training_keys)
+    return parse("--model_config", str(file), *options)
+
+
+@pytest.mark.parametrize(("optim", "ours", "decay"), [("adam", "adam", 0.0), ("adamw", "adam_w", 0.01)])
+def test_the_optimizer_and_the_scheduler_of_a_wenet_configuration_are_taken(tmp_path, optim, ours, decay):
+    found = parsed_with(tmp_path, WENET.format(optim=optim))
+    assert (found.optimizer, found.lr, found.weight_decay) == (ours, 0.002, decay)
+    assert (found.lr_policy, found.warmup_steps) == ("warmuplr", 1562)
+    assert policy_of(found, 20_000)(0.002, 1561, 0) == pytest.approx(0.002, rel=1e-12)
+    assert nemo_asr.load_recipe(found.model_config).labels  # a model's file may have these keys
+
+
+def test_an_option_of_the_command_line_wins_over_the_configuration(tmp_path):
+    options = ("--lr", "0.1", "--optimizer", "sgd", "--warmup_steps", "3", "--set", "optim_conf.betas=[0.8, 0.9]")
+    found = parsed_with(tmp_path, WENET.format(optim="adam").replace("scheduler:", "lr_policy:"), *options[:-2])
+    assert (found.lr, found.optimizer, found.lr_policy, found.warmup_steps) == (0.1, "sgd", "warmuplr", 3)
+    assert parsed_with(tmp_path, WENET.format(optim="adam"), *options[-2:]).betas == (0.8, 0.9)
+
+
+def test_wenets_policy_without_a_number_of_warmup_steps_has_wenets():
+    policy = policy_of(parse("--lr_policy", "warmuplr"), 50_000)
+    assert policy(1.0, 24_999, 0) == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("warmuplr", "warmuplrr", r'scheduler "warmuplrr" is not known \(did you mean warmuplr\?\)'),
+        ("lr: 0.002", "lrr: 0.002", r"optim_conf.lrr is not a key \(did you mean lr\?\)"),
+        ("lr: 0.002", "lr: -1", r"optim_conf.lr is -1, wanted float from 0"),
+        ("warmup_steps: 1562", "warmup_steps: x", 'scheduler_conf.warmup_steps is "x", wanted int from 0'),
+        ("\n    lr: 0.002", " 5", "optim_conf holds no mapping of arguments"),
+        ("scheduler:", "lr_policy: WarmupPolicy\nscheduler:", "lr_policy is WarmupPolicy, and scheduler is warmuplr"),
+    ],
+)
+def test_a_wrong_training_key_of_a_configuration_is_told_with_its_place(tmp_path, before, after, problem):
+    with pytest.raises(ConfigError, match=rf"train\.yaml:\d+:\d+: {problem}"):
+        parsed_with(tmp_path, WENET.format(optim="adam").replace(before, after))

@@ -37,7 +37,39 @@ FORMULAS = {
 
 
 def test_every_policy_has_a_formula_in_this_test():
-    assert set(FORMULAS) == set(get_all_lr_classes())
+    assert {*FORMULAS, "WarmupLR", "warmuplr"} == set(get_all_lr_classes())
+
+
+def wenets_rate(lr, warmup_steps, step_num):
+    """The formula of `wenet/utils/scheduler.py`, in which the first step is number 1."""
+    if warmup_steps == 0:
+        return lr * step_num**-0.5
+    return lr * warmup_steps**0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 1562, 25000])
+@pytest.mark.parametrize("name", ["warmuplr", "WarmupLR"])
+def test_wenets_name_gives_wenets_curve(name, warmup_steps):
+    policy = get_lr_policy(name, total_steps=T, warmup_steps=warmup_steps)
+    for step in range(20_000):
+        assert policy(0.002, step, 0) == pytest.approx(wenets_rate(0.002, warmup_steps, step + 1), rel=1e-9, abs=0)
+
+
+def test_without_a_number_of_warmup_steps_wenets_policy_has_wenets():
+    assert get_lr_policy("warmuplr")(0.002, 24_999, 0) == pytest.approx(0.002, rel=1e-12)
+
+
+def test_inverse_square_root_annealing_with_one_step_less_is_wenets_curve():
+    ours = get_lr_policy("InverseSquareRootAnnealing", total_steps=20_000, warmup_steps=1561)
+    other = get_lr_policy("InverseSquareRootAnnealing", total_steps=20_000, warmup_steps=1562)
+    curve = [wenets_rate(0.002, 1562, step + 1) for step in range(20_000)]
+    assert [ours(0.002, step, 0) for step in range(20_000)] == pytest.approx(curve, rel=1e-9, abs=0)
+    assert other(0.002, 0, 0) != pytest.approx(curve[0], rel=1e-4, abs=0)
+
+
+def test_a_negative_warmup_of_wenets_policy_is_refused():
+    with pytest.raises(UsageError, match="warmup_steps is out of range: got -1, wanted 0 or more"):
+        get_lr_policy("warmuplr", warmup_steps=-1)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -152,4 +184,4 @@ def test_all_public_classes_of_the_file_are_listed_by_name():
         for name, value in inspect.getmembers(lr_policies, inspect.isclass)
         if issubclass(value, lr_policies.LRPolicy) and not name.startswith("_")
     }
-    assert public - {"LRPolicy"} == set(get_all_lr_classes())
+    assert public - {"LRPolicy"} == set(get_all_lr_classes()) - {"warmuplr"}

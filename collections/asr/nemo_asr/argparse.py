@@ -15,6 +15,7 @@ from nemo_asr.regularization_options import (
     add_regularization_options,
     check_regularization,
     policy_problem,
+    take_from_configuration,
 )
 from nemo_asr.set_tags import unique_tags as unique_tags
 from nemo_asr.shipped import config_path
@@ -164,6 +165,7 @@ class AsrArgParser(NemoArgParser):
         self._check_needed(parsed)
         if parsed.model_config:
             parsed.model_config = str(config_path(parsed.model_config))
+        take_from_configuration(self, parsed)
         self._check_num_gpus(parsed, process)
         parsed.num_processes = process.world_size if process else 1
         self._fold_batch_size(parsed, parsed.num_processes)

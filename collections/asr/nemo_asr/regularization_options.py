@@ -1,18 +1,33 @@
-"""Options of the training scripts: the learning-rate policy, and what acts against overfitting; their checks."""
+"""Options of the training scripts: the learning-rate policy, and what acts against overfitting; their checks.
+
+A configuration may give some of them, in the keys of WeNet's.
+"""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 from argparse import ArgumentTypeError
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from nemo_lite import logging
-from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positive_float, positive_int
-from nemo_lite.utils.lr_policies import LRPolicy, get_all_lr_classes, get_lr_policy
+from nemo_lite.config import Config, check_call, load_config, override, raise_if
+from nemo_lite.config.ranges import Between
+from nemo_lite.errors import did_you_mean
+from nemo_lite.utils.argparse import OPTIMIZERS, LaunchedParser, not_negative_float, positive_float, positive_int
+from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
 
 # Those that a classifier's training does not have.
 OF_TRANSCRIPTION = ("label_smoothing", "intermediate_ctc", "average_last", "ema_decay")
+# Keys of a configuration that give options of training, as WeNet's configurations have them.
+TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy")
+# WeNet's name of an optimizer, ours, and the weight decay that it has there where the file gives none.
+_WENETS_OPTIMIZERS = {"adam": ("adam", 0.0), "adamw": ("adam_w", 0.01)}
+_WENETS_WARMUP = 25000
+_Rate = Annotated[float, Between(0, 3.4e38)]
+_Steps = Annotated[int, Between(0, 2**63 - 1)]
+_Beta = Annotated[float, Between(0, 1, below=True)]
 
 
 def add_regularization_options(parser: LaunchedParser) -> None:
@@ -63,13 +78,75 @@ def add_policy_options(parser: argparse.ArgumentParser, steps: Any, rate: Any) -
         rate: the one of a learning rate.
     """
     add = parser.add_argument
-    add("--warmup_steps", type=steps, default=0, help="steps in which the learning rate rises")
+    warmup_help = "steps in which the learning rate rises (default: 0; with warmuplr 25000, as in WeNet)"
+    add("--warmup_steps", type=steps, help=warmup_help)
     hold_help = "steps after the warm-up in which the rate stays at --lr, with a Hold policy (default: 0)"
     add("--hold_steps", type=steps, help=hold_help)
     add("--min_lr", type=rate, help="learning rate at the end (default: the policy's, mostly 0)")
     add("--grad_norm_clip", type=positive_float, help="largest norm of a step's gradients (default: no limit)")
     momentum_help = "weight of a new batch in the running batch statistics, 0 to 1 (default: the model's, 0.1)"
     add("--bn_momentum", type=_momentum, help=momentum_help)
+
+
+def take_from_configuration(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    """Take the options that ``--model_config`` gives by `TRAINING_KEYS`; an option of the command line wins.
+
+    Without ``optim_conf.weight_decay``, ``optim: adam`` has none and ``optim: adamw`` 0.01, as in WeNet.
+
+    Args:
+        parser: knows the defaults; a value that differs from its default was given on the command line.
+        parsed: changed.
+
+    Raises:
+        ConfigError: one line for each key or value that cannot be used.
+    """
+    if parsed.model_config and Path(parsed.model_config).is_file():  # reading the model says that it is missing
+        options = _options_in(override(load_config(parsed.model_config), parsed.overrides))
+        for option, value in options.items():
+            if getattr(parsed, option) == parser.get_default(option):
+                setattr(parsed, option, value)
+    if parsed.warmup_steps is None:
+        parsed.warmup_steps = _WENETS_WARMUP if get_all_lr_classes()[parsed.lr_policy] is WarmupLR else 0
+
+
+def _options_in(config: Config) -> dict[str, Any]:
+    problems: list[str] = []
+    options: dict[str, Any] = {}
+    for key, option, names in (
+        ("optim", "optimizer", [*OPTIMIZERS, *_WENETS_OPTIMIZERS]),
+        ("scheduler", "lr_policy", get_all_lr_classes()),
+        ("lr_policy", "lr_policy", get_all_lr_classes()),
+    ):
+        if key not in config:
+            continue
+        name = config[key]
+        if name not in names:
+            remedy = did_you_mean(str(name), names) or f"; known: {', '.join(names)}"
+            problems.append(f'{config.place(key)}: {key} "{name}" is not known{remedy}')
+        elif options.setdefault(option, name) != name:
+            problems.append(f"{config.place(key)}: {key} is {name}, and scheduler is {options[option]}; leave one out")
+    for key, allowed in (("optim_conf", _optimizer_options), ("scheduler_conf", _policy_options)):
+        section = config.get(key)
+        if isinstance(section, Config):
+            problems += check_call(section, allowed)
+            options |= section.plain()
+        elif section is not None:
+            problems.append(f"{config.place(key)}: {key} holds no mapping of arguments")
+    raise_if(problems)
+    if (name := options.get("optimizer")) in _WENETS_OPTIMIZERS:
+        options["optimizer"], decay = _WENETS_OPTIMIZERS[name]
+        options.setdefault("weight_decay", decay)
+    if betas := options.pop("betas", None):
+        options["beta1"], options["beta2"] = betas
+    return options
+
+
+def _optimizer_options(lr: _Rate = 0, weight_decay: _Rate = 0, betas: tuple[_Beta, _Beta] = (0, 0)) -> None:
+    """The keys of ``optim_conf``."""
+
+
+def _policy_options(warmup_steps: _Steps = 0, hold_steps: _Steps = 0, min_lr: _Rate = 0) -> None:
+    """The keys of ``scheduler_conf``."""
 
 
 def policy_problem(parsed: argparse.Namespace) -> str | None:
@@ -92,11 +169,13 @@ def policy_of(parsed: argparse.Namespace, total_steps: int) -> LRPolicy:
     given = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
     known = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
     arguments = {name: value for name, value in given.items() if name in known and value is not None}
-    if parsed.warmup_steps >= total_steps:
+    policy = get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
+    warmup_steps = getattr(policy, "warmup_steps", 0)
+    if warmup_steps >= total_steps:
         logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
-    elif parsed.warmup_steps + (parsed.hold_steps or 0) >= total_steps:
+    elif warmup_steps + (parsed.hold_steps or 0) >= total_steps:
         logging.warning("The run has %d steps, and the learning rate never falls (--hold_steps)", total_steps)
-    return get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
+    return policy
 
 
 def _momentum(text: str) -> float:

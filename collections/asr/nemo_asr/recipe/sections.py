@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_asr.recipe.registry import DEFAULTS, KNOWN, MODEL_NAMES, TASKS
+from nemo_asr.regularization_options import TRAINING_KEYS
 from nemo_lite import NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
 from nemo_lite.errors import did_you_mean
@@ -65,7 +66,7 @@ class Parts:
             )
         else:
             for key in config:
-                if key not in MODEL_KEYS:
+                if key not in (*MODEL_KEYS, *TRAINING_KEYS):
                     self._read_section(key)
         nothing = config.without(*config)
         self.task = next((part.task for role, part in self.by_role.items() if role in _DATA_ROLES), TASKS[0])
@@ -85,7 +86,7 @@ class Parts:
             name, params = key, section
         if name not in KNOWN:
             if name == key and not self._config.anchored(key):
-                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS]))
+                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]))
             elif name == key and self._config.overridden(key):
                 self._report(self._config, "is only repeated by others; set it where it is used", key)
             elif name == key:
