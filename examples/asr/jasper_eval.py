@@ -88,6 +88,7 @@ def evaluate(
         assert scored is not None, "infer has run"
         assert scored.items is not None, "data layers of speech number their items"
         said = nemo_asr.references_in_data(data_layer, scored.items, said)
+        heard = nemo_asr.hypotheses_in_data(data_layer, heard)
         path = out / f"{tag}.transcripts.jsonl"
         nemo_asr.write_transcripts(path, data_layer, scored.items, said, heard)
         metric = args.eval_metric or main_metric(recipe.labels)

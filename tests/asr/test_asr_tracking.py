@@ -144,6 +144,11 @@ def test_a_set_is_scored_and_its_transcripts_are_kept(collected, dev, tmp_path, 
     assert capsys.readouterr().out == ""
 
 
+def test_what_was_heard_is_scored_as_the_data_layer_says(collected, dev, monkeypatch):
+    monkeypatch.setattr(nemo_asr.tracking, "hypotheses_in_data", lambda layer, texts: ["cab", "aabc"])
+    assert nemo_asr.ScoredSet("dev", dev)(collected)["wer"] == 0.0
+
+
 def test_the_speakers_of_a_set_are_read_once_and_decide_its_intervals(dev, tmp_path, monkeypatch):
     lines = [json.loads(line) for line in Path(dev.utterances.paths[0]).read_text().splitlines()]
     for number, line in enumerate(lines[:4]):

@@ -20,6 +20,7 @@ from nemo_asr.data.kaldi.data_layer import KaldiFeatureDataLayer as KaldiFeature
 from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer as TarredAudioToTextDataLayer
 from nemo_asr.data.transcripts_file import clusters_in_data as clusters_in_data
+from nemo_asr.data.transcripts_file import hypotheses_in_data as hypotheses_in_data
 from nemo_asr.data.transcripts_file import references_in_data as references_in_data
 from nemo_asr.data.transcripts_file import write_transcripts as write_transcripts
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCDecoder

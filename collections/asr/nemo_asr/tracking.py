@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import nemo_lite
-from nemo_asr.data.transcripts_file import clusters_in_data, references_in_data, write_transcripts
+from nemo_asr.data.transcripts_file import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
 from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, rate_intervals, score_evaluation
 from nemo_asr.scoring.bootstrap import Clusters
 from nemo_asr.scoring.classification_callbacks import process_classification_evaluation_epoch, score_classes
@@ -136,6 +136,8 @@ class ScoredSet:
                 logging.warning("%s", error, mode=LogMode.ONCE)
                 return
         collected["transcripts"] = self._references[1]
+        if "predictions" in collected:
+            collected["predictions"] = hypotheses_in_data(self._data_layer, collected["predictions"])
 
     def _clusters_of(self, positions: Sequence[int] | None) -> Clusters | None:
         """The clusters of the utterances at these positions; nearly always those of the evaluation before."""

@@ -140,6 +140,15 @@ def test_a_tokenizer_is_trained_on_texts_as_the_parser_rewrites_them(tmp_path, c
     assert not (tmp_path / "no.model").exists()
 
 
+def test_a_tokenizer_keeps_the_punctuation_of_its_texts_and_one_apostrophe(tmp_path):
+    texts = ["L’été, peut-être à Nice.", "C'est l'ami d’Anne", "deux mots de plus"] * 30
+    write_set(tmp_path, "train.json", *({"audio_filepath": "a.wav", "duration": 1.0, "text": text} for text in texts))
+    out = str(tmp_path / "fr.model")
+    assert main(["tokenizer", str(tmp_path / "train.json"), "--vocab_size", "28", "--out", out]) == 0
+    assert {"'", ",", "-", ".", "ê"} <= {*load_subwords(out).written}
+    assert "’" not in load_subwords(out).written
+
+
 def test_a_tokenizer_reads_numbers_out_in_its_language(tmp_path, capsys):
     """Also where no text has a letter of the words, as here the \u00fc of f\u00fcnf."""
     texts = ["Es sind 25 Grad", "zehn Uhr dreißig", "ein kalter Morgen am Wasser"] * 30

@@ -61,3 +61,22 @@ def test_references_are_the_texts_of_the_manifest_also_where_the_vocabulary_lack
     said = nemo_asr.references_in_data(data_layer, [0, 1, 2], ["ab c", "", TEXTS[2]])
     assert said == ["ab \u0436 c", "", TEXTS[2]]
     assert nemo_asr.references_in_data(DataLayerNM(), [0], ["ab"]) == ["ab"]
+
+
+def test_vowel_marks_are_taken_out_of_references_and_of_what_was_heard(tmp_path):
+    folder = make_corpus(tmp_path)
+    lines = [json.loads(line) for line in (folder / "dev.json").read_text().splitlines()]
+    for line in lines:
+        line["text"] = "ك\u0650ت\u064eابـ\u060c"
+    (folder / "dev.json").write_text("\n".join(map(json.dumps, lines)))
+    for labels, strip_marks, said, heard in [
+        (" كتاب", None, "كتاب", "ك\u0650تاب"),
+        (" كتاب", False, "ك\u0650ت\u064eابـ", "ك\u0650تاب"),
+        (" كتاب\u0650\u064e", None, "ك\u0650ت\u064eاب", "ك\u0650تاب"),
+        (" كتاب\u0650\u064e", True, "كتاب", "كتاب"),
+    ]:
+        settings = {"labels": list(dict.fromkeys(labels)), "batch_size": 2, "strip_marks": strip_marks}
+        data_layer = nemo_asr.AudioToTextDataLayer(str(folder / "dev.json"), **settings)
+        assert nemo_asr.references_in_data(data_layer, [0], [""]) == [said]
+        assert nemo_asr.hypotheses_in_data(data_layer, ["ك\u0650تاب"]) == [heard]
+    assert nemo_asr.hypotheses_in_data(DataLayerNM(), ["ab"]) == ["ab"]

@@ -63,8 +63,8 @@ def test_characters_outside_the_vocabulary_are_counted_and_shown():
 
 def test_ascii_characters_outside_the_vocabulary_are_counted_too():
     parser = make_parser(ENGLISH)
-    parser("a-b_c-")
-    assert parser.report() == '2 characters outside the vocabulary: "-" x2 "_" x1'
+    parser("a+b=c+")
+    assert parser.report() == '2 characters outside the vocabulary: "+" x2 "=" x1'
 
 
 def test_the_report_of_a_clean_corpus_is_empty():
@@ -114,7 +114,7 @@ def test_labels_of_several_characters_match_whole_words_only():
     assert parser("a <noise> b") == [1, 0, noise, 0, 2]
     assert parser("<noise>") == [noise]
     assert parser("th the") == [th, 0, 20, 8, 5]
-    assert parser("a<noise>") == [1, 14, 15, 9, 19, 5]
+    assert parser("a<noise>") == [1, 0, 14, 15, 9, 19, 5]
     assert parser.unknown == {"<": 1, ">": 1}
 
 
@@ -217,9 +217,9 @@ def by_labels(labels, name="auto"):
 
 def test_chinese_labels_keep_chinese_text_and_nothing_is_written_in_english():
     parser = by_labels(CHINESE)
-    assert parser.normalize("今天3点，气温20%") == "今天3点，气温20%"
+    assert parser.normalize("今天3点，气温20%") == "今天3点气温20%"
     assert spell(parser, parser("今天3点，气温20%")) == "今天点气温"
-    assert parser.unknown == {"3": 1, "，": 1, "2": 1, "0": 1, "%": 1}
+    assert parser.unknown == {"3": 1, "2": 1, "0": 1, "%": 1}
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_subwords_cut_the_normalised_text_and_count_what_they_cannot_write():
     assert "y" in parser.unknown  # of forty
     base = make_parser(subwords, "base", do_lowercase=None)
     assert base.encode("the \u20ac cat \u2013 on") == base.encode("the cat on")
-    assert base.unknown == {"\u20ac": 1, "\u2013": 1}
+    assert base.unknown == {"\u20ac": 1}
     with pytest.raises(DataError, match="no character of the text is in the vocabulary"):
         base.encode("\u20ac")
     assert base("\u20ac") is None
@@ -383,7 +383,7 @@ def test_labels_that_are_pieces_without_their_model_are_refused_with_the_remedy(
     [
         ("abc ", " A, b  c! ", "a b c"),
         ("abc ", "привет a", "привет a"),
-        ("abc ", "b25-c", "b25c"),
+        ("abc ", "b25-c", "b25 c"),
         ("abc' ", "a'b \u2026 \u00e4", "a'b \u00e4"),
         ("\u4eca\u5929", "\u4eca \u5929\u6674\uff0c3", "\u4eca\u5929\u66743"),
         ("abc ", "", ""),

@@ -19,6 +19,17 @@ def spoken(text, language, can_write=lambda words: True):
         ("de", "3,14", "drei Komma eins vier"),
         ("de", "007", "null null sieben"),
         ("fr", "80 et 1\u202f000", "quatre-vingts et mille"),
+        ("fr", "1 000 000 et 12 500,5", "un million et douze mille cinq cents virgule cinq"),
+        ("pl", "12 500", "dwanaście tysięcy pięćset"),
+        ("sv", "12 500", "tolvtusen femhundra"),
+        ("hu", "12 500", "tizenkettőezer-ötszáz"),
+        ("nl", "12 500", "twaalf vijfhonderd"),  # groups by a point
+        # Other groups beside those of three: telephone numbers, and numbers side by side.
+        ("fr", "0 800 123", "zéro huit cents cent vingt-trois"),
+        ("fr", "+48 601 234", "+ quarante-huit six cent un deux cent trente-quatre"),
+        ("ru", "495 123 45", "четыреста девяносто пять сто двадцать три сорок пять"),
+        ("fr", "en 2024 500 fois", "en deux mille vingt-quatre cinq cents fois"),
+        ("ar", "1\u066c000", "ألف"),
         ("es", "1.234,5", "mil doscientos treinta y cuatro coma cinco"),
         ("it", "3,5", "tre virgola cinque"),
         ("ru", "25 \u0438 3,5", "двадцать пять \u0438 3,5"),  # how decimals are said depends on their case

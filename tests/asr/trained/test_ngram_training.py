@@ -36,6 +36,11 @@ def test_without_a_model_the_texts_letters_are_the_labels(tmp_path):
     assert list(speller_of(None, texts).sentences(texts)) == [["grüße", "welt"], ["füße"], ["ää"]]
 
 
+def test_without_a_model_one_apostrophe_and_one_width_stand_for_all(tmp_path):
+    texts = open_texts([manifest(tmp_path / "a.json", "L’ami, peut-être", "lʼami ＡＢ")])
+    assert list(speller_of(None, texts).sentences(texts)) == [["l'ami", "peut", "être"], ["l'ami", "ab"]]
+
+
 def test_labels_without_a_space_are_words_themselves_and_pieces_are_joined():
     assert Speller(make_parser(["你", "好"]), ["你", "好"]).words("你好 你") == ["你", "好", "你"]
     parser = make_parser(["a", "b", "c"])  # as if 0, 1, 2 were the ids of pieces

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from argparse import REMAINDER
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -32,6 +33,8 @@ from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
 from nemo_asr.recipe.misfits import misfits_in
 from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.text.forms import APOSTROPHES, folded
+from nemo_asr.text.labels import WORD_MARK
 from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.spoken_numbers import speak_numbers
@@ -263,7 +266,10 @@ def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
 
 
 def _letters_of(texts: Iterable[str]) -> set[str]:
-    return {letter for text in texts for each in text if each.isalpha() for letter in each.lower()}
+    """The characters that become labels: in lower case, of all apostrophes ``'``, and no digits."""
+    characters = {c for text in texts for c in unicodedata.normalize("NFC", folded(text).lower())}
+    visible = {c for c in characters if c.isprintable() and not (c.isspace() or c.isdigit() or c == WORD_MARK)}
+    return visible - {*APOSTROPHES} | ({"'"} if visible & {*APOSTROPHES} else set())
 
 
 def _make(corpus: str, arguments: Sequence[str]) -> int:

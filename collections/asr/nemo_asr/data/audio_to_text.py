@@ -79,6 +79,8 @@ class AudioToTextDataLayer(SpeechDataLayer):
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: a duration that is not its file's, a path that does not start at the manifest's folder, and a line
             without a text are errors, and so is a text with letters that the labels lack.
+        strip_marks: leave out the vowel marks of Arabic and Hebrew, and tatweel, in training, references and what is
+            compared with them. None: where the labels have none. Not with ``parser: none`` and ``en``.
         name: the module's name.
 
     Raises:
@@ -114,10 +116,17 @@ class AudioToTextDataLayer(SpeechDataLayer):
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
+        strip_marks: bool | None = None,
     ) -> None:
         # What costs nothing to check comes before a large manifest is read.
         new_parser = partial(
-            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+            make_parser,
+            labels,
+            parser,
+            do_normalize=normalize_transcripts,
+            do_lowercase=None,
+            language=language,
+            strip_marks=strip_marks,
         )
         new_parser()
         check_limits(min_duration, max_duration)

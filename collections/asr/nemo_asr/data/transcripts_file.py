@@ -74,6 +74,18 @@ def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Seq
     return [parser.reference(data_layer.utterance_of(item).text) for item in items]
 
 
+def hypotheses_in_data(data_layer: DataLayerNM, texts: Sequence[str]) -> list[str]:
+    """What a model wrote, as it is compared with `references_in_data`: see `CharParser.hypothesis`.
+
+    Args:
+        data_layer: where the utterances come from.
+        texts: what was recognised.
+    """
+    if not isinstance(data_layer, SpeechDataLayer):
+        return list(texts)
+    return list(map(data_layer.new_parser().hypothesis, texts))
+
+
 def clusters_in_data(data_layer: DataLayerNM, items: Sequence[int]) -> Clusters | None:
     """Which of the utterances at these positions belong together, by speaker or recording; None: that is not known.
 

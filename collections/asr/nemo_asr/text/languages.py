@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
+from nemo_asr.text.forms import folded
 from nemo_asr.text.labels import characters_of, is_mark
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -23,6 +24,7 @@ _SCRIPTS = {
     "HANGUL": "ko",
     "HIRAGANA": "ja",
     "KATAKANA": "ja",
+    "KATAKANA-HIRAGANA": "ja",
     "THAI": "th",
     "HEBREW": "he",
     "TELUGU": "te",
@@ -53,7 +55,7 @@ def language_of(labels: Iterable[str]) -> str:
     Letters of a to z alone are English. Kana, Hangul, Thai, Hebrew, Telugu, Kannada and, without kana, Han tell theirs,
     also where Latin letters are among them.
     """
-    letters = [c for c in characters_of(labels) if c.isalpha() or is_mark(c)]
+    letters = [c for c in map(folded, characters_of(labels)) if c.isalpha() or is_mark(c)]
     if letters and all(c.isascii() for c in letters):
         return "en"
     scripts = {unicodedata.name(c, "").split(" ")[0] for c in letters if not c.isascii()}

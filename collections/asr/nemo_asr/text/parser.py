@@ -1,4 +1,4 @@
-"""Text to label ids: the vocabulary and the character parsers. English reading rules live in english.py."""
+"""Text to label ids: the vocabulary and the character parsers. Reading rules of English live in ``english``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from typing import Any
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import normalize_english
 from nemo_asr.text.english.normalize import accented_letters
+from nemo_asr.text.forms import APOSTROPHES, Forms
 from nemo_asr.text.labels import case_of, characters_of, is_one_letter, is_piece
 from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
 from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
 from nemo_asr.text.symbols import shown_symbols as shown_symbols
+from nemo_lite import logging
 from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printable
+from nemo_lite.utils.nemo_logging import LogMode
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
 _OUTSIDE = 255
@@ -73,9 +76,10 @@ class CharParser:
     """Turns a transcript into label ids, counting what the vocabulary cannot write.
 
     Normalising strips the text, makes one space of any white space, composes accents (NFC) and changes the case; no
-    letter becomes another one. Labels of several characters match whole words, before any normalising, so ``<noise>``
-    survives in running text; a letter with its accents is a label like any other, also where Unicode has no single
-    code point for it.
+    letter becomes another one. Apostrophes, hyphens, digits, full and half width take the form that the labels have,
+    and punctuation that is no label becomes a space: see `nemo_asr.text.forms.Forms`. Labels of several characters
+    match whole words, before any normalising, so ``<noise>`` survives in running text; a letter with its accents is a
+    label like any other, also where Unicode has no single code point for it.
 
     Args:
         labels: see :func:`vocabulary`; or `Subwords`, into whose pieces normalised texts are cut.
@@ -84,6 +88,7 @@ class CharParser:
             the vocabulary are left out of the ids, and counted in ``unknown``.
         do_normalize: False takes texts as they are.
         do_lowercase: True lowers the case, False keeps it. None: the case of the labels, where they have one.
+        strip_marks: leave out vowel marks of Arabic and Hebrew, and tatweel. None: where the labels have none.
 
     Attributes:
         labels: the vocabulary; of `Subwords`, the characters and words that texts may hold.
@@ -102,6 +107,7 @@ class CharParser:
         blank_id: int = -1,
         do_normalize: bool = True,
         do_lowercase: bool | None = True,
+        strip_marks: bool | None = None,
     ) -> None:
         self._subwords = labels if isinstance(labels, Subwords) else None
         self.labels = vocabulary(labels if self._subwords is None else self._subwords.written)
@@ -116,6 +122,7 @@ class CharParser:
         ids = {label: i for i, label in enumerate(self.labels)}
         # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
         self._ids = {_nfc(label): i for label, i in ids.items()} | ids if do_normalize else ids
+        self._forms = Forms((c for label in self._ids if is_one_letter(label) for c in label), strip_marks)
         words = "|".join(re.escape(label) for label in self.labels if not is_one_letter(label))
         self._word_labels = re.compile(rf"(?<!\S)({words})(?!\S)") if words else None
         with_marks = sorted((re.escape(label) for label in self._ids if label[1:] and is_one_letter(label)), key=len)
@@ -182,6 +189,10 @@ class CharParser:
         reference = "".join(written)
         return " ".join(reference.split()) if self._do_normalize else reference
 
+    def hypothesis(self, text: str) -> str:
+        """What a model wrote, as it is compared with a reference: without the marks that references are rid of."""
+        return " ".join(self._forms.unify(text).split()) if self._do_normalize and self._forms.strips_labels else text
+
     def report(self) -> str:
         """What was lost, in one line; an empty string when nothing was."""
         parts = []
@@ -201,7 +212,16 @@ class CharParser:
         return f"{self.about}, {case}" if self._do_normalize else "as written"
 
     def _normalize(self, text: str) -> str:
-        return " ".join(_nfc(self._in_case(_nfc(text))).split())
+        return self._written(self._unified(text))
+
+    def _unified(self, text: str) -> str:
+        """``text`` with the widths and digits of the labels: then numbers can be found in it."""
+        return _nfc(self._forms.unify(_nfc(text)))
+
+    def _written(self, text: str) -> str:
+        """A unified text with the marks and in the case of the labels."""
+        words = _nfc(self._in_case(self._forms.punctuate(text))).split()
+        return " ".join(word for word in words if word.strip(APOSTROPHES))
 
     def _in_case(self, text: str) -> str:
         text = text.translate(self._other_cases) if self._other_cases else text
@@ -254,7 +274,7 @@ class ENCharParser(CharParser):
         )
         self._keep = keep + keep.lower() if self._case == "upper" else keep
         letters = {"lower": "a-z", "upper": "A-Z", "kept": "A-Za-z"}[self._case]
-        word = f"[{letters}{re.escape(keep)}]+"
+        word = rf"(?!'+(?: |$))[{letters}{re.escape(keep)}]+"
         # Text that is already words needs nothing; months, abbreviations and "no." act only beside a digit or a point.
         self._already_words = re.compile(f"{word}(?: {word})*") if "." not in keep else re.compile(r"(?!)")
 
@@ -281,9 +301,10 @@ class SpokenNumbersParser(CharParser):
         self.about = f"Unicode NFC, numbers in words ({language})"
 
     def _normalize(self, text: str) -> str:
+        text = self._unified(text)
         if _DIGIT.search(text):
-            text = speak_numbers(_nfc(text), self._language, self._can_write)
-        return super()._normalize(text)
+            text = speak_numbers(text, self._language, self._can_write)
+        return self._written(text)
 
     def _can_write(self, words: str) -> bool:
         symbols = super()._normalize(words)
@@ -292,6 +313,10 @@ class SpokenNumbersParser(CharParser):
 
 
 _DIGIT = re.compile("[0-9]")
+_TAKEN_AS_ENGLISH = (
+    "Texts are read as English, because the letters of the labels are a to z: numbers, abbreviations and symbols "
+    "become English words. For another language say which (--language CODE, or none)"
+)
 _PARSERS = {"base": CharParser, "en": ENCharParser}
 _NAMES = {"auto": "by language and labels", "none": "texts as they are", **_PARSERS}
 
@@ -304,6 +329,7 @@ def make_parser(
     do_normalize: bool = True,
     do_lowercase: bool | None = True,
     language: str | None = None,
+    strip_marks: bool | None = None,
 ) -> CharParser:
     """The parser called ``name``.
 
@@ -335,11 +361,13 @@ def make_parser(
         )
     labels = string.printable if labels is None else labels if isinstance(labels, Subwords) else vocabulary(labels)
     settings: dict[str, Any] = {"unk_id": unk_id, "blank_id": blank_id, "do_lowercase": do_lowercase}
-    settings["do_normalize"] = do_normalize and name != "none"
+    settings |= {"do_normalize": do_normalize and name != "none", "strip_marks": strip_marks}
     if name == "auto":
         spoken = code or language_of(labels)
         if any(character.isdigit() for character in characters_of(labels)):
             spoken = NO_LANGUAGE
+        elif spoken == "en" and code is None:
+            logging.info(_TAKEN_AS_ENGLISH, mode=LogMode.ONCE)
         if spoken not in ("en", NO_LANGUAGE):
             return SpokenNumbersParser(labels, spoken, **settings)
         name = "en" if spoken == "en" else "base"

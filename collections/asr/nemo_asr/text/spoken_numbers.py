@@ -12,6 +12,13 @@ from nemo_asr.text.number_words import number_words
 # Longer numbers (accounts, telephone numbers) are read digit by digit.
 _MAX_CARDINAL_DIGITS = 12
 _POINT_LANGUAGES = frozenset({"bn", "he", "ja", "kn", "ko", "te", "th"})
+# Thousands stand apart by a space, in manifests mostly a plain one.
+_SPACE_LANGUAGES = frozenset(
+    {
+        *("be", "ca", "cs", "da", "de", "eo", "es", "fi", "fr", "hu", "it", "kz", "lt", "lv", "no", "pl", "pt"),
+        *("ru", "sk", "sv", "tg", "uk"),
+    }
+)
 _WITHOUT_SPACES = frozenset({"ja", "th"})
 # How a decimal mark is said, where num2words says whole, mark and digits one after another. Its decimals of the other
 # languages are incomplete (Italian leaves them out), so a decimal stays as it is there and its digits are lost.
@@ -26,7 +33,8 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
     """``text`` with its numbers in words. A number whose words the labels cannot write stays, so that it is counted.
 
     Thousands may be grouped in the way of the language: ``1.000.000`` and ``3,5`` in German, ``1,000,000`` and ``3.5``
-    in Korean. Ordinals, dates, times, units and signs are not read.
+    in Korean, ``1 000 000`` in French. Digits in other groups of three that a telephone number may have are read group
+    by group. Ordinals, dates, times, units and signs are not read.
 
     Args:
         text: any text.
@@ -42,13 +50,16 @@ def speak_numbers(text: str, language: str, can_write: Callable[[str], bool]) ->
             return match[0]
         return words if language in _WITHOUT_SPACES else f" {words} "
 
-    return _pattern(language in _POINT_LANGUAGES).sub(say, text)
+    return _pattern(language in _POINT_LANGUAGES, language in _SPACE_LANGUAGES).sub(say, text)
 
 
-@lru_cache(maxsize=2)
-def _pattern(has_point: bool) -> re.Pattern[str]:
-    group, mark = (",", r"\.") if has_point else (r"[.\u00a0\u202f]", ",")
-    whole = rf"(?P<whole>[0-9]{{1,3}}(?:{group}[0-9]{{3}})+(?![0-9])|[0-9]+)"
+@lru_cache(maxsize=3)
+def _pattern(has_point: bool, has_space: bool) -> re.Pattern[str]:
+    # U+066B and U+066C are the marks of Arabic digits.
+    group, mark = (",", r"\.") if has_point else (r"[.\u00a0\u202f\u066c]", "[,\u066b]")
+    # Not "0 800 123 456" or "8 495 123 45 67": groups of other lengths beside it make it a telephone number.
+    spaced = r"(?<![0-9+.,:/])(?<![0-9][ -])[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9])|" if has_space else ""
+    whole = rf"(?P<whole>{spaced}[0-9]{{1,3}}(?:{group}[0-9]{{3}})+(?![0-9])|[0-9]+)"
     return re.compile(rf"{whole}(?:{mark}(?P<fraction>[0-9]+))?")
 
 

@@ -16,6 +16,7 @@ from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel
 from nemo_asr.decoding.ngram import NgramCounter, estimate
 from nemo_asr.decoding.ngram.smoothing import Estimated
 from nemo_asr.recipe.recipe import Recipe, load_recipe
+from nemo_asr.text.forms import APOSTROPHES, folded
 from nemo_asr.text.labels import spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.trained.folder import NEMO
@@ -24,7 +25,6 @@ from nemo_lite.errors import UsageError
 
 MOST_ORDER = 6  # KenLM reads no longer n-grams unless it is built for them
 _LINES_AT_ONCE = 1 << 14
-_APOSTROPHE = "'"
 
 
 class Speller:
@@ -178,10 +178,10 @@ def _recipe_of(model: str) -> Recipe:
 
 
 def _speller_of_letters(utterances: Utterances[Any]) -> Speller:
-    """Lower case, in the letters that the texts have; digits and punctuation are no letters."""
+    """Lower case, in the letters that the texts have; digits and punctuation are no letters, an apostrophe is one."""
     found: set[str] = set()
     for text in texts_of(utterances):
-        found.update(unicodedata.normalize("NFC", text.lower()))
-    letters = sorted(c for c in found if c.isalpha() or unicodedata.category(c).startswith("M"))
-    labels = [" ", _APOSTROPHE, *letters]
+        found.update(unicodedata.normalize("NFC", folded(text).lower()))
+    letters = sorted(c for c in found - {*APOSTROPHES} if c.isalpha() or unicodedata.category(c).startswith("M"))
+    labels = [" ", "'", *letters]
     return Speller(make_parser(labels, "auto", do_lowercase=None), labels)

@@ -86,6 +86,7 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         parser: as of `AudioToTextDataLayer`.
         language: as of `AudioToTextDataLayer`.
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
+        strip_marks: as of `AudioToTextDataLayer`.
         name: the module's name.
 
     Raises:
@@ -118,9 +119,16 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         language: Word | None = None,
         pin_memory: bool | None = None,
         name: str | None = None,
+        strip_marks: bool | None = None,
     ) -> None:
         new_parser = partial(
-            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+            make_parser,
+            labels,
+            parser,
+            do_normalize=normalize_transcripts,
+            do_lowercase=None,
+            language=language,
+            strip_marks=strip_marks,
         )
         new_parser()
         check_limits(min_duration, max_duration)

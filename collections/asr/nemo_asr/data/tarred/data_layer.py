@@ -64,6 +64,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
         strict_data: as of `AudioToTextDataLayer`; also a recording without a line, and a line whose recording is in no
             shard, are errors.
+        strip_marks: as of `AudioToTextDataLayer`.
         name: the module's name.
 
     Raises:
@@ -101,10 +102,17 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,
+        strip_marks: bool | None = None,
     ) -> None:
         # What costs nothing to check comes before the shards are read.
         new_parser = partial(
-            make_parser, labels, parser, do_normalize=normalize_transcripts, do_lowercase=None, language=language
+            make_parser,
+            labels,
+            parser,
+            do_normalize=normalize_transcripts,
+            do_lowercase=None,
+            language=language,
+            strip_marks=strip_marks,
         )
         new_parser()
         check_limits(min_duration, max_duration)

@@ -55,6 +55,7 @@ _WORD_SIGNS = (
     rule(r"(?<=\w)\.(?=(?:com|org|net|edu|gov|io)\b)", "dot"),
 )
 _EQUALS = (rule(r"(?<=[\w)])\s?=\s?(?=[\w(.-])", "equals"),)
+_APOSTROPHE = "'"
 _SMALL_LETTER = re.compile(r"[a-z]")
 _DIGIT = re.compile(r"[0-9]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -78,7 +79,8 @@ def normalize_english(text: str, keep: str = "'", lowercase: bool = True) -> str
     text = text.translate({ord(symbol): f" {word} " for symbol, word in _SYMBOLS.items() if symbol not in keep})
     text = without_accents(text.lower() if lowercase else text, keep)
     text = text.translate({ord(mark): " " for mark in string.punctuation if mark not in keep})
-    return " ".join((text.lower() if lowercase else text).split())
+    words = (text.lower() if lowercase else text).split()
+    return " ".join(word for word in words if word.strip(_APOSTROPHE))  # alone, it was a quotation mark
 
 
 def say_abbreviations(text: str) -> str:
