@@ -173,7 +173,12 @@ class Actions(Protocol):
     """Trains, evaluates and infers. ``NeuralModuleFactory`` explains the arguments.
 
     Any: optimizers, lowered modules and the values of wires are the backend's own.
+
+    Attributes:
+        first_generation: optimizer and parameters that ``get_trainer`` was given, as in the first NeMo.
     """
+
+    first_generation: Mapping[str, Any]
 
     @property
     def step(self) -> int:

@@ -23,6 +23,7 @@ from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
+_TRAINER_PARAMS = ("optimizer_kind", "optimization_params")
 
 
 class NeuralModuleFactory(RunEnvironment):
@@ -33,11 +34,24 @@ class NeuralModuleFactory(RunEnvironment):
 
     _actions: Actions | None = None
 
-    def get_trainer(self, tb_writer: TbWriter | None = None) -> Actions:
-        """The actions object; the same one until :meth:`reset_trainer`."""
+    def get_trainer(self, tb_writer: TbWriter | None = None, params: Mapping[str, Any] | None = None) -> Actions:
+        """The actions object; the same one until :meth:`reset_trainer`.
+
+        Args:
+            tb_writer: where callbacks write curves; by default the factory's.
+            params: of the first NeMo: ``optimizer_kind`` and ``optimization_params`` of its ``train``.
+
+        Raises:
+            UnknownNameError: another key in ``params``.
+        """
         if self._actions is None:
             writer = tb_writer or self.tb_writer
             self._actions = self._adapter.make_actions(self.device, self._comm, writer, self._settings)
+        if params is not None:
+            for key in params:
+                if key not in _TRAINER_PARAMS:
+                    raise UnknownNameError("key", key, _TRAINER_PARAMS, place="get_trainer")
+            self._actions.first_generation = params
         return self._actions
 
     def reset_trainer(self) -> None:

@@ -136,7 +136,7 @@ class InferOptions:
 
     def __post_init__(self) -> None:
         if self.cache and self.use_cache:
-            raise UsageError("cache and use_cache exclude each other", place="infer")
+            raise UsageError("cache and use_cache were both set", place="infer", remedy="leave one out")
 
     @classmethod
     def of(cls, **flat: Any) -> InferOptions:

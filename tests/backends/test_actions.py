@@ -50,6 +50,16 @@ def test_infer_continues_from_what_an_earlier_call_kept(factory):
     torch.testing.assert_close(torch.cat(second), more(x=torch.cat(first)).detach())
 
 
+def test_infer_says_in_nemo_s_words_that_nothing_or_something_is_kept(factory):
+    x, _ = Points()()
+    out = Net()(x=x)
+    with pytest.raises(ValueError, match="use_cache was set, but cache was empty"):
+        factory.infer([out], use_cache=True)
+    factory.infer([out], cache=True)
+    with pytest.raises(ValueError, match="cache was set but was not empty"):
+        factory.infer([out], cache=True)
+
+
 def test_infer_refuses_what_does_not_follow_from_what_was_kept(factory):
     x, y = Points()()
     out = Net()(x=x)
@@ -58,7 +68,7 @@ def test_infer_refuses_what_does_not_follow_from_what_was_kept(factory):
         DagError, match=r"needs more than the wires that are there: got net\.out, wanted also what points gives"
     ):
         factory.infer([Mse()(out=out, target=y)], use_cache=True)
-    with pytest.raises(UsageError, match="cache and use_cache exclude each other"):
+    with pytest.raises(UsageError, match="cache and use_cache were both set; leave one out"):
         factory.infer([out], cache=True, use_cache=True)
 
 

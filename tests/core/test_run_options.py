@@ -52,7 +52,7 @@ def test_an_argument_that_is_not_known_is_refused_by_the_nearest_known() -> None
 
 def test_keeping_values_and_going_on_from_kept_ones_exclude_each_other() -> None:
     assert InferOptions.of(verbose=False) == InferOptions(verbose=False)
-    with pytest.raises(UsageError, match="cache and use_cache exclude each other"):
+    with pytest.raises(UsageError, match="cache and use_cache were both set; leave one out"):
         InferOptions(cache=True, use_cache=True)
 
 

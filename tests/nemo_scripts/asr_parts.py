@@ -10,16 +10,17 @@ import nemo.collections.asr as nemo_asr
 import numpy as np
 import torch
 from nemo.backends.pytorch.nm import DataLayerNM
-from nemo.collections.asr.parts import collections, parsers, perturb
-from nemo.collections.asr.parts.dataset import AudioDataset, seq_collate_fn
+from nemo.collections.asr.parts import AudioDataset, AudioLabelDataset, collections, parsers, perturb
+from nemo.collections.asr.parts.dataset import seq_collate_fn
 from nemo.collections.asr.parts.features import WaveformFeaturizer
 from nemo.collections.asr.parts.manifest import item_iter
 from nemo.collections.asr.parts.segment import AudioSegment
 from nemo.core.neural_types import AudioSignal, LengthsType, NeuralType
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 folder = sys.argv[1]
 labels = [" ", "a", "b", "c"]
+assert issubclass(AudioLabelDataset, Dataset)
 with open(f"{folder}/parts.json", "w") as manifest:
     for number in (1, 2, 3):
         manifest.write(json.dumps({"audio_filepath": f"{folder}/{number}.wav", "duration": 60, "text": "ab"}) + "\n")

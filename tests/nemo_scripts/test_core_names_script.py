@@ -6,7 +6,7 @@ import pytest
 from toys.nemo_alias import run_script
 
 import nemo_lite
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, UnknownNameError
 
 
 def test_names_wires_types_state_configurations_and_files_are_where_nemo_has_them(
@@ -18,6 +18,21 @@ def test_names_wires_types_state_configurations_and_files_are_where_nemo_has_the
     assert [line for line in told.out.splitlines() if line.startswith("loss: ")] != []
     assert told.err.count("is deprecated.") == 3
     assert "It is going to be removed in the 0.12 version. Use new_way." in told.err
+
+
+def test_a_script_of_the_first_nemo_trains_and_prints_what_is_only_evaluated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_script("first_generation.py")
+    told = capsys.readouterr().out
+    assert told.endswith("done\n")
+    assert told.count("predictions (16, 1) targets (16, 1)") == told.count("\nloss ") == 2
+
+
+def test_the_trainer_of_the_first_nemo_knows_two_parameters() -> None:
+    factory = nemo_lite.NeuralModuleFactory(placement=nemo_lite.DeviceType.CPU)
+    with pytest.raises(UnknownNameError, match=r'get_trainer: key "optimizer" is not known.*mean optimizer_kind'):
+        factory.get_trainer(params={"optimizer": "sgd"})
 
 
 def test_a_file_of_objects_is_refused_and_a_missing_one_named(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 
+from nemo_lite.utils import logging
 from nemo_lite.utils.decorators import add_port_docs, deprecated
 
 
@@ -20,6 +23,23 @@ def test_a_deprecated_function_warns_once_and_names_its_caller(capsys):
     assert text.count(expected) == 1
     assert f"test_decorators.py:{line_number}: Function" in text
     assert (old.__name__, old.__doc__) == ("old", "Doc.")
+
+
+def test_in_nemo_s_style_the_line_is_nemo_s():
+    @deprecated(version=0.1)
+    def say_whee():
+        pass
+
+    stream = io.StringIO()
+    logging.set_style("nemo")
+    try:
+        with logging.patch_stderr_handler(stream):
+            say_whee()
+    finally:
+        logging.set_style(None)
+    head = r"\[NeMo W [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} deprecated:[0-9]+\] "
+    text = r"Function ``say_whee`` is deprecated\. It is going to be removed in the 0\.1 version\."
+    assert re.fullmatch(head + text, stream.getvalue().strip())
 
 
 def test_two_functions_of_one_name_both_warn(capsys):

@@ -115,6 +115,7 @@ class PtActions(Counters, DeploymentExport):
         self._lowerings = Lowerings(compile)
         self._objectives = Objectives(self._comm, self._device, shard_weights, precision.autocast_dtype)
         self._cache = InferenceCache()
+        self.first_generation: Mapping[str, Any] = {}
         self.inferred: ItemsComputed | None = None
 
     def save_state_to(self, path: str | Path) -> None:
@@ -163,12 +164,20 @@ class PtActions(Counters, DeploymentExport):
         callbacks: Sequence[Callback] | None = None,
         lr_policy: LrPolicy | None = None,
         *,
+        tensors_to_evaluate: Sequence[NmTensor] | None = None,
         options: RunOptions | None = None,
         **flat: Any,
     ) -> None:
-        """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``options``, or taken as they are."""
-        params = dict(optimization_params or {})
-        called = CallbackList(arguments.with_bar(callbacks))
+        """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``options``, or taken as they are.
+
+        Args:
+            tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options, flat: as there.
+            tensors_to_evaluate: the wires that ``SimpleLossLoggerCallback(tensor_list2string_evl=...)`` prints, as in
+                the first NeMo.
+        """
+        optimizer = self.first_generation.get("optimizer_kind") if optimizer is None else optimizer
+        params = {**self.first_generation.get("optimization_params", {}), **(optimization_params or {})}
+        called = CallbackList(arguments.with_bar(callbacks, tensors_to_evaluate))
         with self._comm.guarded():
             if tensors_to_optimize is None:
                 self._only_end("train", called)

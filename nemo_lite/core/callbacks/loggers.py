@@ -214,11 +214,11 @@ class SimpleLossLoggerCallback(ActionCallback):
         log_to_tb_func: called with (writer, values, step).
         step_freq: act at every step whose index this divides (``step_frequency``).
         tb_writer: where to write; by default the factory's writer (``tensorboard_writer``).
-        tensor_list2string_evl: a second ``print_func``, of the first NeMo. It gets the values of ``tensors``, and
-            ``print_func`` the sum of the losses.
+        tensor_list2string_evl: a second ``print_func``, of the first NeMo. It gets the values of ``tensors``, or of
+            ``train(tensors_to_evaluate=...)``, and ``print_func`` the sum of the losses.
 
     Raises:
-        UsageError: ``step_freq`` below 1, something that is not a wire, ``tensor_list2string_evl`` without ``tensors``.
+        UsageError: ``step_freq`` below 1, or something that is not a wire.
     """
 
     @older_names(tensor_list2string="print_func", step_frequency="step_freq", tensorboard_writer="tb_writer")
@@ -236,16 +236,25 @@ class SimpleLossLoggerCallback(ActionCallback):
         refuse_below_one(place, step_freq=step_freq)
         remedy = "a function that makes a text of them is print_func=" if callable(tensors) else ""
         self.tensors = as_wires(tensors if tensors is not None else [], place, "tensors", remedy)
-        if tensor_list2string_evl is not None and not self.tensors:
-            raise UsageError(
-                "tensor_list2string_evl needs to know the wires to print",
-                place=place,
-                remedy="give those that were tensors_to_evaluate as tensors=[...]",
-            )
         self._print_func, self._print_func_evl = print_func, tensor_list2string_evl
         self._get_tb_values, self._log_to_tb_func = get_tb_values, log_to_tb_func
         self._step_freq, self.tb_writer = step_freq, tb_writer
         self._run_started = self._epoch_started = time.perf_counter()
+
+    def take_tensors_to_evaluate(self, tensors: Sequence[NmTensor]) -> None:
+        """Log these wires, where the constructor was given none and ``tensor_list2string_evl`` prints some.
+
+        Raises:
+            UsageError: there are none, or something is not a wire.
+        """
+        if self._print_func_evl is None or self.tensors:
+            return
+        place = type(self).__name__
+        self.tensors = as_wires(tensors, place, "tensors_to_evaluate", "")
+        if not self.tensors:
+            problem = "tensor_list2string_evl needs to know the wires to print"
+            remedy = "give train(tensors_to_evaluate=[...]), or the callback tensors=[...]"
+            raise UsageError(problem, place=place, remedy=remedy)
 
     def wanted_wires(self) -> Sequence[NmTensor]:
         """The wires to log."""

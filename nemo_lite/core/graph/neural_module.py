@@ -145,6 +145,10 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """The constructor's arguments, defaults included, as they were when it was called."""
         return dict(self._init_params)
 
+    def __validate_params(self, params: Mapping[str, Any]) -> bool:
+        """Whether a configuration can hold these arguments; as scripts of NeMo ask, by the mangled name."""
+        return module_config.is_plain(params)
+
     @property
     def _disabled_deployment_input_ports(self) -> Iterable[str]:
         """Input ports that an exported module does not have."""
@@ -200,7 +204,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         outputs = self.called_on(self._by_port(self.input_ports, args, wires)).outputs
         if len(outputs) == 1:
             return next(iter(outputs.values()))
-        return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(**outputs)
+        return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(*outputs.values())
 
     def called_on(self, inputs: Mapping[str, NmTensor], nested_in: tuple[NestedUse, ...] = ()) -> ModuleCall:
         """A checked call on wires by port; ``nested_in`` is the use of a graph that repeats it. Raises as connect."""
@@ -339,7 +343,7 @@ def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
 @cache
 def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
     """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
-    return namedtuple(name, fields)
+    return namedtuple(name, fields, rename=True)  # the port "1" is the field _0
 
 
 @cache

@@ -176,6 +176,8 @@ def test_joined_layers_have_the_ports_of_all_and_number_those_of_one_name():
     assert list(layer.output_ports) == ["x", "y", "x_1", "x_2"]
     named = MultiDataLayer([Points(), Letters(2)], batch_size=4, port_names=["a", "b", "c"])
     assert list(named.output_ports) == ["a", "b", "c"]
+    numbered = MultiDataLayer([Points(), Letters(2)], batch_size=4, port_names=["1", "2", "3"])
+    assert [wire.name.rpartition(".")[2] for wire in numbered()] == ["1", "2", "3"]
     with pytest.raises(IndexError, match="port_names names every port: got 2, wanted 3") as caught:
         MultiDataLayer([Points(), Letters(2)], batch_size=4, port_names=["a", "b"])
     assert isinstance(caught.value, CountError)

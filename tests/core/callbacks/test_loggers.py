@@ -127,6 +127,22 @@ def test_the_first_generation_formats_the_loss_and_then_the_tensors(capsys, wire
     assert lines == ["0.5", "decoded [1.0, 2.0]", "2.5", "decoded [1.0, 2.0]"]
 
 
+def test_the_first_generation_prints_the_tensors_that_train_evaluates(wires):
+    printed: list[object] = []
+    callback = SimpleLossLoggerCallback(tensor_list2string_evl=printed.append)
+    with pytest.raises(
+        UsageError, match=r"needs to know the wires to print; give train\(tensors_to_evaluate=\[...\]\)"
+    ):
+        callback.take_tensors_to_evaluate([])
+    callback.take_tensors_to_evaluate(wires)
+    assert callback.wanted_wires() == list(wires)
+    train(FakeState(values=dict(zip(wires, (1.0, 2.0), strict=True))), [callback])
+    assert printed[0] == [1.0, 2.0]
+    own = SimpleLossLoggerCallback(tensors=[wires[0]], tensor_list2string_evl=printed.append)
+    own.take_tensors_to_evaluate(wires)
+    assert own.wanted_wires() == [wires[0]]
+
+
 def test_the_first_generation_needs_no_tensors(capsys):
     callback = SimpleLossLoggerCallback(tensor_list2string=lambda values: f"{values[0].item()}!")  # type: ignore[call-arg]
     train(FakeState(), [callback])
@@ -166,7 +182,6 @@ def test_without_its_own_writer_the_loss_logger_takes_the_factorys():
         ({"tensors": str}, r"got type, .*a function that makes a text of them is print_func="),
         ({"step_freq": 0}, "step_freq must be at least 1: got 0"),
         ({"step_freq": 5, "step_frequency": 5}, "step_frequency and step_freq are one argument"),
-        ({"tensor_list2string_evl": str}, r"needs to know the wires.*tensors_to_evaluate as tensors=\[...\]"),
     ],
 )
 def test_wrong_arguments_of_the_loss_logger_are_refused(arguments, message):

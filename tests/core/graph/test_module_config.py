@@ -203,3 +203,14 @@ def test_one_section_of_a_file_can_be_read(write: Write) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: no such file"):
         Stack.import_from_config(tmp_path / "none.yaml")
+
+
+def test_nemo_s_check_of_parameters_answers_by_its_mangled_name():
+    class Mockup(NeuralModule):
+        def validate_params(self, params):
+            return self._NeuralModule__validate_params(params)  # type: ignore[attr-defined]  # as NeMo's scripts
+
+    inner = {"int": 123, "float": 12.4, "string": "ala ma kota", "bool": True}
+    for params in (inner, {"outer": {"inner": inner}}, {"list_outer": [[1, 2, 3, 4]]}, {"list_outer": [inner]}):
+        assert Mockup().validate_params(params) is True
+    assert Mockup().validate_params({"function": len}) is False

@@ -141,6 +141,13 @@ def test_a_port_needs_a_name_that_a_parameter_could_have(port: str) -> None:
         type("Wrong", (Toy,), {"output_ports": {port: CHANNELS}})
 
 
+def test_outputs_may_be_numbered_and_inputs_may_not() -> None:
+    numbered: Any = type("Numbered", (Toy,), {"output_ports": {"1": CHANNELS, "2": CHANNELS}})
+    assert list(numbered().output_ports) == ["1", "2"]
+    with pytest.raises(NeuralTypeError, match='Wrong: "1" cannot name a port'):
+        type("Wrong", (Toy,), {"input_ports": {"1": CHANNELS}, "forward": lambda self, x: x})
+
+
 # When a module is connected
 
 

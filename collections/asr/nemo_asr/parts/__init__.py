@@ -10,3 +10,6 @@ from nemo_asr.parts import parsers as parsers
 from nemo_asr.parts import perturb as perturb
 from nemo_asr.parts import segment as segment
 from nemo_asr.parts import spectr_augment as spectr_augment
+from nemo_asr.parts.dataset import AudioDataset as AudioDataset
+from nemo_asr.parts.dataset import AudioLabelDataset as AudioLabelDataset
+from nemo_asr.parts.features import WaveformFeaturizer as WaveformFeaturizer

@@ -11,6 +11,7 @@ from nemo_lite.backends.pytorch.distributed import Comm, effective_batch
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.callbacks.loggers import SimpleLossLoggerCallback
 from nemo_lite.core.callbacks.progress import ProgressBar
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import RunOptions
@@ -41,9 +42,19 @@ def check_callbacks(callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
     return callbacks or ()
 
 
-def with_bar(callbacks: Sequence[Callback] | None) -> list[Callback]:
-    """The callbacks, checked, and a progress bar if there is none among them."""
+def with_bar(
+    callbacks: Sequence[Callback] | None, tensors_to_evaluate: Sequence[NmTensor] | None = None
+) -> list[Callback]:
+    """The callbacks, checked, and a progress bar if there is none among them.
+
+    Args:
+        callbacks: of the script.
+        tensors_to_evaluate: wires for those callbacks that print them, as in the first NeMo.
+    """
     given = check_callbacks(callbacks)
+    for callback in given:
+        if isinstance(callback, SimpleLossLoggerCallback):
+            callback.take_tensors_to_evaluate(tensors_to_evaluate or ())
     return [*given, *([] if any(isinstance(each, ProgressBar) for each in given) else [ProgressBar()])]
 
 

@@ -40,9 +40,11 @@ class InferenceCache:
             UsageError: one of them.
         """
         if cache and self._values:
-            raise UsageError("cache=True: values are kept already", place="infer", remedy="call clear_cache() first")
+            raise UsageError("cache was set but was not empty", place="infer", remedy="call clear_cache() first")
         if use_cache and not self._values:
-            raise UsageError("use_cache=True: no values are kept", place="infer", remedy="call infer(cache=True) first")
+            raise UsageError(
+                "use_cache was set, but cache was empty", place="infer", remedy="call infer(cache=True) first"
+            )
 
     def keeping(self, tensors: Sequence[NmTensor], blocks: Iterable[list[BatchResult]]) -> Iterator[list[BatchResult]]:
         """The blocks; once all have been taken, their values are kept."""
