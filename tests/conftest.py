@@ -1,17 +1,21 @@
-"""What all tests share: single-threaded torch, and which tests ``make check`` leaves out."""
+"""What all tests share: single-threaded torch, a limit of time, and which tests ``make check`` leaves out."""
 
+import faulthandler
 import gc
 import multiprocessing.util
 import os
 import re
+import signal
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import cache
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 
 import pytest
 import torch
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 from nemo_lite.utils import logging
@@ -23,6 +27,50 @@ settings.load_profile("default" if "NEMO_LITE_LONG_TESTS" in os.environ else "sa
 
 # Toys that start processes: a test that calls them, itself or through a function or fixture of its file, is slow.
 STARTERS = ("toys.launched", "toys.machines", "toys.ranks", "toys.warm_python")
+
+TEST_SECONDS = 600.0
+"""For each of set-up, call and tear-down of a test, but for soak tests; far more than any takes on a busy machine."""
+_UNTIL_EXIT_SECONDS = 60.0  # for a test that does not end by an exception, as in a call of C
+
+
+@contextmanager
+def limited(item: pytest.Item) -> Iterator[None]:
+    """Inside, a test that takes too long fails; one that does not end then ends the process, with its stacks."""
+    if item.get_closest_marker("soak"):
+        yield
+        return
+
+    def fail(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"the test took more than {TEST_SECONDS:g} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS)
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(TEST_SECONDS + _UNTIL_EXIT_SECONDS, file=stderr, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with limited(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with limited(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with limited(item):
+        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ QUICKLY = {
     "step_overhead.py": ("--quick", "--rounds", "1"),
     "training.py": ("--quick", "--rounds", "1"),
     "data_pipeline.py": ("--quick", "--rounds", "1"),
+    "data_workers.py": ("--quick",),
     "depthwise.py": ("--quick", "--rounds", "1"),
     "gpu.py": ("--quick",),
     "ddp_scaling.py": ("--quick", "--processes", "2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,10 @@ def test_no_file_imports_from_a_file_of_tests() -> None:
 def test_the_guard_of_imports_between_tests_sees_what_it_is_for(source: str, found: list[str], tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(source)
     assert list(imported_tests(tmp_path / "test_a.py")) == found
+
+
+def test_a_test_that_takes_too_long_fails(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
+    monkeypatch.setattr(conftest, "TEST_SECONDS", 0.05)
+    with pytest.raises(pytest.fail.Exception, match=r"the test took more than 0\.05 s"), conftest.limited(request.node):
+        time.sleep(60)

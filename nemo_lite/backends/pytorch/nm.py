@@ -233,10 +233,12 @@ class _LoaderSetting(Generic[T]):
 class DataLayerNM(_WithoutWeights):
     """The source of a DAG. Subclasses implement ``__len__`` and either ``dataset`` or ``data_iterator``.
 
-    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory``, ``worker_timeout`` and ``collate_fn``
-    are read from the attribute of that name, or of that name with an underscore. Without ``num_workers`` and
-    ``pin_memory``, or with None, batches are loaded as it suits the factory's device. ``worker_timeout`` is how many
-    seconds a batch of the workers may take before the run ends; 0: for ever.
+    ``batch_size``, ``shuffle``, ``drop_last``, ``num_workers``, ``pin_memory``, ``worker_timeout``,
+    ``multiprocessing_context`` and ``collate_fn`` are read from the attribute of that name, or of that name with an
+    underscore. Without ``num_workers`` and ``pin_memory``, or with None, batches are loaded as it suits the factory's
+    device. ``worker_timeout`` is how many seconds a batch of the workers may take before the run ends; 0: for ever.
+    ``multiprocessing_context`` is how workers start, as torch's DataLoader takes it: ``fork``, ``spawn`` or
+    ``forkserver``. Without it a server forks them, and this process those that need what only it has.
     """
 
     batch_size = _LoaderSetting(lambda: 1)
@@ -247,7 +249,13 @@ class DataLayerNM(_WithoutWeights):
 
     amount_unit: ClassVar[str] = "items"
     # Machines differ in processors and memory; items and their order do not depend on it.
-    may_differ: ClassVar[tuple[str, ...]] = ("name", "num_workers", "pin_memory", "worker_timeout")
+    may_differ: ClassVar[tuple[str, ...]] = (
+        "name",
+        "num_workers",
+        "pin_memory",
+        "worker_timeout",
+        "multiprocessing_context",
+    )
 
     type: ClassVar[Any] = ModuleType.datalayer
 
@@ -325,6 +333,7 @@ class DataLayerNM(_WithoutWeights):
             pin_memory=self.setting("pin_memory", None),
             device=self._device,
             worker_timeout=self.setting("worker_timeout", None),
+            multiprocessing_context=self.setting("multiprocessing_context", None),
         )
 
     def _batches(self) -> Iterable[Any]:

@@ -48,7 +48,8 @@ def test_the_loaders_of_a_data_layer_follow_its_device(monkeypatch, settings, gi
     class Noted(data.DataLoader):
         def __init__(self, dataset, **options):
             made.update(options)
-            super().__init__(dataset, **options | {"num_workers": 0, "persistent_workers": False, "pin_memory": False})
+            none = {"num_workers": 0, "persistent_workers": False, "multiprocessing_context": None}
+            super().__init__(dataset, **options | none | {"pin_memory": False})
 
     monkeypatch.setattr("nemo_lite.backends.pytorch.data.loaders.DataLoader", Noted)
     monkeypatch.setattr(
@@ -87,7 +88,8 @@ def test_garbage_of_the_parent_is_not_collected_in_its_workers(tmp_path):
     try:
         weakref.finalize(Cycle(), lambda: (tmp_path / f"collected_by_{os.getpid()}").touch())
         plan_of = plans(1, Batching(1), Shard(), training=False)
-        loader = DatasetLoader(CollectsGarbage(), plan_of, ["index"], Shard(), num_workers=1)
+        settings = {"num_workers": 1, "multiprocessing_context": "fork"}
+        loader = DatasetLoader(CollectsGarbage(), plan_of, ["index"], Shard(), **settings)
         assert len(list(loader.epoch(0))) == 1
         assert list(tmp_path.iterdir()) == []
         gc.collect()

@@ -18,7 +18,14 @@ from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError, counted, printable
 from nemo_lite.utils import logging
-from nemo_lite.utils.argparse import LaunchedParser, launch_arguments, not_negative_int, positive_int, seconds
+from nemo_lite.utils.argparse import (
+    LaunchedParser,
+    launch_arguments,
+    not_negative_float,
+    not_negative_int,
+    positive_int,
+    seconds,
+)
 from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils.precision_options import add_precision_options, fold_precision
 
@@ -69,6 +76,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         batch_size=args.batch_size,
         batch_seconds=args.batch_seconds,
         num_workers=args.num_workers,
+        worker_timeout=args.worker_timeout,
         factory=factory,
         verbose=True,
         calibration=model.card.calibration,
@@ -128,6 +136,7 @@ def _parser() -> LaunchedParser:
     batch_help = "most seconds of audio computed at once; longer recordings are cut into overlapping windows"
     add("--batch_seconds", type=seconds, default=BATCH_SECONDS, help=batch_help)
     add("--num_workers", type=not_negative_int, default=0, help="processes that read audio")
+    add("--worker_timeout", type=not_negative_float, help="seconds a batch may take in them (600; 0: no limit)")
     placements = [device.name for device in DeviceType]
     add("--placement", choices=placements, help="where to run (default: on a GPU if there is one)")
     add_search_options(parser, with_nbest=True)

@@ -29,6 +29,7 @@ from nemo_lite.backends.pytorch.data import (
     UnusableItems,
     budget_of,
     plans,
+    preload_in_workers,
 )
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
@@ -37,6 +38,8 @@ from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 from nemo_lite.utils.digests import Content, digest_of_files
+
+preload_in_workers(__name__)
 
 # Completes "12 ..." in the summary of what was kept and dropped.
 UNWRITABLE = "without a text that the vocabulary can write"
@@ -270,6 +273,7 @@ class SpeechDataLayer(SpeechPorts):
             account=self._account(training),
             num_workers=self.setting("num_workers", None),
             worker_timeout=self.setting("worker_timeout", None),
+            multiprocessing_context=self.setting("multiprocessing_context", None),
             pin_memory=self.setting("pin_memory", None),
             device=self._device,
         )

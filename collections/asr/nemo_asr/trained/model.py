@@ -52,8 +52,8 @@ class TrainedModel:
             audio: paths, or arrays of samples, (T,) or (channels, T).
             sample_rate: of the arrays, in Hz; files say their own.
             batch_size: most recordings in a batch.
-            settings: ``batch_seconds``, ``num_workers``, ``factory``, ``verbose``, ``decoder`` and ``nbest``: see
-                `nemo_asr.transcription`'s ``transcribe``.
+            settings: ``batch_seconds``, ``num_workers``, ``worker_timeout``, ``factory``, ``verbose``, ``decoder`` and
+                ``nbest``: see `nemo_asr.transcription`'s ``transcribe``.
 
         Returns:
             A transcript for each; on ranks above 0 nothing.

@@ -120,6 +120,7 @@ class RecordingsDataLayer(DataLayerNM):
             account=_Faults(self),
             num_workers=self.setting("num_workers", None),
             worker_timeout=self.setting("worker_timeout", None),
+            multiprocessing_context=self.setting("multiprocessing_context", None),
         )
 
     def plan(self, shard: Shard) -> Plan:

@@ -40,6 +40,7 @@ def transcribe(
     batch_size: int = BATCH_SIZE,
     batch_seconds: float = BATCH_SECONDS,
     num_workers: int = 0,
+    worker_timeout: float | None = None,
     factory: NeuralModuleFactory | None = None,
     verbose: bool = False,
     calibration: Callable[[float], float] | None = None,
@@ -59,6 +60,7 @@ def transcribe(
         batch_size: most recordings in a batch.
         batch_seconds: most seconds of audio that are computed at once, which bounds memory.
         num_workers: processes that read audio.
+        worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
         factory: where to run; by default the factory made last, or a new one.
         verbose: show progress on a terminal.
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
@@ -73,6 +75,7 @@ def transcribe(
     model = replace(model, greedy=_searching(decoder or model.greedy, nbest))
     recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
     layer = RecordingsDataLayer(recordings, sample_rate, batch_size, batch_seconds, num_workers)
+    layer.worker_timeout = worker_timeout
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
         return Transcribed([], dict(layer.faults), 0.0)
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()

@@ -39,4 +39,5 @@ from nemo_lite.backends.pytorch.data.unusable import MAX_LISTED as MAX_LISTED
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems as UnusableItems
 from nemo_lite.backends.pytorch.data.unusable import budget_of as budget_of
 from nemo_lite.backends.pytorch.data.unusable import listed as listed
+from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers as preload_in_workers
 from nemo_lite.backends.pytorch.distributed import Comm as Comm

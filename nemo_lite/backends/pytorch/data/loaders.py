@@ -15,6 +15,7 @@ from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
+from nemo_lite.backends.pytorch.data.worker_server import for_workers
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
@@ -85,6 +86,7 @@ class PlannedLoader:
         pin_memory: page-locked tensors, which go to a GPU faster. None: where ``device`` is one.
         device: where the batches go; by default the CPU.
         worker_timeout: seconds to wait for a batch of the workers; 0: for ever. None: 600.
+        multiprocessing_context: ``fork``, ``spawn`` or ``forkserver``: how workers start. None: `worker_server` says.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class PlannedLoader:
         pin_memory: bool | None = None,
         device: torch.device | None = None,
         worker_timeout: float | None = None,
+        multiprocessing_context: str | None = None,
     ) -> None:
         device = device or torch.device("cpu")
         self._worker_timeout = worker_timeout
@@ -109,12 +112,16 @@ class PlannedLoader:
         self._plan_of = lru_cache(maxsize=1)(plan_of)
         self._refs_of, self._training, self.account = refs_of, training, account
         self._sampler = EpochSampler()
+        seeded: Dataset[Loaded] = SeededDataset(dataset, shard.seed, shard.rank)
+        if num_workers:
+            seeded, multiprocessing_context = for_workers(seeded, multiprocessing_context)
         self._loader: DataLoader[Loaded] = DataLoader(
-            SeededDataset(dataset, shard.seed, shard.rank),
+            seeded,
             batch_size=None,
             sampler=self._sampler,
             collate_fn=_as_it_is,
             num_workers=num_workers,
+            multiprocessing_context=multiprocessing_context if num_workers else None,
             persistent_workers=num_workers > 0,
             pin_memory=pins_memory_for(device, pin_memory),
             worker_init_fn=start_work,

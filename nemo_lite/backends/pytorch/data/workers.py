@@ -18,15 +18,19 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
+from nemo_lite.backends.pytorch.data.worker_server import start_of_worker
 from nemo_lite.errors import DataWorkerError
 from nemo_lite.interruption import leave_signals_to_parent
+from nemo_lite.utils import logging
 
 T = TypeVar("T")
 
 SILENCE_SECONDS = 600.0
 """How long the run waits for a batch of its workers, unless ``worker_timeout`` is given."""
-TICK_SECONDS = 5.0
+TICK_SECONDS = 1.0
 """After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
+_WARNING_SECONDS = 60.0
+_TIMED_OUT = "DataLoader timed out"  # torch's words
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _MOST = 8  # more of them decode audio faster than a GPU trains on it
 # The state of a process, as /proc has it.
@@ -68,13 +72,14 @@ def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
 def start_work(_worker: int = 0) -> None:
     """What a process that loads batches does first: leave signals and the parent's objects to the parent.
 
-    It is a fork: what was garbage in the parent is garbage here as well, and to collect it would end things whose
-    threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen, those objects are
-    never collected here, and the collector does not write to pages that both share.
+    Where it is a fork of the run's process, that one's garbage is garbage here as well, and to collect it would end
+    things whose threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen,
+    those objects are never collected here, and the collector does not write to pages that both share.
 
-    It ends with its parent, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
+    It ends with the run, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
     """
     gc.freeze()
+    start_of_worker()
     leave_signals_to_parent()
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -84,7 +89,7 @@ def start_work(_worker: int = 0) -> None:
 
 
 def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
-    """What a loader gives, unless its workers are silent for too long.
+    """What a loader gives, unless its workers are silent for too long; after a minute a line of the log names one.
 
     Args:
         loader: with workers; without them nothing is watched.
@@ -100,7 +105,7 @@ def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Itera
         return
     loader.timeout = TICK_SECONDS if loader.num_workers else 0
     limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
-    iterator, num_ticks = iter(loader), 0
+    iterator, num_ticks = _started(loader, limit), 0
     while True:
         try:
             batch = next(iterator)
@@ -108,18 +113,47 @@ def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Itera
             return
         except RuntimeError as error:
             num_ticks += 1
-            if not str(error).startswith("DataLoader timed out"):
+            if not str(error).startswith(_TIMED_OUT):
                 raise
-            if num_ticks * TICK_SECONDS < limit:
-                continue
-            silent = _silent_worker(iterator, limit)
-            _end_all(getattr(iterator, "_workers", ()))
-            raise silent from None
+            if num_ticks * TICK_SECONDS >= limit:
+                raise _ended(iterator, limit) from None
+            if (num_ticks - 1) * TICK_SECONDS < _WARNING_SECONDS <= num_ticks * TICK_SECONDS:
+                logging.warning(f"Waiting for data: {_waited_for(iterator, _WARNING_SECONDS)}")
+            continue
         num_ticks = 0
         yield batch
 
 
-def _silent_worker(iterator: Any, seconds: float) -> DataWorkerError:
+def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
+    """The loader's iterator for a new epoch: of workers that live since an earlier one, each has to answer first."""
+    earlier: Any = loader._iterator  # Any: torch's iterator is not typed
+    if earlier is None:
+        return iter(loader)
+    if all(worker.is_alive() for worker in getattr(earlier, "_workers", ())):
+        earlier._timeout = min(limit, 1e6)  # days: this wait cannot be taken up again after a tick
+    try:
+        return iter(loader)
+    except RuntimeError as error:
+        if str(error).startswith(_TIMED_OUT):
+            raise _ended(earlier, limit) from None
+        raise
+    finally:
+        earlier._timeout = loader.timeout
+
+
+def _ended(iterator: Any, seconds: float) -> DataWorkerError:
+    """The error for workers that gave nothing for so long; they are ended."""
+    error = DataWorkerError(
+        _waited_for(iterator, seconds),
+        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
+        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
+        "(--num_workers 0) the data is read without them",
+    )
+    _end_all(getattr(iterator, "_workers", ()))
+    return error
+
+
+def _waited_for(iterator: Any, seconds: float) -> str:
     # Any: torch's iterator, whose notes on which worker has which task are its own.
     try:
         worker, *_ = iterator._task_info[iterator._rcvd_idx]
@@ -128,12 +162,7 @@ def _silent_worker(iterator: Any, seconds: float) -> DataWorkerError:
         who, doing = f"a data worker (pid {pid})", f" and {_STATES.get(state, 'waits for something')}"
     except (AttributeError, LookupError, OSError):
         who, doing = "a data worker", ""
-    return DataWorkerError(
-        f"{who} gave no batch for {seconds:g} s{doing}",
-        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
-        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
-        "(--num_workers 0) the data is read without them",
-    )
+    return f"{who} gave no batch for {seconds:g} s{doing}"
 
 
 def _end_all(workers: Sequence[BaseProcess]) -> None:
