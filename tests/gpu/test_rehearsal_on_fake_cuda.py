@@ -7,7 +7,7 @@ import pytest
 import soundfile
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
-from toys.fake_cuda import DEVICE, fake_cuda, on_cuda
+from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
 from toys.sources import ROOT
 
 import nemo_asr
@@ -68,6 +68,7 @@ def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config
         loss, *others = rehearsed(config, noise, training, autocast)
         assert {value.device for value in (loss, *others)} == {DEVICE}
         assert (loss.shape, loss.dtype) == ((), torch.float32)
+        assert loss.requires_grad == IS_BUILT_WITH_CUDA
 
 
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "RAdam"])
@@ -110,9 +111,25 @@ def test_nothing_is_left_behind():
     assert "__getitem__" not in vars(FakeTensor)
 
 
-@pytest.mark.skip(
+@pytest.mark.parametrize("name", ["novograd", "lamb", "adam", "adam_w", "sgd"])
+def test_an_update_of_weights_on_the_gpu_reads_nothing(name):
+    with fake_cuda():
+        module = on_cuda(torch.nn.Linear(3, 2))
+        for parameter in module.parameters():
+            parameter.requires_grad_().grad = torch.ones_like(parameter)
+        optimizer = create_optimizer(name, list(module.parameters()), {"lr": 0.1})
+        for _ in range(2):
+            optimizer.step()
+        state = [value for values in optimizer.state.values() for value in values.values()]
+        assert {value.device for value in state if isinstance(value, torch.Tensor) and value.dim()} <= {DEVICE}
+
+
+@pytest.mark.skipif(
+    not IS_BUILT_WITH_CUDA,
     reason="a backward node on a fake CUDA tensor ends a process whose torch has no CUDA (InputMetadata asks for its "
-    "device guard); the meta device rehearses backward passes"
+    "device guard); the meta device rehearses backward passes",
 )
-def test_backward_on_fake_cuda():
-    pass
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs backward passes")
+def test_backward_on_fake_cuda_asks_the_driver():
+    with fake_cuda(), pytest.raises(RuntimeError, match="hasPrimaryContext"):
+        torch.ones(3, device=DEVICE, requires_grad=True).sum().backward()

@@ -1,12 +1,15 @@
 """CUDA tensors without CUDA: shapes, dtypes and devices are computed, values are not. For rehearsals of GPU code.
 
-torch's ``FakeTensorMode`` refuses tensors of mixed devices and every read of a value, as a GPU run should. What a torch
-that is built without CUDA cannot do even so:
+torch's ``FakeTensorMode`` refuses tensors of mixed devices and every read of a value, as a GPU run should. What it
+cannot do even so depends on how torch is built (:data:`IS_BUILT_WITH_CUDA`). Without CUDA:
 
 - autograd: the first operation on a fake CUDA tensor that needs a gradient ends the process (``InputMetadata`` asks for
   a CUDA device guard). So everything runs under ``no_grad``; the meta device rehearses the backward pass.
 - brackets, ``copy_`` and ``contiguous``: they ask for that guard too, before any mode sees them. Here ``x[...]`` is put
   together from ``select``, ``slice`` and ``unsqueeze``, which do not; writing checks shapes and devices.
+
+With CUDA and without a driver torch's own brackets and copies run, and graphs for the backward pass are built; the pass
+itself asks the driver. So does cuDNN's LSTM: cuDNN is off.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 DEVICE = torch.device("cuda", 0)
+IS_BUILT_WITH_CUDA = torch.backends.cuda.is_built()
 aten = torch.ops.aten
 
 
@@ -27,6 +31,8 @@ aten = torch.ops.aten
 def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[None]:
     """Inside, tensors that are made on :data:`DEVICE` are fake, and autocast is on for it if a dtype is given."""
     own = {"__getitem__": _taken, "__setitem__": _put, "copy_": _copy_, "contiguous": _contiguous}
+    if IS_BUILT_WITH_CUDA:
+        own = {}
     for name, function in own.items():
         assert name not in vars(FakeTensor)
         setattr(FakeTensor, name, function)
@@ -35,7 +41,11 @@ def fake_cuda(autocast: torch.dtype | None = None) -> Iterator[None]:
     torch.set_autocast_enabled("cuda", autocast is not None)
     torch.set_autocast_dtype("cuda", autocast or before[1])
     try:
-        with FakeTensorMode(), torch.no_grad():
+        with (
+            FakeTensorMode(),
+            torch.set_grad_enabled(IS_BUILT_WITH_CUDA),
+            torch.backends.cudnn.flags(enabled=False),
+        ):
             yield
     finally:
         torch.set_autocast_enabled("cuda", before[0])
@@ -52,7 +62,8 @@ def on_cuda(module: nn.Module) -> nn.Module:
                 if value is not None:
                     fake = torch.empty(value.shape, dtype=value.dtype, device=DEVICE)
                     is_parameter = isinstance(value, nn.Parameter)
-                    own[name] = nn.Parameter(fake, requires_grad=False) if is_parameter else fake
+                    trained = IS_BUILT_WITH_CUDA and value.requires_grad
+                    own[name] = nn.Parameter(fake, requires_grad=trained) if is_parameter else fake
     return module
 
 
