@@ -171,6 +171,8 @@ def main() -> None:
         synced_batchnorm=args.synced_bn,
         synced_batchnorm_groupsize=args.synced_bn_groupsize,
         uneven=args.uneven,
+        static_graph=args.static_graph,
+        gradient_compression=args.gradient_compression,
     )
 
 

@@ -249,6 +249,8 @@ def main() -> None:
         synced_batchnorm=args.synced_bn,
         synced_batchnorm_groupsize=args.synced_bn_groupsize,
         uneven=args.uneven,
+        static_graph=args.static_graph,
+        gradient_compression=args.gradient_compression,
     )
     if args.run_dir and args.report:
         factory.on_first(lambda: try_report(args.run_dir, dags=dags))

@@ -18,7 +18,7 @@ from nemo_lite.core.environment import RunEnvironment
 from nemo_lite.core.graph.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.run_options import GradientCompression, InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -136,6 +136,8 @@ class NeuralModuleFactory(RunEnvironment):
         max_nonfinite_steps: int = 25,
         uneven: Uneven = "pad",
         compile: Compile = None,  # noqa: A002  # torch's name
+        static_graph: bool = False,
+        gradient_compression: GradientCompression | None = None,
     ) -> None:
         """Train; without losses only ``on_action_end`` of the callbacks runs. ``PtActions.train`` does the work.
 
@@ -157,6 +159,8 @@ class NeuralModuleFactory(RunEnvironment):
             reset: forget optimizers, step and epoch of earlier calls.
             uneven: what becomes of the items of an epoch that do not fill a batch on every rank; see :data:`Uneven`.
             compile: for this training and its evaluations, instead of the factory's.
+            static_graph: of torch's DistributedDataParallel: every step takes the same path through the modules.
+            gradient_compression: ``bfloat16`` halves what ranks exchange of float32 gradients, and rounds them.
 
         Raises:
             UsageError: neither ``num_epochs`` nor ``max_steps``, ``gradient_predivide``, or a contradiction.
@@ -176,6 +180,7 @@ class NeuralModuleFactory(RunEnvironment):
             flat |= {"synced_batchnorm": synced_batchnorm, "synced_batchnorm_groupsize": synced_batchnorm_groupsize}
             flat |= {"gradient_predivide": gradient_predivide, "amp_max_loss_scale": amp_max_loss_scale}
             flat |= {"max_nonfinite_steps": max_nonfinite_steps, "uneven": uneven, "compile": compile}
+            flat |= {"static_graph": static_graph, "gradient_compression": gradient_compression}
             options = RunOptions.of(optimization_params, **flat)
         trainer.train(tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options=options)
 

@@ -22,6 +22,8 @@ Uneven = Literal["pad", "drop", "join", "error"]
 - ``join``: the others take part with a zero-weight batch.
 - ``error``: the run ends; where it can be told from the number of items, it does not start.
 """
+GradientCompression = Literal["bfloat16"]
+"""The type in which gradients travel between ranks, where it is not their own."""
 LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""
 
@@ -51,6 +53,8 @@ class RunOptions:
     amp_max_loss_scale: float | None = 2.0**24
     max_nonfinite_steps: int = 25
     uneven: Uneven = "pad"
+    static_graph: bool = False
+    gradient_compression: GradientCompression | None = None
     compile: CompileOptions | Literal[False] | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +62,9 @@ class RunOptions:
             raise UsageError("how long to train must be said", got="neither", wanted="num_epochs or max_steps")
         if self.uneven not in get_args(Uneven):
             raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
+        if self.gradient_compression not in (None, *get_args(GradientCompression)):
+            known = get_args(GradientCompression)
+            raise UnknownNameError("gradient_compression", str(self.gradient_compression), known)
         for name in ("num_epochs", "max_steps", "batches_per_step", "max_nonfinite_steps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and int(value) >= 1):

@@ -214,6 +214,22 @@ def test_where_graphs_let_the_next_call_write_over_outputs_these_are_copies(monk
     assert torch.equal(second, net(x=batches[1]))
 
 
+def test_cuda_graphs_for_many_lengths_are_told_once(monkeypatch, lines):
+    monkeypatch.setattr("nemo_lite.backends.pytorch.compiling._on_gpu", lambda values: True)
+    compiler = Compiler(CompileOptions(mode="reduce-overhead"))
+    module = compiler.lower(Dag([Net(name="net")(x=Points()()[0])]).slice(), "EvaluationDag")
+    (region,) = module.children()
+    region._run = region.body.forward
+    for size in (*range(1, 8), 3, 3):
+        module(torch.rand(size, 3), None)
+    assert not any("CUDA graph" in line for line in lines)
+    for size in range(8, 20):
+        module(torch.rand(size, 3), None)
+    (told,) = [line for line in lines if "CUDA graph" in line]
+    assert "for each shape of its inputs" in told
+    assert "net has got 8 shapes so far; pad batches to few lengths, or take mode default" in told
+
+
 def test_a_report_about_a_rank_that_hangs_says_that_it_compiles(monkeypatch):
     seen = []
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from nemo_lite.backends.pytorch import placement
 from nemo_lite.backends.pytorch.placement import AheadOfUse, HostCopy, choose_device, describe, to_cpu, to_device
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import DeviceError
@@ -18,11 +19,42 @@ def test_a_local_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Volta")
+    monkeypatch.setattr(placement, "_let_segments_expand", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     got = r"got cuda:0 Volta \(CUDA_VISIBLE_DEVICES=3\), wanted at most 1 .*\(--gpus-per-node\)"
     with pytest.raises(DeviceError, match=rf"{re.escape(socket.gethostname())}: .* local_rank 5 has none: {got}"):
         choose_device(None, local_rank=5)
     assert choose_device(None, local_rank=0) == torch.device("cuda", 0)
+
+
+def test_a_task_of_slurm_that_sees_its_own_gpus_only_takes_its_first(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(placement, "_let_segments_expand", lambda: None)
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
+    assert [choose_device(DeviceType.AllGpu, rank).index for rank in (0, 1, 7)] == [0, 0, 0]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)  # without binding it sees those of all tasks
+    assert [choose_device(DeviceType.AllGpu, rank).index for rank in (0, 1, 7)] == [0, 1, 7]
+
+
+@pytest.mark.parametrize("variable", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_segments_of_gpu_memory_expand_unless_the_user_has_set_the_allocator(monkeypatch, variable):
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    choose_device(DeviceType.CPU)
+    assert settings == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    if variable is not None:
+        monkeypatch.setenv(variable, "max_split_size_mb:128")
+    choose_device(None)
+    assert settings == ([] if variable else ["expandable_segments:True"])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    choose_device(None)
+    assert len(settings) == (0 if variable else 1)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
 
 
 def test_several_processes_that_ask_for_gpus_rehearse_on_the_cpu_where_there_are_none(monkeypatch):

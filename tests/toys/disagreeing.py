@@ -39,7 +39,7 @@ class TalkingComm(FakeComm):
             raise _Sent
         return [*self.arrived]
 
-    def replicate(self, module: torch.nn.Module) -> Any:
+    def replicate(self, module: torch.nn.Module, options: Any = None) -> Any:
         raise _Agreed
 
     def on_first(self, make: Callable[[], T]) -> T | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.distributed import Replica, SingleProcess
+from nemo_lite.backends.pytorch.distributed import PLAIN_REPLICA, Replica, ReplicaOptions, SingleProcess
 from nemo_lite.backends.pytorch.distributed.comm import Alone
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class FakeComm(SingleProcess):
         self._answers = {name: list(values) for name, values in (answers or {}).items()}
         self.calls: list[tuple[str, Any]] = []
 
-    def replicate(self, module: nn.Module) -> Replica:
+    def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """The module; its synchronisations are noted."""
         return _FakeReplica(module, self.calls)
 

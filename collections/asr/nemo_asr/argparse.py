@@ -145,6 +145,10 @@ class AsrArgParser(NemoArgParser):
             "leave them out, let the others wait, or stop"
         )
         add("--uneven", choices=("pad", "drop", "join", "error"), default="pad", help=uneven_help)
+        static_help = "tell torch's DistributedDataParallel that every step takes the same path through the model"
+        add("--static_graph", action="store_true", help=static_help)
+        compression_help = "type in which processes exchange gradients: half the traffic, rounded (default: their own)"
+        add("--gradient_compression", choices=("bfloat16",), help=compression_help)
 
     def _add_older_options(self) -> None:
         add = self.add_argument_group("options of the first generation").add_argument

@@ -34,6 +34,7 @@ TRAINING = HelpPages(
             """
             num_epochs max_steps lr lr_policy warmup_steps hold_steps min_lr module_lr optimizer weight_decay beta1
             beta2 grad_norm_clip random_seed seeds cudnn_benchmark bn_momentum synced_bn synced_bn_groupsize
+            static_graph gradient_compression
             """,
         ),
         "regularization": Group(

@@ -16,6 +16,7 @@ from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_o
 from nemo_lite.backends.pytorch.distributed import (
     Agreement,
     Comm,
+    ReplicaOptions,
     RunContract,
     SingleProcess,
     inference_arguments,
@@ -186,7 +187,7 @@ class PtActions(Counters, DeploymentExport):
             options.check_world_size(self._comm.world_size)
             arguments.check_policy(lr_policy)
             precision = self._precision(options.amp_min_loss_scale, options.amp_max_loss_scale)
-            arguments.check_sharding(self._shard_weights, self._comm, precision)
+            arguments.check_sharding(self._shard_weights, self._comm, precision, options)
             pairs = arguments.optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
             dag = Dag([loss for _, losses in pairs for loss in losses])
             given = training_arguments(pairs, params, lr_policy, options)
@@ -244,7 +245,8 @@ class PtActions(Counters, DeploymentExport):
         extra = tensors.extra_wires([*called.wires, *(tensors.wire(name) for name in called.names)])
         set_training(modules_of(dag))
         lowering = self._lowerings(options.compile)
-        objectives = self._objectives.make_all(dag, pairs, extra, params, precision, lowering)
+        replication = ReplicaOptions(options.static_graph, options.gradient_compression)
+        objectives = self._objectives.make_all(dag, pairs, extra, params, precision, lowering, replication)
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
         about = (optimizers, dag.modules, self._tb_writer, tensors, called, lowering, contract)
         self._state = state = RunState(self._comm, self._device, precision, *about)

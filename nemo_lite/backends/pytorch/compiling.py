@@ -36,6 +36,7 @@ from nemo_lite.utils import logging
 _FOR_TESTS = ("eager", "aot_eager")
 # With CUDA graphs the next call writes over the outputs of the last one.
 _WITH_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+_MANY_SHAPES = 8
 # Reason of a graph that ends where DDP can begin to exchange gradients: it is no loss.
 _FOR_DDP = "DDPOptimizer"
 _VARYING = (AxisKind.Batch, AxisKind.Time)
@@ -152,6 +153,7 @@ class Region(nn.Module):
         self._failure: BaseException | None = None
         options = compiler.options
         self._copies = options.mode in _WITH_CUDA_GRAPHS
+        self._shapes: set[tuple[torch.Size, ...]] = set()
         self._varying = [_varying_axes(wire) if options.dynamic is None else () for wire in part.inputs]
         # Not torch.compile(body), which is a module again and would hold the same weights under a second name.
         self._run: Callable[..., tuple[Any, ...]] = torch.compile(
@@ -165,6 +167,8 @@ class Region(nn.Module):
             for axis in axes:
                 if isinstance(value, torch.Tensor) and axis < value.dim():
                     torch._dynamo.maybe_mark_dynamic(value, axis)
+        if self._copies and _on_gpu(inputs):
+            self._note_shape(inputs)
         num_graphs, started = log.graphs, time.perf_counter()
         try:
             with self._activity:
@@ -177,6 +181,17 @@ class Region(nn.Module):
             if self._failure is not None:
                 self._run_apart(self._failure)
         return tuple(map(_copied, outputs)) if self._copies else outputs
+
+    def _note_shape(self, inputs: Sequence[Any]) -> None:
+        """Say once that CUDA graphs are recorded for many shapes, where they are."""
+        if len(self._shapes) < _MANY_SHAPES:
+            self._shapes.add(tuple(value.shape for value in inputs if isinstance(value, torch.Tensor)))
+            if len(self._shapes) == _MANY_SHAPES:
+                logging.warning(
+                    f"compile mode {self._compiler.options.mode} records a CUDA graph for each shape of its inputs, "
+                    f"which takes time and memory: {self._names} has got {_MANY_SHAPES} shapes so far; pad batches to "
+                    "few lengths, or take mode default"
+                )
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> _CompiledGraph:
         """What torch calls for each graph."""
@@ -254,6 +269,10 @@ def _varying_axes(wire: NmTensor) -> tuple[int, ...]:
     """Axes whose size differs from batch to batch."""
     axes = wire.ntype.axes or ()
     return tuple(number for number, axis in enumerate(axes) if axis.kind in _VARYING and axis.size is None)
+
+
+def _on_gpu(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
 def _copied(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,10 @@ from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import DeviceError, counted
 
 # Any: values of wires are tensors, lists or numbers.
+
+_GPUS_OF_TASK = "SLURM_GPUS_PER_TASK"
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_EXPANDABLE = "expandable_segments:True"
 
 
 def choose_device(placement: DeviceType | None, local_rank: int | None = None) -> torch.device:
@@ -36,7 +41,10 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
             got=f"torch {torch.__version__}, CUDA not available",
             remedy="use DeviceType.CPU, or leave the placement out",
         )
+    _let_segments_expand()
     index, count = local_rank or 0, torch.cuda.device_count()
+    if index >= count and _GPUS_OF_TASK in os.environ:
+        index = 0  # Slurm shows each of its tasks its own GPUs, counted from 0
     if index >= count:
         names = ", ".join(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -46,9 +54,18 @@ def choose_device(placement: DeviceType | None, local_rank: int | None = None) -
             got=names + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"),
             wanted=f"at most {count} processes on this machine",
             remedy="if the launcher shows each process its own GPU only, ask for the GPUs of the machine "
-            "(--gpus-per-node)",
+            "(--gpus-per-node), or, with srun, for those of a task (--gpus-per-task)",
         )
     return torch.device("cuda", index)
+
+
+def _let_segments_expand() -> None:
+    """Before CUDA starts: batches of many lengths leave gaps in segments of fixed size, until memory runs out late."""
+    chosen = any(name in os.environ for name in _ALLOCATOR_VARIABLES)
+    is_late = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
+    if not chosen and not is_late and sys.platform.startswith("linux"):
+        os.environ[_ALLOCATOR_VARIABLES[0]] = _EXPANDABLE  # for processes that this one starts
+        torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)  # torch may have read the variables already
 
 
 def describe(device: torch.device) -> str:

@@ -7,12 +7,15 @@ import math
 
 import pytest
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from toys.nets import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.distributed import ReplicaOptions, replica
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel, _Sending
 from nemo_lite.backends.pytorch.engine.step_batches import StepBatches
+from nemo_lite.errors import UnknownNameError, UsageError
 
 NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks
 
@@ -55,6 +58,59 @@ def train(accumulated, max_steps=20, twin="", norm=False, synced=False, **kwargs
             **kwargs,
         )
     return steps.losses, steps.gradients, {name: v.tolist() for name, v in net.state_dict().items()}
+
+
+def statically(**options):
+    """The weights after a training with two micro-batches a step."""
+    return train(2, **options)[2]
+
+
+def with_static_graph():
+    return statically(static_graph=True)
+
+
+@pytest.mark.slow
+def test_a_static_graph_gives_the_weights_of_one_that_is_not():
+    (plain, _), (first, second) = results_of(2, statically), results_of(2, with_static_graph)
+    assert first == second == plain
+
+
+def compressing():
+    with pytest.raises(UsageError, match="gradient_compression=bfloat16 needs nccl: got dist_backend=gloo"):
+        train(1, gradient_compression="bfloat16")
+
+
+@pytest.mark.slow
+def test_without_nccl_gradients_are_not_compressed():
+    results_of(2, compressing)
+
+
+def test_gradients_travel_in_bfloat16_by_the_hook_of_torch(monkeypatch):
+    made = []
+
+    class Noted(torch.nn.Module):
+        def __init__(self, module, **options):
+            super().__init__()
+            made.append(options["static_graph"])
+
+        def register_comm_hook(self, state, hook):
+            made.append(hook)
+
+    monkeypatch.setattr(replica, "DistributedDataParallel", Noted)
+    for options in (ReplicaOptions(), ReplicaOptions(True, "bfloat16")):
+        DataParallel(Net(), torch.device("cpu"), options=options)
+    assert made == [False, True, default_hooks.bf16_compress_hook]
+
+
+def test_sharded_weights_do_not_go_with_options_of_ddp_and_a_type_must_be_known():
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, shard_weights=True)
+    x, y = Points()()
+    given = {"optimizer": "sgd", "optimization_params": {"max_steps": 1}}
+    for option in ({"static_graph": True}, {"gradient_compression": "bfloat16"}):
+        with pytest.raises(UsageError, match=f"shard_weights does not go with {next(iter(option))}"):
+            factory.train([Mse()(out=Net()(x=x), target=y)], **given, **option)
+    with pytest.raises(UnknownNameError, match="bfloat16"):
+        factory.train([Mse()(out=Net()(x=x), target=y)], **given, gradient_compression="fp8")
 
 
 @contextlib.contextmanager

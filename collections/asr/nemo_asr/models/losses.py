@@ -91,7 +91,9 @@ def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_
 
     ``F.ctc_loss`` calls the same kernel, but either hides which losses are infinite or gives them a gradient that is
     not a number. Nothing is read here: lengths stay where they are. The CUDA kernel of torch needs them on the host and
-    waits for them; that of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
+    waits for them. Lengths that are on the host already would not spare the wait: the kernel copies them to the device
+    from pageable memory (``at::tensor`` in LossCTC.cu), forward and backward, and waits for the device in each copy.
+    That of cuDNN would not, but takes at most 255 labels, and none longer than its utterance.
     """
     losses: Tensor = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, input_length, target_length, blank, True)[0]
     return losses

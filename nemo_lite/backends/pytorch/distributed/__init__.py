@@ -7,8 +7,10 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing as a
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded as is_sharded
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_synced as is_synced
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks as needs_all_ranks
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA as PLAIN_REPLICA
 from nemo_lite.backends.pytorch.distributed.comm import Comm as Comm
 from nemo_lite.backends.pytorch.distributed.comm import Replica as Replica
+from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions as ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess as SingleProcess
 from nemo_lite.backends.pytorch.distributed.contract import RunContract as RunContract
 from nemo_lite.backends.pytorch.distributed.contract import changes as changes

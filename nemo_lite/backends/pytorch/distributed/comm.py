@@ -7,15 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.core import backend
+from nemo_lite.core.run_options import GradientCompression
 
 T = TypeVar("T")
+
+
+class ReplicaOptions(NamedTuple):
+    """How the gradients of a replica are exchanged; see ``NeuralModuleFactory.train``."""
+
+    static_graph: bool = False
+    gradient_compression: GradientCompression | None = None
+
+
+PLAIN_REPLICA = ReplicaOptions()
 
 
 class Replica(Protocol):
@@ -49,7 +60,7 @@ class Comm(backend.Comm, Protocol):
     run_id: str
     attempt_id: str
 
-    def replicate(self, module: nn.Module) -> Replica:
+    def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """The module with rank 0's weights on all ranks, ready to train."""
 
     def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -152,7 +163,7 @@ class SingleProcess:
     def __init__(self) -> None:
         self._nothing = nullcontext()
 
-    def replicate(self, module: nn.Module) -> Replica:
+    def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """The module itself."""
         return Alone(module)
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed import Store
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
-from nemo_lite.backends.pytorch.distributed.comm import Replica
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
@@ -142,14 +142,20 @@ class ProcessGroup:
         group = dist.new_group(backend="gloo", timeout=timeout)
         self._links = _Links(group, Exchange(group, self.rank, self.world_size, mark=self._monitor.collective))
 
-    def replicate(self, module: nn.Module) -> Replica:
+    def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """In DistributedDataParallel, with rank 0's weights; sharded modules average their gradients themselves."""
         if is_sharded([module]):
             from nemo_lite.backends.pytorch.distributed import sharding
 
             return sharding.ShardedReplica(module)
+        if options.gradient_compression is not None and self.backend != "nccl":
+            raise UsageError(
+                f"gradient_compression={options.gradient_compression} needs nccl",
+                got=f"dist_backend={self.backend}",
+                remedy="leave it out; it is for GPUs",
+            )
         with self._together("making weights equal"):
-            return DataParallel(module, self.device, self._monitor.gradients_sent)
+            return DataParallel(module, self.device, self._monitor.gradients_sent, options)
 
     def make_equal(self, tensors: Iterable[torch.Tensor]) -> None:
         """Broadcast each tensor of rank 0's."""

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, ReplicaOptions
+
 
 class DataParallel:
     """A lowered DAG in one DistributedDataParallel, which starts from rank 0's weights.
@@ -22,12 +24,20 @@ class DataParallel:
         module: the lowered DAG, on its device.
         device: of the module.
         sent: called when the gradients of a step are on their way.
+        options: how they are exchanged.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, sent: Callable[[], None] = lambda: None) -> None:
-        self._module, self._parameters = module, list(module.parameters())
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        sent: Callable[[], None] = lambda: None,
+        options: ReplicaOptions = PLAIN_REPLICA,
+    ) -> None:
+        self._module, self._parameters, self._options = module, list(module.parameters()), options
         self._device_ids = [device] if device.type == "cuda" else None
         self._trained: list[bool] = []
+        self._must_exchange = False
         self._ddp = self._wrapped(are_equal=False)
         self._nothing, self._sending = nullcontext(), _Sending(sent)
 
@@ -42,7 +52,10 @@ class DataParallel:
             self._ddp = self._wrapped(are_equal=True)  # and each rank's statistics are its own
         if self._ddp is None:
             return self._nothing
-        return self._sending if is_last else self._ddp.no_sync()
+        if is_last or self._must_exchange:
+            self._must_exchange = False
+            return self._sending
+        return self._ddp.no_sync()
 
     def _wrapped(self, are_equal: bool) -> DistributedDataParallel | None:
         """The wrapper around the trained weights; ``None`` where none is trained.
@@ -54,13 +67,23 @@ class DataParallel:
         self.needs_reach_check = any(self._trained)
         if not self.needs_reach_check:
             return None
-        return DistributedDataParallel(
+        made = DistributedDataParallel(
             self._module,
             device_ids=self._device_ids,
             init_sync=not are_equal,
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
+            static_graph=self._options.static_graph,
         )
+        # A static graph is learnt in an exchange: torch ends with an internal error where the first pass has none. The
+        # mean of the first micro-batch is then taken before the others are added, which gives the same sum.
+        self._must_exchange = self._options.static_graph
+        if self._options.gradient_compression is not None:
+            # Imported here: it takes half as long as this package, for an option that few runs have.
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+            made.register_comm_hook(None, bf16_compress_hook)
+        return made
 
 
 class _Sending:

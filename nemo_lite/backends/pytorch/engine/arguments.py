@@ -67,13 +67,16 @@ def tell_batch_size(data_layer: DataLayerNM, comm: Comm, options: RunOptions) ->
         logging.info("%s%s", most, batch)
 
 
-def check_sharding(shard_weights: bool, comm: Comm, precision: Precision) -> None:
+def check_sharding(shard_weights: bool, comm: Comm, precision: Precision, options: RunOptions) -> None:
     """Say that one process has nothing to divide.
 
     Raises:
         UsageError: float16, whose loss scale would have to be found over all parts of a gradient; or O2 and O3, whose
-            half weights would have to be divided too.
+            half weights would have to be divided too; or options of DistributedDataParallel, which sharding replaces.
     """
+    if shard_weights and (options.static_graph or options.gradient_compression):
+        name = "static_graph" if options.static_graph else "gradient_compression"
+        raise UsageError(f"shard_weights does not go with {name}", remedy="leave one of them out")
     if shard_weights and precision.casts_weights:
         level = precision.level.short
         raise UsageError(f"shard_weights does not go with {level}", remedy='take optimization_level="O1"')

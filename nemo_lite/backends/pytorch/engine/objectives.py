@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from nemo_lite.backends.pytorch.distributed import Comm, Replica
+from nemo_lite.backends.pytorch.distributed import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import LossNM
@@ -117,6 +117,7 @@ class Objectives:
         params: Mapping[str, object],
         precision: Precision,
         lowering: Lowering = lower,
+        replication: ReplicaOptions = PLAIN_REPLICA,
     ) -> list[Objective]:
         """An objective for each optimizer and its losses.
 
@@ -127,13 +128,17 @@ class Objectives:
             params: options of the optimizers.
             precision: that of the run.
             lowering: how the DAG becomes a module.
+            replication: how its gradients are exchanged.
 
         Raises:
             UsageError: an optimizer holds no weight that its losses depend on, or not such as the precision needs.
         """
         chosen = [(self._checked(optimizer, losses, params), losses) for optimizer, losses in pairs]
         precision.adopt(modules_of(dag), [optimizer for optimizer, _ in chosen])
-        return [self._make(dag, optimizer, losses, extra_wires, precision, lowering) for optimizer, losses in chosen]
+        return [
+            self._make(dag, optimizer, losses, extra_wires, precision, lowering, replication)
+            for optimizer, losses in chosen
+        ]
 
     def _checked(
         self, optimizer: str | torch.optim.Optimizer, losses: Sequence[NmTensor], params: Mapping[str, object]
@@ -157,12 +162,13 @@ class Objectives:
         extra_wires: Sequence[NmTensor],
         precision: Precision,
         lowering: Lowering,
+        replication: ReplicaOptions,
     ) -> Objective:
         """What the optimizer minimises: the DAG of these losses, on all ranks."""
         reached = Dag(losses)
         own = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
         part = dag.slice([*losses, *own])
-        module = self._comm.replicate(lowering(part, "TrainingDag").to(self._device))
+        module = self._comm.replicate(lowering(part, "TrainingDag").to(self._device), replication)
         return Objective(
             module,
             len(losses),
