@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, ReplicaOptions
@@ -79,9 +80,6 @@ class DataParallel:
         # mean of the first micro-batch is then taken before the others are added, which gives the same sum.
         self._must_exchange = self._options.static_graph
         if self._options.gradient_compression is not None:
-            # Imported here: it takes half as long as this package, for an option that few runs have.
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
             made.register_comm_hook(None, bf16_compress_hook)
         return made
 
