@@ -206,6 +206,7 @@ class PtActions(Counters, DeploymentExport):
                     training.run()
                 finally:
                     self._state.close_checkpoints()
+                    self._state.close_evaluations()
                 for data_layer in self._data_layers(dag, called):
                     data_layer.report_unusable()
                 make_statistics_equal(modules_of(dag), self._comm)
@@ -344,7 +345,10 @@ class PtActions(Counters, DeploymentExport):
         for wires in called.eval_wires:
             self._objectives.shard(Dag(wires))  # before it is lowered: what is divided is not compiled
             state.prepare_evaluation(wires)
-        called.notify("on_action_end", state)
+        try:
+            called.notify("on_action_end", state)
+        finally:
+            state.close_evaluations()
         self._lowerings.report()
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:

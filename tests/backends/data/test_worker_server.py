@@ -155,7 +155,8 @@ SCRIPT = """
 def script(folder, seconds):
     path = folder / "script.py"
     path.write_text(textwrap.dedent(SCRIPT))
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    own = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    paths = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, path, str(seconds)],
         stdout=subprocess.PIPE,

@@ -22,6 +22,7 @@ from nemo_lite.backends.pytorch.data.loaders import leftover_of as leftover_of
 from nemo_lite.backends.pytorch.data.loaders import length_of as length_of
 from nemo_lite.backends.pytorch.data.loaders import rest_of_epoch as rest_of_epoch
 from nemo_lite.backends.pytorch.data.loaders import settle as settle
+from nemo_lite.backends.pytorch.data.loaders import take_workers as take_workers
 from nemo_lite.backends.pytorch.data.order import Leftover as Leftover
 from nemo_lite.backends.pytorch.data.order import Plan as Plan
 from nemo_lite.backends.pytorch.data.order import Plans as Plans

@@ -15,7 +15,7 @@ from nemo_lite.backends.pytorch.data.items import Loaded, Request
 from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
 from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
 from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
-from nemo_lite.backends.pytorch.data.worker_server import for_workers
+from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers
 from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.errors import DataError, NeuralPortNameMismatchError
@@ -63,6 +63,7 @@ class BatchLoader(Protocol):
     - ``rest_of_epoch(epoch, done)``: the batches of an epoch after the rounds that are done, without reading those, see
       :func:`rest_of_epoch`.
     - ``digest(epoch, done)``: a hash of which items make which batches, see :func:`digest_of`.
+    - ``take_workers(earlier)``: take the workers of another loader, see :meth:`PlannedLoader.take_workers`.
     - ``account``: the items that could not be used, which checkpoints hold: `UnusableItems`, or None.
     """
 
@@ -170,6 +171,15 @@ class PlannedLoader:
             if self.account is not None:
                 self.account.report()  # after an error the ranks do not settle
             raise
+
+    def take_workers(self, earlier: BatchLoader) -> None:
+        """Take the workers of a loader that is not used any more, if they have the data set that this one's need."""
+        if isinstance(earlier, PlannedLoader) and self._worker_settings() == earlier._worker_settings() is not None:
+            self._loader, self._sampler = earlier._loader, earlier._sampler
+
+    def _worker_settings(self) -> tuple[object, ...] | None:
+        content = content_of(self._loader.dataset)
+        return None if content is None else (content, self._loader.num_workers, self._loader.pin_memory)
 
     def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
         """See :func:`digest_of`."""
@@ -314,6 +324,13 @@ def digest_of(loader: BatchLoader, epoch: int, done: Sequence[Stretch]) -> str:
     """
     offered: Callable[[int, Sequence[Stretch]], str] | None = getattr(loader, "digest", None)
     return "" if offered is None or not done else offered(epoch, done)
+
+
+def take_workers(loader: BatchLoader, earlier: BatchLoader) -> None:
+    """Let a loader go on with the workers of one that is not used any more, where it can."""
+    offered: Callable[[BatchLoader], None] | None = getattr(loader, "take_workers", None)
+    if offered is not None:
+        offered(earlier)
 
 
 def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:

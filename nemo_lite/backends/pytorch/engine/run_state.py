@@ -150,8 +150,13 @@ class RunState:
         """The evaluation of these wires, checked and lowered once."""
         key = tuple(wires)
         if key not in self._evaluations:
-            self._evaluations[key] = Evaluation(key, self.device, self.precision, self._lowering)
+            self._evaluations[key] = Evaluation(key, self.device, self.precision, self._lowering, keeps_workers=True)
         return self._evaluations[key]
+
+    def close_evaluations(self) -> None:
+        """End the data workers that wait for the next evaluation."""
+        for evaluation in self._evaluations.values():
+            evaluation.close()
 
     def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""

@@ -1,5 +1,6 @@
 """Evaluation and inference: every item once, in data order, the same result on any number of ranks."""
 
+import multiprocessing
 import weakref
 
 import pytest
@@ -9,6 +10,11 @@ from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
+from nemo_lite.backends.pytorch.placement import AheadOfUse
+from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.backend import Optimization
 from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
 
 
@@ -246,3 +252,52 @@ def train_and_leave(shard_weights, moment):
 @pytest.mark.parametrize("moment", ["on_step_start", "on_batch_start", "on_step_end", "on_action_end"])
 def test_an_evaluation_may_be_left_early_while_training(shard_weights, moment):
     assert results_of(2, train_and_leave, shard_weights, moment) == [(True, True)] * 2
+
+
+def evaluated(evaluation):
+    return [row.values[0] for block in evaluation.blocks(SingleProcess()) for row in block]
+
+
+def workers():
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_the_next_evaluation_goes_on_with_the_data_workers_of_the_last_one_while_the_data_are_equal():
+    nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)
+    points, net, others = Points(n=6, batch_size=2), Net(), workers()
+    points.num_workers = 1
+    wire = net(x=points()[0])
+    precision = Precision(Optimization.mxprO0, torch.device("cpu"))
+    evaluation = Evaluation([wire], torch.device("cpu"), precision, keeps_workers=True)
+    first = evaluated(evaluation)
+    kept = workers() - others
+    assert len(kept) == 1
+    assert all(map(torch.equal, evaluated(evaluation), first))
+    assert workers() - others == kept
+    points.x += 1.0
+    changed = evaluated(evaluation)
+    assert not any(map(torch.equal, changed, first))
+    assert torch.equal(torch.cat(changed), net(points.x))
+    assert len(workers() - others) == 1
+    assert workers() - others != kept
+    evaluation.close()
+    assert workers() == others
+
+
+def test_the_next_batch_is_sent_to_the_device_before_this_one_is_waited_for(monkeypatch):
+    events = []
+
+    class Noted(AheadOfUse):
+        def start(self, values):
+            events.append("start")
+            return super().start(values)
+
+        def arrive(self, values):
+            events.append("arrive")
+
+    monkeypatch.setattr("nemo_lite.backends.pytorch.engine.evaluation.evaluation.AheadOfUse", Noted)
+    precision = Precision(Optimization.mxprO0, torch.device("cpu"))
+    evaluation = Evaluation([Net()(x=Points(n=6, batch_size=2)()[0])], torch.device("cpu"), precision)
+    for _ in evaluation.blocks(SingleProcess()):
+        events.append("values")
+    assert events == ["start", *["arrive", "start", "values"] * 2, "arrive", "values"]

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle
+from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle, take_workers
 from nemo_lite.backends.pytorch.distributed import EVALUATION, Comm, needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation.rounds import BatchResult, Rounds, StopsEarly
 from nemo_lite.backends.pytorch.engine.generators import generators_set_aside
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import to_device
+from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
@@ -36,18 +36,27 @@ class Evaluation:
         device: where.
         precision: in what.
         lowering: how it becomes a module.
+        keeps_workers: data workers live until :meth:`close`, for the next evaluation.
 
     Raises:
         DagError: the wires do not form one DAG, or their data layer does not run on torch.
     """
 
     def __init__(
-        self, wires: Sequence[NmTensor], device: torch.device, precision: Precision, lowering: Lowering = lower
+        self,
+        wires: Sequence[NmTensor],
+        device: torch.device,
+        precision: Precision,
+        lowering: Lowering = lower,
+        keeps_workers: bool = False,
     ) -> None:
         self.dag = Dag(wires)
         self.data_layer, self.modules = torch_data_layer(self.dag), modules_of(self.dag)
         self.module: fx.GraphModule = lowering(self.dag.slice(), "EvaluationDag")
         self._device, self._precision = device, precision
+        self._ahead = AheadOfUse(device)
+        self._keeps_workers = keeps_workers
+        self._last_loader: BatchLoader | None = None
 
     def blocks(self, comm: Comm, stops: StopsEarly | None = None) -> Iterator[list[BatchResult]]:
         """The values of each batch of this rank, in blocks: over all ranks every item once, modules in evaluation mode.
@@ -65,9 +74,12 @@ class Evaluation:
         """
         self.module.to(self._device)
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
+        if self._last_loader is not None:
+            take_workers(loader, self._last_loader)
+            self._last_loader = None
         stops = stops or StopsEarly()
         together = needs_all_ranks(self.modules, in_training=False)  # they exchange values, so all ranks run them
-        rounds = Rounds(loader.epoch(0), comm, stops, one_at_a_time=together)
+        rounds = Rounds(map(self._sent, loader.epoch(0)), comm, stops, one_at_a_time=together)
         with (
             self._precision.prepared(self.modules),
             mean_statistics(self.modules, comm),
@@ -82,6 +94,17 @@ class Evaluation:
                 yield block
         if not stops.signal:
             settle(loader, comm)
+        if self._keeps_workers:
+            self._last_loader = loader
+
+    def close(self) -> None:
+        """End the data workers that were kept."""
+        self._last_loader = None
+
+    def _sent(self, batch: Batch) -> Batch:
+        """The batch on its way to the device, where the one before it is computed with."""
+        batch.values = self._ahead.start(batch.values)
+        return batch
 
     def _result(self, number: int, batch: Batch) -> BatchResult:
         return BatchResult(number, None if batch.ids is None else list(batch.ids), self._run(batch))
@@ -90,8 +113,9 @@ class Evaluation:
         return self.data_layer.loader(training=False, shard=shard)
 
     def _run(self, batch: Batch) -> WireValues:
+        self._ahead.arrive(batch.values)
         with EVALUATION, self._precision.forward():
-            return list(self.module(*to_device(batch.values, self._device)))
+            return list(self.module(*batch.values))
 
     def _any_batch(self, comm: Comm) -> Batch:
         """The first batch of the whole set, as this rank's part may be empty."""
@@ -102,7 +126,7 @@ class Evaluation:
                 place=f"rank {comm.rank}",
                 remedy="its loader must give the same data at each call",
             )
-        return batch
+        return self._sent(batch)
 
 
 class ItemsComputed:
