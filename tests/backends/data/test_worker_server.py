@@ -133,6 +133,8 @@ def test_a_stop_signal_for_all_processes_of_a_job_ends_neither_server_nor_worker
         if number != signal.SIGTERM:  # which a worker takes from the process of the run only
             os.kill(worker, number)
     assert len(list(batches)) == 7
+    assert facts_of(Variables())[1] == server  # or another would have been started
+    assert len(list(loader.epoch(1))) == 8
 
 
 def children_of(pid):
