@@ -23,7 +23,10 @@ def main() -> None:
     recipe = nemo_asr.load_recipe(args.model_config, args.overrides) if args.model_config else None
     factory = nemo.NeuralModuleFactory(**factory_arguments(args))
     model = nemo_asr.load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
-    data_layer = nemo_asr.AudioFilesDataLayer(args.files, args.batch_size, model.card.sample_rate)
+    reading = model.recipe.reading  # as in evaluation
+    data_layer = nemo_asr.AudioFilesDataLayer(
+        args.files, args.batch_size, reading.sample_rate, reading.trim_silence, reading.int_values
+    )
     wires = nemo_asr.connect(model.modules, data_layer)
     values = factory.infer([wires.predictions])
     if values is not None:  # rank 0 has the values of all

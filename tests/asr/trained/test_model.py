@@ -7,15 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from toys.nemo_archives import LABELS, weights_of, write_0, write_1
 from toys.subwords import small_subwords
-from toys.tone_corpus import CONFIG, record
+from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 
 import nemo_asr
+import nemo_lite as nemo
+from nemo_asr.commands import export
+from nemo_asr.commands.transcribe import main as transcribe_command
+from nemo_asr.trained.calibrating import heard_words
 from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import about_checkpoint
 from nemo_asr.trained.model import TrainedModel, trained_modules
+from nemo_asr.trained.onnx_export import metadata_of
+from nemo_asr.transcription.recordings import RecordingsDataLayer
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
 from nemo_lite.errors import CheckpointError, ConfigError, DataError
 
@@ -64,6 +71,69 @@ def test_a_model_transcribes_arrays_and_files_and_names_all_that_are_bad(model, 
         DataError, match=r"^2 of the recordings cannot be read: the audio file none\.wav .*; the audio file no\.wav"
     ):
         model.transcribe(["none.wav", tmp_path / "a.wav", "no.wav"])
+
+
+_TRIMS = ("AudioToTextDataLayer:\n", "AudioToTextDataLayer:\n  trim_silence: true\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "trims", "clips"),
+    [
+        (("", ""), False, False),
+        (_TRIMS, True, False),
+        (("eval: {shuffle: false}", "eval: {shuffle: false, trim_silence: true, int_values: true}"), True, True),
+        (("train: {shuffle: true}", "train: {shuffle: true, trim_silence: true}"), False, False),
+    ],
+)
+def test_a_recipe_says_how_evaluation_reads_recordings(recipe_of, change, trims, clips):
+    reading = recipe_of(change).reading
+    assert (reading.sample_rate, reading.trim_silence, reading.int_values) == (16000, trims, clips)
+
+
+def test_a_model_is_given_the_same_samples_at_every_door(recipe_of, tmp_path, monkeypatch):
+    """Evaluation, transcription by code and by the command, calibration, export and the example's DAG."""
+    recipe = recipe_of(_TRIMS)
+    model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
+    record(tmp_path / "short.wav", "cab")
+    samples, rate = soundfile.read(tmp_path / "short.wav", dtype="float32")
+    soundfile.write(tmp_path / "a.wav", np.pad(samples, rate), rate)
+    write_manifest(
+        tmp_path / "a.json", [{"audio_filepath": "a.wav", "duration": len(samples) / rate + 2, "text": "cab"}]
+    )
+    model.save(tmp_path / "model")
+    seen = []
+    forward = type(model.modules.preprocessor).forward
+
+    def noted(self, input_signal, length):
+        seen.append(length.tolist())
+        return forward(self, input_signal, length)
+
+    monkeypatch.setattr(type(model.modules.preprocessor), "forward", noted)
+    layer = recipe.data_layer(str(tmp_path / "a.json"), training=False, batch_size=1)
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, set_default=False)
+    factory.infer([nemo_asr.connect(model.modules, layer).predictions])
+    model.transcribe([np.pad(samples, rate)], rate)
+    assert transcribe_command([str(tmp_path / "model"), str(tmp_path / "a.json"), "--placement", "CPU"]) == 0
+    heard_words(model, str(tmp_path / "a.json"))
+    runs = run_script("jasper_infer.py", "--load_dir", tmp_path / "model", tmp_path / "a.wav", "--placement", "CPU")
+    assert runs.code == 0
+    exported = []
+    monkeypatch.setattr(export, "export_onnx", lambda model, path, recordings: exported.extend(map(len, recordings)))
+    with pytest.raises(FileNotFoundError):  # nothing was written
+        export.main([str(tmp_path / "model"), str(tmp_path / "m.onnx"), "--audio", str(tmp_path / "a.wav")])
+    (length,), *_ = seen
+    assert len(samples) <= length < len(samples) + 3000
+    assert seen == [[length]] * 5
+    assert exported == [length]
+
+
+def test_the_metadata_of_an_exported_model_say_how_recordings_are_read(recipe_of):
+    for change, said in ((("", ""), None), (_TRIMS, "true")):
+        recipe = recipe_of(change)
+        model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
+        wires = nemo_asr.connect(model.modules, RecordingsDataLayer([], 16000))
+        metadata = metadata_of(model, wires.features, wires.log_probs)
+        assert (metadata.get("trim_silence"), metadata.get("int_values")) == (said, None)
 
 
 def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):

@@ -53,6 +53,7 @@ def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):
         ({"format": "else 2"}, 'format "else 2"'),
         ({"sample_rate": "fast"}, "fast"),
         ({"labels": "["}, "got"),
+        ({"trim_silence": "perhaps"}, "trim_silence 'perhaps'"),
         ({"labels": None}, "no 'labels'"),
         ({"calibration": "{}"}, "missing required field `slope`"),
         ({"format": None}, "no 'format'"),
@@ -91,6 +92,19 @@ def test_confidences_are_calibrated_as_the_metadata_says(toy, tmp_path):
     path = write_toy(tmp_path / "calibrated.onnx", METADATA | {"calibration": '{"slope": 0.0, "offset": 0.0}'})
     (calibrated,) = OnnxModel(path).transcribe([said(1)]).transcripts
     assert (plain.words[0].confidence > 0.6, calibrated.words[0].confidence) == (True, 0.5)
+
+
+def test_quiet_ends_are_left_out_where_the_metadata_say_so_and_times_stay(toy, tmp_path):
+    """A sample is a frame of 0.1 s here; 0 is the space."""
+    sound = said(*[0] * 4096, *[1, 4, 2] * 100, *[0] * 4096)
+    trimming = OnnxModel(write_toy(tmp_path / "trimming.onnx", METADATA | {"trim_silence": "true"}))
+    given = []
+    log_probs = trimming.log_probs
+    trimming.log_probs = lambda signals: given.extend(map(len, signals)) or log_probs(signals)
+    (found,) = trimming.transcribe([sound]).transcripts
+    (whole,) = OnnxModel(toy).transcribe([sound]).transcripts
+    assert (given[0] < 4096, found) == (True, whole)
+    assert found.words[0].start == pytest.approx(409.6)
 
 
 def test_a_search_finds_words_of_a_list_with_times_and_an_nbest(toy, tmp_path):

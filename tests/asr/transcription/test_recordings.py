@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from toys.tone_corpus import write_manifest
 
+from nemo_asr.audio.reading import read_audio
+from nemo_asr.data import AudioToTextDataLayer
+from nemo_asr.transcription.inputs import recordings_of
 from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
 from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.errors import UsageError
@@ -41,7 +45,8 @@ def test_ranks_take_turns_and_few_recordings_are_shared():
 def test_a_batch_is_padded_with_zeros():
     layer = layer_of(0.5, 1)
     (batch,) = layer.loader(training=False, shard=Shard()).epoch(0)
-    signal, lengths = batch.values
+    signal, lengths, starts = batch.values
+    assert starts.tolist() == [0, 0]
     assert (batch.ids, lengths.tolist()) == ([1, 0], [16000, 8000])
     assert torch.equal(signal[1, 8000:], torch.zeros(8000))
     assert np.array_equal(signal[1, :8000].numpy(), sound(8000))
@@ -65,31 +70,87 @@ def test_bad_recordings_are_named_once_and_the_others_come(num_workers, tmp_path
     assert layer.faults[3] == f"{names[3]} has samples that are NaN or infinite"
 
 
-def test_a_part_of_a_file_is_read_where_there_is_an_offset(tmp_path):
+def samples_of(recording, rate=16000, **reading):
+    return recording.read(rate, **reading).samples
+
+
+def test_an_offset_and_a_duration_are_those_of_a_part(tmp_path):
     soundfile.write(tmp_path / "a.wav", sound(32000), 16000, subtype="FLOAT")
-    whole = Recording("a", str(tmp_path / "a.wav"), duration=0.5).measured()
-    part = Recording("a", str(tmp_path / "a.wav"), offset=0.25, duration=0.5).measured()
-    rest = Recording("a", str(tmp_path / "a.wav"), offset=1.5).measured()
-    assert [each.seconds for each in (whole, part, rest)] == [2.0, 0.5, 0.5]
-    assert [len(each.samples(16000)) for each in (whole, part, rest)] == [32000, 8000, 8000]
-    assert np.array_equal(part.samples(16000), sound(32000)[4000:12000])
+    path = str(tmp_path / "a.wav")
+    times = [{}, {"duration": 0.5}, {"offset": 0.25, "duration": 0.5}, {"offset": 1.5}, {"duration": 1.995}]
+    parts = [Recording("a", path, **each).measured() for each in times]
+    assert [each.seconds for each in parts] == [2.0, 0.5, 0.5, 0.5, 2.0]  # 5 ms are rounding
+    ends = [(0, 32000), (0, 8000), (4000, 12000), (24000, 32000), (0, 32000)]
+    for part, (first, end) in zip(parts, ends, strict=True):
+        assert np.array_equal(samples_of(part), sound(32000)[first:end])
+
+
+@pytest.mark.parametrize(
+    "times", [{"duration": 0.5}, {"duration": 1.995}, {"duration": 3.0}, {"offset": 0.25, "duration": 1.0}]
+)
+def test_a_line_is_the_same_audio_here_and_in_evaluation(times, tmp_path):
+    """The first segment of a manifest often has a duration and leaves its offset out."""
+    soundfile.write(tmp_path / "a.wav", sound(32000), 16000, subtype="FLOAT")
+    write_manifest(tmp_path / "a.json", [{"audio_filepath": "a.wav", "text": "a", **times}])
+    layer = AudioToTextDataLayer(str(tmp_path / "a.json"), ["a"], 1, shuffle=False)
+    (batch,) = layer.loader(training=False, shard=Shard()).epoch(0)
+    (recording,) = recordings_of([str(tmp_path / "a.json")])
+    assert np.array_equal(samples_of(recording), batch.values[0][0].numpy())
+    assert recording.measured().seconds * 16000 == len(batch.values[0][0])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_quiet_ends_are_left_out_and_the_batch_says_how_many_samples_were(num_workers, tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.pad(sound(16000), (8192, 16384)), 16000, subtype="FLOAT")
+    recordings = [Recording("a", str(tmp_path / "a.wav")), recording_of(np.pad(sound(16000), (4096, 0)), 16000, 1)]
+    layer = RecordingsDataLayer(recordings, 16000, 2, num_workers=num_workers, trim_silence=True)
+    (batch,) = layer.loader(training=False, shard=Shard()).epoch(0)
+    signal, lengths, starts = batch.values
+    assert batch.ids == [0, 1]
+    assert all(before - 1024 <= start <= before for start, before in zip(starts.tolist(), (8192, 4096), strict=True))
+    for row, start, length in zip(signal, starts.tolist(), lengths.tolist(), strict=True):
+        assert 16000 <= length <= 18000
+        before = (8192, 4096)[start < 4097] - start
+        assert np.array_equal(row[before : before + 16000].numpy(), sound(16000))
+    assert layer.recordings[0].seconds == 2.536  # its length, not that of its loud part
+
+
+def test_a_file_is_read_through_integers_where_evaluation_does_so(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.array([0.5, 3.0], np.float32), 16000, subtype="FLOAT")
+    recording = Recording("a", str(tmp_path / "a.wav"))
+    wanted = read_audio(str(tmp_path / "a.wav"), sample_rate=16000, int_values=True)
+    assert samples_of(recording).tolist() == [0.5, 3.0]
+    assert samples_of(recording, int_values=True).tolist() == wanted.samples.tolist() != [0.5, 3.0]
 
 
 def test_content_and_tensors_are_recordings_too(tmp_path):
     soundfile.write(tmp_path / "a.flac", sound(8000), 8000)
     content = Recording("stdin", (tmp_path / "a.flac").read_bytes()).measured()
-    assert (content.seconds, len(content.samples(16000))) == (1.0, 16000)
+    assert (content.seconds, len(samples_of(content))) == (1.0, 16000)
     stereo = recording_of(torch.tensor([[1.0, 0.5], [0.0, 0.5]]), 8000, 3)
-    assert (stereo.source, stereo.samples(8000).tolist()) == ("audio[3]", [0.5, 0.5])
-    assert recording_of(np.array([-32768, 16384], np.int16), 16000, 0).samples(16000).tolist() == [-1.0, 0.5]
-    assert len(recording_of(sound(8000), 8000, 0).samples(16000)) == 16000
+    assert (stereo.source, samples_of(stereo, 8000).tolist()) == ("audio[3]", [0.5, 0.5])
+    assert samples_of(recording_of(np.array([-32768, 16384], np.int16), 16000, 0)).tolist() == [-1.0, 0.5]
+    assert len(samples_of(recording_of(sound(8000), 8000, 0))) == 16000
+
+
+@pytest.mark.parametrize("channels", [1, 2, 6])
+def test_channels_are_averaged_on_whichever_axis_they_are(channels, tmp_path):
+    """soundfile and scipy give (T, channels), torchaudio and librosa (channels, T)."""
+    soundfile.write(tmp_path / "a.wav", sound(800 * channels).reshape(-1, channels), 16000, subtype="FLOAT")
+    array, rate = soundfile.read(tmp_path / "a.wav", dtype="float32", always_2d=True)
+    assert array.shape == (800, channels)
+    wanted = samples_of(Recording("a", str(tmp_path / "a.wav")))
+    for each in (array, array.T):
+        recording = recording_of(each, rate, 0).measured()
+        assert recording.seconds == 0.05
+        np.testing.assert_allclose(samples_of(recording), wanted, atol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("array", "rate", "told"),
     [
         (sound(10), None, r"audio\[2\]: an array has no sample rate; give sample_rate=16000"),
-        (np.zeros((2, 2, 2)), 16000, r"audio\[2\]: this is no audio: got \(2, 2, 2\) float64, wanted \(T,\) or"),
+        (np.zeros((2, 2, 2)), 16000, r"audio\[2\]: this is no audio: got \(2, 2, 2\) float64, wanted \(T,\), \(c"),
         (np.zeros(0), 16000, r"this is no audio: got \(0,\)"),
         (np.array(["a"]), 16000, "this is no audio"),
         (np.array([np.nan]), 16000, "NaN or infinite"),

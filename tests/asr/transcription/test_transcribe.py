@@ -11,6 +11,7 @@ from toys.gru_encoder import GruEncoder
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
+from nemo_asr.audio.reading import loud_part
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.transcription import transcribe as transcribing
 from nemo_asr.transcription.recordings import Recording
@@ -72,6 +73,23 @@ def test_words_have_the_times_of_their_sounds(trained, factory, tmp_path):
         assert begins - 0.08 < word.start < word.end < begins + LETTER_SECONDS + 0.08
         assert word.confidence > 0.5
     assert found.duration == pytest.approx(6 * (LETTER_SECONDS + PAUSE_SECONDS), abs=0.01)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_quiet_ends_are_left_out_and_times_count_from_the_beginning_of_the_recording(run, tmp_path, search):
+    settings = {"decoder": BeamSearchCTCDecoder([" ", "a", "b", "c"])} if search else {}
+    record(tmp_path / "a.wav", "cabbac")
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="float32")
+    padded = np.pad(samples, (8192, 16000))
+    loud = loud_part(padded)
+    assert 8192 - 1024 <= loud.start <= 8192
+    (alone,) = run([padded[loud]], audio_rate=rate, **settings).transcripts
+    (found,) = run([padded], audio_rate=rate, trim_silence=True, **settings).transcripts
+    assert (alone.text[:6], found.text, found.duration) == ("cabbac", alone.text, len(padded) / rate)
+    for word, shifted in zip(alone.words, found.words, strict=True):
+        assert shifted.confidence == word.confidence
+        assert shifted.start == pytest.approx(word.start + loud.start / rate, abs=2e-3)
+        assert shifted.end == pytest.approx(word.end + loud.start / rate, abs=2e-3)
 
 
 def test_arrays_are_transcribed_as_files_are(run, files, tmp_path):

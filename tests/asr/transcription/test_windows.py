@@ -5,7 +5,7 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
+from nemo_asr.recipe.wiring import connect_by_type, signals_of
 from nemo_asr.transcription.recordings import RecordingsDataLayer
 from nemo_asr.transcription.windows import (
     FeatureSource,
@@ -60,7 +60,7 @@ def windowed(model, plan, factory):
 
 def _audio(model):
     layer = RecordingsDataLayer([], 16000)
-    signal = Signal(*layer())
+    signal = signals_of(layer())[0]
     return {"input_signal": signal.values, "length": signal.lengths}
 
 

@@ -40,12 +40,14 @@ class Audio:
         num_channels: channels in the file, before averaging.
         excess: seconds by which the file is longer (below 0: shorter) than its stated duration; 0 within the tolerance,
             and where a part that lies inside the file was asked for.
+        start: how many samples were left out before the first, because they are quiet.
     """
 
     samples: Samples
     source_rate: int
     num_channels: int
     excess: float = 0.0
+    start: int = 0
 
 
 def tolerance(seconds: float) -> float:
@@ -139,9 +141,8 @@ def read_audio(
     with open_audio(source, name if isinstance(source, bytes) else source, place) as file:
         part = _chosen(file, offset, duration, strict)
         samples = part.samples(sample_rate, int_values=int_values)
-    if trim_silence:
-        samples = trimmed(samples)
-    return Audio(samples, part.source_rate, part.num_channels, part.excess)
+    loud = loud_part(samples) if trim_silence else slice(0, len(samples))
+    return Audio(samples[loud], part.source_rate, part.num_channels, part.excess, loud.start)
 
 
 @contextmanager
@@ -228,7 +229,12 @@ def _check_size(file: AudioFile, count: int) -> None:
 
 
 def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:
-    """Leave out both ends where the energy of 2048-sample windows is over ``top_db`` below the loudest window's.
+    """The samples of :func:`loud_part`."""
+    return samples[loud_part(samples, top_db)]
+
+
+def loud_part(samples: Samples, top_db: float = 60.0) -> slice:
+    """All but both ends where the energy of 2048-sample windows is over ``top_db`` below the loudest window's.
 
     Windows are centred on every 512th sample; equal to `librosa.effects.trim` with its defaults.
     """
@@ -243,4 +249,4 @@ def trimmed(samples: Samples, top_db: float = 60.0) -> Samples:
     energy = sum(per_hop[shift : shift + num_windows] for shift in range(_TRIM_WINDOW_HOPS))
     power = np.maximum(energy / (_TRIM_WINDOW_HOPS * _TRIM_HOP), _TRIM_FLOOR**2)
     loud = np.flatnonzero(power > power.max() * 10.0 ** (-top_db / 10.0))
-    return samples[loud[0] * _TRIM_HOP : min(len(samples), (loud[-1] + 1) * _TRIM_HOP)]
+    return slice(int(loud[0]) * _TRIM_HOP, min(len(samples), (int(loud[-1]) + 1) * _TRIM_HOP))

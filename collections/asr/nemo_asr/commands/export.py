@@ -40,7 +40,12 @@ def main(arguments: Sequence[str]) -> None:
     recordings = recordings_of(options.audio)
     recipe = load_recipe(options.model_config) if options.model_config else None
     model = load_model(options.model, recipe=recipe)
-    comparison = export_onnx(model, options.file, [each.samples(model.card.sample_rate) for each in recordings])
+    reading = model.recipe.reading
+    heard = [
+        each.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
+        for each in recordings
+    ]
+    comparison = export_onnx(model, options.file, heard)
     size = options.file.expanduser().stat().st_size / 2**20
     print(f"{options.file}: {model.card.name}, {model.card.progress()}, {size:.1f} MiB")
     print(f"compared with ONNX Runtime: {comparison}")

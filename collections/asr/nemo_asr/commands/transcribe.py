@@ -56,7 +56,6 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
     # An ONNX file is transcribed without torch.
     from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
     from nemo_asr.trained.model import load_model
-    from nemo_asr.transcription.transcribe import transcribe
 
     factory = NeuralModuleFactory(
         placement=None if args.placement is None else DeviceType[args.placement],
@@ -68,10 +67,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
     given = search_arguments(args)
     decoder = None if given is None else BeamSearchCTCDecoder(model.card.labels, **given)
     start = time.perf_counter()
-    result = transcribe(
-        model.modules,
-        model.card.labels,
-        model.card.sample_rate,
+    result = model.transcribed(
         recordings,
         batch_size=args.batch_size,
         batch_seconds=args.batch_seconds,
@@ -79,7 +75,6 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
         worker_timeout=args.worker_timeout,
         factory=factory,
         verbose=True,
-        calibration=model.card.calibration,
         decoder=decoder,
         nbest=args.nbest or 1,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,6 +37,9 @@ class AudioFilesDataLayer(DataLayerNM):
         paths: WAV, FLAC or OGG files of any rate and number of channels.
         batch_size: files in a batch.
         sample_rate: samples a second; files of another rate are resampled.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends: ``Recipe.reading`` says
+            whether the model was evaluated so.
+        int_values: read through 32-bit integers: floats beyond full scale are clipped.
         name: the module's name.
 
     Raises:
@@ -43,7 +47,13 @@ class AudioFilesDataLayer(DataLayerNM):
     """
 
     def __init__(
-        self, paths: FilePaths, batch_size: BatchSize = 1, sample_rate: SampleRate = 16000, name: str | None = None
+        self,
+        paths: FilePaths,
+        batch_size: BatchSize = 1,
+        sample_rate: SampleRate = 16000,
+        trim_silence: bool = False,
+        int_values: bool = False,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         if not paths:
@@ -53,7 +63,7 @@ class AudioFilesDataLayer(DataLayerNM):
             remedy = "give WAV, FLAC or OGG files"
             raise DataError("there is no such audio file", place=", ".join(missing), remedy=remedy)
         self.batch_size, self._sample_rate = batch_size, sample_rate
-        self._files = _Files(paths, sample_rate)
+        self._files = _Files(paths, sample_rate, trim_silence, int_values)
         self.collate_fn = _padded
 
     @property
@@ -79,14 +89,15 @@ class AudioFilesDataLayer(DataLayerNM):
 
 
 class _Files(Dataset[Tensor]):
-    def __init__(self, paths: Sequence[str], sample_rate: int) -> None:
-        self.paths, self._sample_rate = list(paths), sample_rate
+    def __init__(self, paths: Sequence[str], sample_rate: int, trim_silence: bool, int_values: bool) -> None:
+        self.paths = list(paths)
+        self._read = partial(read_audio, sample_rate=sample_rate, trim_silence=trim_silence, int_values=int_values)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, item: int) -> Tensor:
-        return torch.from_numpy(read_audio(self.paths[item], sample_rate=self._sample_rate).samples)
+        return torch.from_numpy(self._read(self.paths[item]).samples)
 
 
 def _padded(recordings: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
+from nemo_asr.data.dataset import Reading
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.intermediate import IntermediateDecoderForCTC
 from nemo_asr.recipe.classifier import Classifier
@@ -68,6 +69,14 @@ class Recipe:
         if training and isinstance(module, SpeechDataLayer):
             module.require_texts()
         return module
+
+    @property
+    def reading(self) -> Reading:
+        """How the data layer for evaluation reads recordings. Transcription and exported models read them so too."""
+        part = self._parts["eval"]
+        defaults = {name: each.default for name, each in signature(part.target).parameters.items()}
+        trims, through_ints = (part.params.get(name, defaults.get(name)) for name in ("trim_silence", "int_values"))
+        return Reading(self.sample_rate, trim_silence=trims is True, int_values=through_ints is True)
 
     def data_layer_class(self, training: bool) -> type:
         """The class of the data layer for training or for evaluation."""

@@ -26,7 +26,7 @@ from nemo_asr.trained.folder import find_model
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.ngram_training import Speller, text_layer
 from nemo_asr.transcription.recordings import Recording
-from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
+from nemo_asr.transcription.transcribe import transcripts_or_error
 from nemo_lite.errors import DataError, UsageError
 from nemo_lite.utils.files import write_atomically
 
@@ -92,10 +92,7 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     recordings = [
         Recording(each.place, each.audio_path, offset=each.offset, duration=each.duration) for each in utterances
     ]
-    card = model.card
-    found = transcripts_or_error(
-        transcribe(model.modules, card.labels, card.sample_rate, recordings, batch_size=batch_size)
-    )
+    found = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
     rows = []
     for number, (utterance, transcript) in enumerate(zip(utterances, found, strict=True)):
         right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])

@@ -16,7 +16,7 @@ from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
 from nemo_asr.trained.folder import StoredModel, read_model, write_model
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
-from nemo_asr.transcription.transcript import Transcript
+from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, fill_module, fitted, save_module
 from nemo_lite.core.neural_module import unique_names
@@ -49,7 +49,7 @@ class TrainedModel:
         Confidences are calibrated where the card has a calibration; ``calibration=None`` gives the model's own.
 
         Args:
-            audio: paths, or arrays of samples, (T,) or (channels, T).
+            audio: paths, or arrays of samples, (T,), (channels, T) or (T, channels).
             sample_rate: of the arrays, in Hz; files say their own.
             batch_size: most recordings in a batch.
             settings: ``batch_seconds``, ``num_workers``, ``worker_timeout``, ``factory``, ``verbose``, ``decoder`` and
@@ -62,9 +62,19 @@ class TrainedModel:
             DataError: recordings that cannot be read; all are named.
             UsageError: an array without a sample rate or of a kind that is no audio.
         """
-        card, given = self.card, {"audio_rate": sample_rate, "batch_size": batch_size}
-        settings = {"calibration": card.calibration, **given, **settings}
-        return transcripts_or_error(transcribe(self.modules, card.labels, card.sample_rate, audio, **settings))
+        return transcripts_or_error(self.transcribed(audio, audio_rate=sample_rate, batch_size=batch_size, **settings))
+
+    def transcribed(self, audio: Sequence[Any], **settings: Any) -> Transcribed:
+        """As :meth:`transcribe`, with the reasons of recordings that cannot be read in the place of an error.
+
+        Args:
+            audio: also `nemo_asr.transcription`'s ``Recording`` objects.
+            settings: of `nemo_asr.transcription`'s ``transcribe``.
+        """
+        card, reading = self.card, self.recipe.reading
+        of_model = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
+        settings = {"calibration": card.calibration, **of_model, **settings}
+        return transcribe(self.modules, card.labels, card.sample_rate, audio, **settings)
 
     def save(self, folder: str | Path, licence: str | None = None) -> ModelCard:
         """Write a model folder; a model that is there already is replaced.

@@ -213,6 +213,8 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "versions": json.dumps(versions()),
         "licence": card.licence,
     }
+    reading = model.recipe.reading
+    texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}
     if card.calibration is not None:
         texts["calibration"] = msgspec.json.encode(card.calibration).decode()
     if card.tokenizer is not None:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nemo_asr.audio.reading import Samples
+from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.decoding.text_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
@@ -53,6 +53,7 @@ class OnnxModel:
         sample_rate: samples a second that it takes.
         frame_seconds: how much audio a frame of log-probabilities stands for; 0 where it is not known.
         calibration: of the confidences of words; None: they are as the model gives them.
+        trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
 
     Raises:
         CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
@@ -71,6 +72,7 @@ class OnnxModel:
             self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
             if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
                 raise ValueError(f"{self.sample_rate} samples a second, {self.frame_seconds} s a frame")
+            self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
             found = self.metadata.get("calibration")
             self.calibration = msgspec.json.decode(found, type=Calibration) if found else None
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
@@ -112,24 +114,27 @@ class OnnxModel:
         for batch in batches_by_length(
             {place: each.seconds for place, each in measured.items()}, batch_size, batch_seconds
         ):
-            read: dict[int, Samples] = {}
+            read: dict[int, Audio] = {}
             for position in batch:
                 try:
-                    read[position] = measured[position].samples(self.sample_rate)
+                    read[position] = measured[position].read(
+                        self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
+                    )
                 except DataError as error:
                     faults[position] = named(measured[position], error)
             if read:
-                outputs = self.log_probs(list(read.values()))
+                outputs = self.log_probs([audio.samples for audio in read.values()])
                 pairs = zip(read, map(decode, outputs), outputs, strict=True)
-                found |= {at: self._transcript(decoded, row, measured[at]) for at, decoded, row in pairs}
+                found |= {at: self._transcript(decoded, row, measured[at], read[at]) for at, decoded, row in pairs}
         transcripts = [found[position] for position in sorted(found)]
         return Transcribed(transcripts, faults, sum(each.duration for each in transcripts))
 
-    def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording) -> Transcript:
+    def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
         path, hypotheses = decoded
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
-        seconds = self.frame_seconds or recording.seconds / max(len(path), 1)
-        about = recording.source, recording.offset, self.calibration, hypotheses
+        seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
+        start = audio.start / self.sample_rate
+        about = recording.source, recording.offset, self.calibration, hypotheses, start
         return transcript_of(path, scores, self.labels, seconds, recording.seconds, *about)
 
     def __str__(self) -> str:
@@ -163,6 +168,14 @@ def _measured(recordings: Sequence[Recording]) -> tuple[dict[int, Recording], di
         except DataError as error:
             faults[position] = named(recording, error)
     return good, faults
+
+
+def _flag(metadata: Mapping[str, str], name: str) -> bool:
+    """Whether the file says so; one that says nothing, as those of older versions, says no."""
+    value = metadata.get(name, "false")
+    if value not in ("true", "false"):
+        raise ValueError(f"{name} {value[:20]!r}")
+    return value == "true"
 
 
 def _labels(text: str, place: str) -> list[str]:

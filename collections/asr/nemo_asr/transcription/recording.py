@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import soxr
 
-from nemo_asr.audio.reading import Samples, audio_seconds, read_audio
+from nemo_asr.audio.reading import Audio, Samples, loud_part, open_part, read_audio
 
 BATCH_SIZE = 16
 BATCH_SECONDS = 240.0
@@ -22,7 +22,7 @@ class Recording:
         source: what it is called in transcripts and messages.
         audio: the path or the content of an audio file, or samples (T,) with full scale 1.
         sample_rate: of samples, in Hz.
-        offset: seconds into the audio where it begins.
+        offset: seconds into the audio where it begins; None: at the beginning.
         duration: seconds; None: to the end of the audio.
         seconds: its length; 0 until `measured` has looked at it.
     """
@@ -43,12 +43,16 @@ class Recording:
         if isinstance(self.audio, np.ndarray):
             assert self.sample_rate is not None
             return replace(self, seconds=len(self.audio) / self.sample_rate)
-        seconds = audio_seconds(self.audio) - (self.offset or 0.0)
-        wanted = seconds if self.duration is None or self.offset is None else min(self.duration, seconds)
-        return replace(self, seconds=max(wanted, 0.0))
+        with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
+            return replace(self, seconds=part.seconds)
 
-    def samples(self, sample_rate: int) -> Samples:
-        """Mono at a rate.
+    def read(self, sample_rate: int, *, trim_silence: bool = False, int_values: bool = False) -> Audio:
+        """Mono samples at a rate, read as a data layer reads an utterance of this offset and duration.
+
+        Args:
+            sample_rate: samples a second.
+            trim_silence: leave out quiet ends; see `read_audio`.
+            int_values: read a file through 32-bit integers; see `read_audio`.
 
         Raises:
             DataError: it cannot be read.
@@ -57,11 +61,17 @@ class Recording:
             assert self.sample_rate is not None
             same = self.sample_rate == sample_rate
             samples: Samples = self.audio if same else soxr.resample(self.audio, self.sample_rate, sample_rate)
-            return samples
-        # Without an offset the recording is the whole file, whatever duration a manifest says.
-        duration = None if self.offset is None else self.duration
-        audio = read_audio(self.audio, sample_rate=sample_rate, offset=self.offset, duration=duration, strict=False)
-        return audio.samples
+            loud = loud_part(samples) if trim_silence else slice(0, len(samples))
+            return Audio(samples[loud], self.sample_rate, 1, start=loud.start)
+        return read_audio(
+            self.audio,
+            sample_rate=sample_rate,
+            offset=self.offset,
+            duration=self.duration,
+            int_values=int_values,
+            trim_silence=trim_silence,
+            strict=False,
+        )
 
 
 def named(recording: Recording, error: Exception | str) -> str:

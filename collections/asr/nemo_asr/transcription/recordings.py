@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
-from nemo_asr.audio.reading import Samples
+from nemo_asr.audio.reading import Audio
 from nemo_asr.transcription.recording import Recording as Recording
 from nemo_asr.transcription.recording import batches_by_length, named
 from nemo_lite.backends.pytorch.data import Counts, ItemDataset, Plan, PlannedLoader, Request, Shard, UnusableItems
@@ -25,7 +25,8 @@ def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
     """A recording of a path, or of an array of samples.
 
     Args:
-        audio: a path; or (T,) or (channels, T) samples, floats of full scale 1 or whole numbers of 16 or 32 bits.
+        audio: a path; or (T,), (channels, T) or (T, channels) samples, floats of full scale 1 or whole numbers of 16 or
+            32 bits. Of two axes the shorter one is that of the channels, which are averaged.
         sample_rate: of an array, in Hz.
         number: its position among those given, by which messages name an array.
 
@@ -40,10 +41,12 @@ def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
     if sample_rate is None or sample_rate < 1:
         raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
     if samples.ndim not in (1, 2) or samples.size == 0 or samples.dtype.kind not in "if":
-        wanted = "(T,) or (channels, T) floats or whole numbers"
+        wanted = "(T,), (channels, T) or (T, channels) floats or whole numbers"
         raise UsageError("this is no audio", place=place, got=f"{samples.shape} {samples.dtype}", wanted=wanted)
     scale = 2.0 ** (1 - 8 * samples.dtype.itemsize) if samples.dtype.kind == "i" else 1.0
-    floats = np.atleast_2d(samples).astype(np.float32).mean(axis=0) * np.float32(scale)
+    channels = np.atleast_2d(samples)
+    channels = channels.T if channels.shape[0] > channels.shape[1] else channels
+    floats = channels.astype(np.float32).mean(axis=0) * np.float32(scale)
     if not np.isfinite(floats).all():
         raise UsageError("samples are NaN or infinite", place=place)
     return Recording(place, floats, sample_rate)
@@ -52,7 +55,8 @@ def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
 class RecordingsDataLayer(DataLayerNM):
     """Recordings to be transcribed: audio (B, T) at ``sample_rate`` and its lengths (B,), the longest first.
 
-    Over several ranks each recording comes once.
+    ``start`` (B,) says how many quiet samples were left out before the first. Over several ranks each recording comes
+    once.
 
     Args:
         recordings: what to read.
@@ -60,6 +64,8 @@ class RecordingsDataLayer(DataLayerNM):
         batch_size: most recordings of a batch.
         batch_seconds: no batch of several recordings is longer, padding included.
         num_workers: processes that read; with 0 this one does.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        int_values: read files through 32-bit integers: floats beyond full scale are clipped.
         name: the module's name.
 
     Attributes:
@@ -76,6 +82,8 @@ class RecordingsDataLayer(DataLayerNM):
         batch_size: BatchSize = 16,
         batch_seconds: BatchSeconds = 240.0,
         num_workers: Workers = 0,
+        trim_silence: bool = False,
+        int_values: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
@@ -83,6 +91,7 @@ class RecordingsDataLayer(DataLayerNM):
         self.faults: dict[int, str] = {}
         self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
         self._sample_rate = sample_rate
+        self._reading = _Reading(sample_rate, trim_silence, int_values)
         for position, recording in enumerate(self.recordings):
             try:
                 self.recordings[position] = recording.measured()
@@ -91,15 +100,17 @@ class RecordingsDataLayer(DataLayerNM):
 
     @property
     def output_ports(self) -> Ports:
-        """Audio and its lengths."""
+        """Audio, its lengths, and where it starts."""
         return {
             "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
             "a_sig_length": NeuralType("B", LengthsType()),
+            "start": NeuralType("B", LengthsType()),
         }
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Samples are the only free size."""
-        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
+        batch = (symbol("B"),)
+        return {"audio_signal": (*batch, symbol("samples")), "a_sig_length": batch, "start": batch}
 
     def __len__(self) -> int:
         return len(self.recordings)
@@ -112,7 +123,7 @@ class RecordingsDataLayer(DataLayerNM):
         """The batches of one rank."""
         plan = self.plan(shard)
         return PlannedLoader(
-            _Reading(self._sample_rate),
+            self._reading,
             lambda _: plan,
             list(self.output_ports),
             shard,
@@ -139,21 +150,21 @@ class RecordingsDataLayer(DataLayerNM):
         self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
 
 
-class _Reading(ItemDataset[Recording, Samples]):
-    def __init__(self, sample_rate: int) -> None:
-        self._sample_rate = sample_rate
+class _Reading(ItemDataset[Recording, Audio]):
+    def __init__(self, sample_rate: int, trim_silence: bool, int_values: bool) -> None:
+        self._sample_rate, self._trim_silence, self._int_values = sample_rate, trim_silence, int_values
 
-    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> Samples:
-        return ref.samples(self._sample_rate)
+    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> Audio:
+        return ref.read(self._sample_rate, trim_silence=self._trim_silence, int_values=self._int_values)
 
-    def collate(self, items: Sequence[Samples]) -> tuple[Any, ...]:
+    def collate(self, items: Sequence[Audio]) -> tuple[Any, ...]:
+        lengths, starts = ([len(audio.samples) for audio in items], [audio.start for audio in items])
         if len(items) == 1:  # an hour of samples need not be copied
-            return torch.from_numpy(items[0][None]), torch.tensor([len(items[0])])
-        lengths = [len(samples) for samples in items]
+            return torch.from_numpy(items[0].samples[None]), torch.tensor(lengths), torch.tensor(starts)
         signal = np.zeros((len(items), max(lengths)), np.float32)
-        for row, samples in zip(signal, items, strict=True):
-            row[: len(samples)] = samples
-        return torch.from_numpy(signal), torch.tensor(lengths)
+        for row, audio in zip(signal, items, strict=True):
+            row[: len(audio.samples)] = audio.samples
+        return torch.from_numpy(signal), torch.tensor(lengths), torch.tensor(starts)
 
 
 class _Faults(UnusableItems):

@@ -26,7 +26,7 @@ from nemo_asr.transcription.windows import (
     plan_windows,
     stride_of,
 )
-from nemo_lite import NeuralModule, NeuralModuleFactory, NmTensor
+from nemo_lite import Dag, NeuralModule, NeuralModuleFactory, NmTensor
 from nemo_lite.errors import DataError, UsageError
 
 
@@ -46,6 +46,8 @@ def transcribe(
     calibration: Callable[[float], float] | None = None,
     decoder: NeuralModule | None = None,
     nbest: int = 1,
+    trim_silence: bool = False,
+    int_values: bool = False,
 ) -> Transcribed:
     """Transcribe recordings, in batches of similar length; the result is in the order given.
 
@@ -66,6 +68,9 @@ def transcribe(
         calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
         decoder: a search in the place of the model's.
         nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
+        trim_silence: leave out quiet ends of recordings, as the data layer does with which the model was evaluated:
+            see ``Recipe.reading``. Times count from the beginning of the recording all the same.
+        int_values: read files through 32-bit integers, likewise.
 
     Raises:
         UsageError: an array is no audio or has no rate; numbers out of range; ``nbest`` of a decoder without it.
@@ -74,43 +79,48 @@ def transcribe(
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
     model = replace(model, greedy=_searching(decoder or model.greedy, nbest))
     recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
-    layer = RecordingsDataLayer(recordings, sample_rate, batch_size, batch_seconds, num_workers)
+    layer = RecordingsDataLayer(
+        recordings, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
+    )
     layer.worker_timeout = worker_timeout
     if len(layer.faults) == len(layer):  # nothing to run, on any rank
         return Transcribed([], dict(layer.faults), 0.0)
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
-    values = factory.infer(_path_wires(model, wires, sample_rate, batch_seconds, factory), verbose=verbose)
+    data = Dag([wires.log_probs]).data_node.outputs
+    asked = [data["a_sig_length"], data["start"], *_path_wires(model, wires, sample_rate, batch_seconds, factory)]
+    values = factory.infer(asked, verbose=verbose)
     if values is None:
         return Transcribed([], dict(layer.faults), 0.0)
     items = inferred.items if (inferred := factory.get_trainer().inferred) else None
     assert items is not None
     frame = stride_of(wires.log_probs)
-    paths = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
+    rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
     found = {
-        position: _transcript(path, layer.recordings[position], labels, frame and frame / sample_rate, calibration)
-        for position, path in zip(items, paths, strict=True)
+        position: _transcript(path, layer.recordings[position], labels, sample_rate, frame, calibration)
+        for position, path in zip(items, rows, strict=True)
     }
     transcripts = [found[position] for position in sorted(found)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
 
 
 def _transcript(
-    path: tuple[Tensor, ...],
+    row: tuple[Tensor, ...],
     recording: Recording,
     labels: Sequence[str],
-    frame_seconds: float | None,
+    sample_rate: int,
+    frame_samples: int | None,
     calibration: Callable[[float], float] | None,
 ) -> Transcript:
-    """The transcript of one recording from its path, scores and number of frames."""
-    ids, scores, length, *found = path
+    """The transcript of one recording from its samples and their start, its path, scores and number of frames."""
+    num_samples, start, ids, scores, length, *found = row
     number, hypotheses = int(length), []
     if found:
         texts = ctc_collapse(found[0], None, len(labels))
         hypotheses = list(scored_texts(zip(texts, found[1].tolist(), strict=True), labels))
     # A model that does not say how its frames lie in time: evenly.
-    seconds = frame_seconds or recording.seconds / max(number, 1)
-    about = recording.source, recording.offset, calibration, hypotheses
+    seconds = (frame_samples or int(num_samples) / max(number, 1)) / sample_rate
+    about = recording.source, recording.offset, calibration, hypotheses, int(start) / sample_rate
     return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
 
 

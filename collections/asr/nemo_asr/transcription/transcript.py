@@ -113,6 +113,7 @@ def transcript_of(
     offset: float | None = None,
     calibration: Callable[[float], float] | None = None,
     hypotheses: Sequence[ScoredText] = (),
+    start: float = 0.0,
 ) -> Transcript:
     """The transcript that a CTC path stands for.
 
@@ -120,12 +121,13 @@ def transcript_of(
         path: (T,) the label of each frame; ``len(labels)`` is the blank.
         scores: (T,) natural logarithm of that label's probability.
         labels: the vocabulary.
-        frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it.
+        frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it, behind ``start``.
         duration: seconds of audio.
         source: where it came from.
         offset: seconds into the source where it begins.
         calibration: turns a confidence into a calibrated one.
         hypotheses: of a search, the best first.
+        start: seconds into the recording where the first frame begins.
     """
     labels = [spelled(label) for label in labels]
     has_spaces = any(label.startswith(" ") for label in labels)
@@ -134,9 +136,9 @@ def transcript_of(
         num_frames = sum(each.end - each.first for each in emissions)
         confidence = float(np.exp(sum(each.log_prob for each in emissions) / num_frames))
         confidence = confidence if calibration is None else calibration(confidence)
-        times = (min(frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
-        start, end = (round(seconds, _DIGITS) for seconds in times)
-        words.append(Word("".join(each.label for each in emissions).strip(), start, end, round(confidence, _DIGITS)))
+        times = (min(start + frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
+        first, last = (round(seconds, _DIGITS) for seconds in times)
+        words.append(Word("".join(each.label for each in emissions).strip(), first, last, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
     return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset, tuple(hypotheses))
 
