@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from toys.checked_sets import add, sound, write_set
 
 from nemo_asr.data.check import examine, statistics_of
+from nemo_asr.data.check.statistics import distribution
 
 
 def test_the_figures_are_those_of_the_recordings_and_texts(tmp_path):
@@ -37,3 +39,17 @@ def test_texts_without_spaces_are_counted_in_characters_and_without_audio_there_
     found = statistics_of(examine(path, with_audio=False))
     assert (found["unit"], found["units_per_second"]["median"]) == ("characters", 8.0)
     assert "sample_rates" not in found
+
+
+@pytest.mark.parametrize("values", [[1 / 0.17, 5 / 0.85], [3.0, 3.0], [1e6, np.nextafter(1e6, 2e6)], [5.0]])
+def test_values_that_differ_by_rounding_alone_have_a_histogram_too(values):
+    """Rates of short sets are so: one word in 0.17 s and five in 0.85 s."""
+    found = distribution(values)
+    assert (found["least"], found["most"]) == (min(values), max(values))
+    counts = found["histogram"]["counts"]
+    assert sum(counts[9:11]) == len(values)  # in the middle
+    assert len(found["histogram"]["edges"]) == 21
+
+
+def test_a_narrow_range_keeps_its_histogram():
+    assert sum(count > 0 for count in distribution([5.0, 5.0001, 5.0002])["histogram"]["counts"]) == 3

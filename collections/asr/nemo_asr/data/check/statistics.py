@@ -58,14 +58,17 @@ def distribution(values: Sequence[float]) -> Statistics:
     if not values:
         return {}
     array = np.asarray(values, np.float64)
-    counts, edges = np.histogram(array, bins=_NUM_BINS)
+    least, most = float(array.min()), float(array.max())
+    # Values that are equal but for rounding: 20 different edges may not fit between them.
+    ends = (least - 0.5, most + 0.5) if np.isclose(least, most, rtol=1e-9, atol=0.0) else (least, most)
+    counts, edges = np.histogram(array, bins=_NUM_BINS, range=ends)
     median, high = np.quantile(array, [0.5, 0.95])
     return {
-        "least": float(array.min()),
+        "least": least,
         "median": float(median),
         "mean": float(array.mean()),
         "p95": float(high),
-        "most": float(array.max()),
+        "most": most,
         "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
     }
 
