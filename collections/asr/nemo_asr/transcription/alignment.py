@@ -35,7 +35,7 @@ class PathScores(NonTrainableNM):
 class LabelAlignment(NonTrainableNM):
     """The most probable CTC path of the labels that a search has found, which says no frames: ids (B, U) to (B, T).
 
-    On the CPU, frame by frame: memory and time grow with frames x labels, so it is for recordings of minutes.
+    On the CPU, frame by frame; memory and time grow with the frames.
     """
 
     input_ports: Ports = {
