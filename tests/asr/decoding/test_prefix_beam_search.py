@@ -76,12 +76,53 @@ def test_with_a_language_model_the_best_text_is_that_of_an_enumeration(seed, lex
         is_allowed = lexicon is None or set(text.split()) <= set(lexicon)
         if is_allowed and not text.startswith(" ") and "  " not in text:  # no space in front of a space
             score = acoustic(log_probs, ids) + word_score(text, weights, MODEL.words, MODEL)
-            expected[text.strip()] = max(score, expected.get(text.strip(), -math.inf))
+            # A space at the end writes nothing: both sequences of labels are the text.
+            expected[text.strip()] = np.logaddexp(score, expected.get(text.strip(), -math.inf))
     best = max(expected, key=expected.__getitem__)
     words = WordScores(Spelling(LABELS), lexicon, MODEL, weights=weights)
-    ((found, *_),) = search(log_probs[None].numpy(), [6], ALL, words)
+    ((found, *_),) = search(log_probs[None].numpy(), [6], ALL, words, labels=LABELS)
     assert text_of(found.ids, LABELS) == best
     assert found.score == pytest.approx(expected[best], abs=1e-5)
+
+
+PIECES = ["\u2581a", "b", "\u2581ab"]  # "ab" is one piece, or two
+# All its words can be written with these pieces.
+MODEL_OF_PIECES = RememberingLanguageModel(BigramModel({("<s>", "ab"): -0.2, ("ab", "a"): -0.3}, other=-1.5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("model", [None, MODEL_OF_PIECES], ids=["sounds", "words"])
+def test_of_subwords_a_text_has_the_probability_of_all_its_cuts_together(seed, model):
+    (log_probs,) = random_log_probs(1, 5, seed)
+    weights = Weights(alpha=0.7, beta=0.5, unknown_score=-2.0)
+    words = None if model is None else WordScores(Spelling(PIECES), None, model, weights=weights)
+    cuts, expected = {}, {}
+    for ids in all_ids(5):
+        text, score = text_of(ids, PIECES), acoustic(log_probs, ids)
+        score += word_score(text, weights, model.words, model) if model else 0.0
+        expected[text] = np.logaddexp(score, expected.get(text, -math.inf))
+        cuts.setdefault(text, []).append((score, ids))
+    (found,) = search(log_probs[None].numpy(), [5], Limits(400, min_log_prob=-100.0), words, nbest=6, labels=PIECES)
+    best = sorted(expected, key=expected.__getitem__, reverse=True)[:6]
+    assert [text_of(one.ids, PIECES) for one in found] == best
+    assert [one.score for one in found] == pytest.approx([expected[text] for text in best], abs=1e-5)
+    assert [one.ids for one in found] == [max(cuts[text])[1] for text in best]
+    assert any(len(cuts[text]) > 1 for text in best)
+
+
+def test_the_most_probable_text_wins_also_where_each_of_its_cuts_is_less_probable_than_another_text():
+    labels = ["\u2581a", "b", "\u2581ab", "\u2581d"]
+    probabilities = np.full((1, 2, 5), 1e-9)
+    probabilities[0, 0, [0, 2, 3]] = 0.35, 0.3, 0.35
+    probabilities[0, 1, [1, 4]] = 0.4, 0.6
+    # d 0.21, a 0.21, ab 0.18 as one piece and 0.14 as two
+    (found,) = search(np.log(probabilities), [2], Limits(16), nbest=3, labels=labels)
+    assert text_of(found[0].ids, labels) == "ab"
+    assert np.exp(found[0].score) == pytest.approx(0.32, abs=1e-6)
+    assert found[0].ids == [2]
+    assert len({text_of(one.ids, labels) for one in found}) == 3
+    (apart,) = search(np.log(probabilities), [2], Limits(16))
+    assert text_of(apart[0].ids, labels) != "ab"
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 16])

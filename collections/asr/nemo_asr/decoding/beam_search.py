@@ -166,13 +166,13 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         self, log_probs: Tensor | Sequence[np.ndarray], log_probs_length: Tensor
     ) -> list[list[tuple[float, str]]]:
         """(B, T, classes) and (B,) valid frames -> for each utterance (score, text) of its hypotheses, best first."""
-        blank, width = len(self._vocab), self._limits.beam_size
+        width = self._limits.beam_size
         if isinstance(log_probs, Tensor):
-            found = searched(*arrays_of(log_probs, log_probs_length), blank, self._limits, self._words, width)
+            found = searched(*arrays_of(log_probs, log_probs_length), self._vocab, self._limits, self._words, width)
         else:
             pairs = zip(log_probs, log_probs_length, strict=True)
             each = (arrays_of(torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
-            found = [searched(*pair, blank, self._limits, self._words, width)[0] for pair in each]
+            found = [searched(*pair, self._vocab, self._limits, self._words, width)[0] for pair in each]
         return [[(one.score, text_of(one.ids, self._vocab)) for one in hypotheses] for hypotheses in found]
 
 

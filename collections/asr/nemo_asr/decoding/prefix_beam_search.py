@@ -18,6 +18,7 @@ from nemo_asr.decoding.frame_labels import FrameLabels
 from nemo_asr.decoding.lexicon import ROOT
 from nemo_asr.decoding.word_scores import WordScores
 from nemo_asr.search_options import BEAM_SIZES, DEFAULT_BEAM_SIZE
+from nemo_asr.text.labels import text_of
 from nemo_lite.config.ranges import Between, refuse_out_of_range
 
 Floats = npt.NDArray[np.float64]
@@ -60,11 +61,11 @@ class Limits:
 
 
 class Hypothesis(NamedTuple):
-    """What may have been said.
+    """A text that may have been said.
 
     Attributes:
-        ids: of its labels.
-        score: natural logarithm: of the sounds and, with weights, of the words.
+        ids: of its labels; where several sequences of labels write the text, of the most probable one.
+        score: natural logarithm: of the sounds and, with weights, of the words; of all those sequences together.
         acoustic_score: of the sounds alone: the log-probability of all paths together.
     """
 
@@ -79,8 +80,9 @@ def search(
     limits: Limits,
     words: WordScores | None = None,
     nbest: int = 1,
+    labels: Sequence[str] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The most probable labels of each utterance, best first. No utterance depends on the others.
+    """The most probable texts of each utterance, best first. No utterance depends on the others.
 
     Args:
         log_probs: (B, T, classes) natural logarithms; the last class is the blank.
@@ -88,6 +90,8 @@ def search(
         limits: what it looks at.
         words: what words are worth; None: only sounds count.
         nbest: most hypotheses of an utterance.
+        labels: the vocabulary. Subwords cut one text in several ways, whose probabilities in the beam are added up.
+            None: each sequence of labels counts as a text of its own.
 
     Returns:
         For each utterance one hypothesis at least.
@@ -96,7 +100,7 @@ def search(
     beams = _Beams(len(frames.order), limits.beam_size, log_probs.shape[2] - 1, words)
     for step in range(frames.num_steps):
         beams.advance(frames, step)
-    found = beams.finish(frames, nbest)
+    found = beams.finish(frames, nbest, labels)
     return [found[place] for place in np.argsort(frames.order)]
 
 
@@ -194,7 +198,7 @@ class _Beams:
         gained[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
         return _Ended(gained, begins, scores, states, behind)
 
-    def finish(self, frames: FrameLabels, nbest: int) -> list[list[Hypothesis]]:
+    def finish(self, frames: FrameLabels, nbest: int, labels: Sequence[str] | None) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, in the order of the rows."""
         with_blank, with_label = self._behind_blanks(frames.skipped_at_end)
         acoustic = np.logaddexp(with_blank, with_label)
@@ -209,16 +213,17 @@ class _Beams:
         # Where the lexicon has no word as any of them ends, the words before that one are what was found.
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
         total = np.where(complete | is_cut[:, None], total, _NEVER)
-        chosen = _best(total, min(2 * nbest, self._width))
+        chosen = _best(total, self._width if labels else min(2 * nbest, self._width))
         found = []
-        for row, labels in enumerate(self._labels_of(chosen)):
-            hypotheses: dict[tuple[int, ...], Hypothesis] = {}
-            for place, ids in zip(chosen[row].tolist(), labels, strict=True):
-                kept = self._in_words(ids, is_cut=bool(is_cut[row]))
+        for row, sequences in enumerate(self._labels_of(chosen)):
+            hypotheses: dict[object, Hypothesis] = {}
+            for place, ids in zip(chosen[row].tolist(), sequences, strict=True):
                 if total[row, place] > _NEVER:
+                    kept = self._in_words(ids, is_cut=bool(is_cut[row]))
                     scored = Hypothesis(kept, float(total[row, place]), float(acoustic[row, place]))
-                    hypotheses.setdefault(tuple(kept), scored)
-            found.append(list(hypotheses.values())[:nbest])
+                    text = text_of(kept, labels) if labels else tuple(kept)
+                    hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
+            found.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
         return found
 
     def _labels_of(self, chosen: Ints) -> list[list[list[int]]]:
@@ -258,6 +263,12 @@ class _Ended(NamedTuple):
     scores: Floats
     states: Ints
     nodes: npt.NDArray[np.integer]
+
+
+def _together(best: Hypothesis, other: Hypothesis) -> Hypothesis:
+    """Two sequences of labels that write one text."""
+    sums = (float(np.logaddexp(*pair)) for pair in zip(best[1:], other[1:], strict=True))
+    return Hypothesis(best.ids, *sums)
 
 
 def _best(values: Floats, number: int) -> Ints:

@@ -66,16 +66,21 @@ class TextSearch:
         if not 1 <= nbest <= self.beam_size:
             problem, remedy = "a search cannot give so many hypotheses", "raise beam_size"
             raise UsageError(problem, got=f"nbest {nbest}", wanted=f"1 to {self.beam_size}, the beam", remedy=remedy)
-        return searched(log_probs, lengths, len(self.labels), self._limits, self._words, nbest)
+        return searched(log_probs, lengths, self.labels, self._limits, self._words, nbest)
 
 
 def searched(
-    log_probs: npt.NDArray[np.floating], lengths: Ints, blank: int, limits: Limits, words: WordScores | None, nbest: int
+    log_probs: npt.NDArray[np.floating],
+    lengths: Ints,
+    labels: Sequence[str],
+    limits: Limits,
+    words: WordScores | None,
+    nbest: int,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each utterance, of any number of utterances: as of `TextSearch.hypotheses`."""
     num, _, num_classes = log_probs.shape
-    if num_classes != blank + 1:
-        wanted = f"{blank + 1}: the labels and the blank"
+    if num_classes != len(labels) + 1:
+        wanted = f"{len(labels) + 1}: the labels and the blank"
         raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
     parts = [slice(first, first + _BLOCK) for first in range(0, num, _BLOCK)]
-    return [each for part in parts for each in search(log_probs[part], lengths[part], limits, words, nbest)]
+    return [each for part in parts for each in search(log_probs[part], lengths[part], limits, words, nbest, labels)]
