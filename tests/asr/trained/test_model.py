@@ -15,11 +15,12 @@ from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 
 import nemo_asr
 import nemo_lite as nemo
+from nemo_asr.audio import augmentor, perturbation
 from nemo_asr.commands import export
 from nemo_asr.commands.transcribe import main as transcribe_command
 from nemo_asr.trained.calibrating import heard_words
 from nemo_asr.trained.card import describe
-from nemo_asr.trained.folder import about_checkpoint
+from nemo_asr.trained.folder import about_checkpoint, read_model
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.trained.onnx_export import metadata_of
 from nemo_asr.transcription.recordings import RecordingsDataLayer
@@ -145,6 +146,32 @@ def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):
     assert loaded.recipe.config.plain() == model.recipe.config.plain()
     loaded.save(tmp_path / "again")
     assert_equal(state_of(model.modules), state_of(nemo_asr.load_model(tmp_path / "again").modules))
+
+
+@pytest.mark.parametrize("where", ["train: {shuffle: true", "eval: {shuffle: false"])
+def test_a_model_needs_no_file_of_the_perturbations_that_it_was_trained_with(recipe_of, where, tmp_path, monkeypatch):
+    """Loaded, fine-tuned on and evaluated without it; trained with the same perturbations not."""
+    monkeypatch.setitem(augmentor.perturbation_types, "mine", perturbation.GainPerturbation)
+    recipe = recipe_of((where, f"{where}, augmentor: {{gain: {{prob: 1.0}}, mine: {{prob: 0.5}}}}"))
+    TrainedModel("here", recipe, recipe.model(), describe(recipe)).save(tmp_path / "model")
+    record(tmp_path / "a.wav", "cab")
+    write_manifest(tmp_path / "a.json", [{"audio_filepath": "a.wav", "duration": 0.51, "text": "cab"}])
+    monkeypatch.delitem(augmentor.perturbation_types, "mine")
+    model = nemo_asr.load_model(tmp_path / "model")
+    assert model.transcribe([tmp_path / "a.wav"])[0].duration == 0.51
+    assert len(model.recipe.data_layer(str(tmp_path / "a.json"), training=False, batch_size=1)) == 1
+    new = recipe_of().model()
+    assert nemo_asr.init_from(tmp_path / "model", new, recipe_of()).is_complete
+    model.save(tmp_path / "again")
+    assert "mine" in read_model(tmp_path / "again").config
+    told = r"configuration\):\d+:\d+: AudioToTextDataLayer\.\w+\.augmentor\.mine is not a key; known: gain, .*--import"
+    if where.startswith("train"):
+        with pytest.raises(ConfigError, match=told):
+            model.recipe.data_layer(str(tmp_path / "a.json"), training=True, batch_size=1)
+    with pytest.raises(ConfigError, match=told):
+        nemo_asr.recipe_of(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"augmentor\.mine"):
+        nemo_asr.load_model(tmp_path / "model", overrides=["AudioToTextDataLayer.train.augmentor.mine.prob=0.1"])
 
 
 def test_a_model_says_what_it_was_loaded_from(model, tmp_path, capfd):

@@ -60,7 +60,7 @@ def perturbation_problems(section: Config) -> list[str]:
     problems = []
     for name, arguments in section.items():
         if name not in perturbation_types:
-            problems.append(unknown_key(section, name, perturbation_types))
+            problems.append(f"{unknown_key(section, name, perturbation_types)}; one of your own needs --import FILE")
         elif not isinstance(arguments, Config):
             problems.append(f"{section.place(name)}: {section.path_of(name)} holds no mapping of arguments")
         else:

@@ -11,7 +11,7 @@ from nemo_asr.data.labelled.classes import class_names
 from nemo_asr.data.labelled.speech_label import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.recipe.registry import TASKS
-from nemo_asr.recipe.sections import MODEL_KEYS, Part
+from nemo_asr.recipe.sections import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
 from nemo_asr.text.languages import language_code
 from nemo_asr.text.parser import vocabulary
@@ -26,8 +26,6 @@ from nemo_lite.utils.files import path_in_list
 
 Name: TypeAlias = Annotated[str, Letters(256)]
 DEFAULT_SAMPLE_RATE = 16000
-
-_DATA_ROLES = ("train", "eval")
 
 # What stands for an argument that the labels or the features decide, where those are wrong.
 _STAND_INS = {"labels": ["?"], "vocabulary": ["?"], "num_classes": 1, "feat_in": 1, "frame_splicing": 1}
@@ -73,7 +71,7 @@ class ConnectionCheck:
         self.tokenizer = self._tokenizer(folder, carried)
         self.labels = self._labels(model)
         self._language = self._language_of(model)
-        for role in _DATA_ROLES:
+        for role in DATA_ROLES:
             self._derive_arguments(role, None)
             self._check_arguments(role, from_script=(source_argument(parts[role].target), "batch_size"))
         self._connect()
@@ -208,7 +206,7 @@ class ConnectionCheck:
         if self._language is not None:
             values["language"] = self._language
         values["num_classes"] = labels and len(labels)
-        cuts_texts = role in _DATA_ROLES and self.tokenizer is not None
+        cuts_texts = role in DATA_ROLES and self.tokenizer is not None
         if cuts_texts:
             values["labels"] = self.tokenizer
         if source is None:

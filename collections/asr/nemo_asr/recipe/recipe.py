@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
+from nemo_asr.audio.augmentor import perturbation_types
 from nemo_asr.data.dataset import Reading
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.models.intermediate import IntermediateDecoderForCTC
 from nemo_asr.recipe.classifier import Classifier
 from nemo_asr.recipe.connection_check import ConnectionCheck
-from nemo_asr.recipe.sections import Part, Parts
+from nemo_asr.recipe.sections import DATA_ROLES, Part, Parts
 from nemo_asr.recipe.wiring import IntermediateCTC, Model
 from nemo_asr.shipped import config_path
 from nemo_asr.text.subwords.vocabulary import Subwords
@@ -190,7 +191,12 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 
 def recipe_from_text(
-    text: str, name: str, overrides: Sequence[str] = (), *, tokenizer: Subwords | None = None
+    text: str,
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    tokenizer: Subwords | None = None,
+    for_training: bool = True,
 ) -> Recipe:
     """As ``load_recipe``, from a text.
 
@@ -199,23 +205,44 @@ def recipe_from_text(
         name: stands for the file in messages.
         overrides: as there.
         tokenizer: that of the model whose configuration it is: used in place of the file that the text names.
+        for_training: without it, perturbations that are not registered are an error only where a data layer for
+            training is made: a model does not need them.
 
     Raises:
         ConfigError: as there.
     """
-    return _recipe(parse_config(text, name), Path(name).stem, overrides, carried=tokenizer)
+    config = parse_config(text, name)
+    return _recipe(config, Path(name).stem, overrides, carried=tokenizer, for_training=for_training)
 
 
 def _recipe(
-    config: Config, stem: str, overrides: Sequence[str], folder: str = "", carried: Subwords | None = None
+    config: Config,
+    stem: str,
+    overrides: Sequence[str],
+    folder: str = "",
+    carried: Subwords | None = None,
+    for_training: bool = True,
 ) -> Recipe:
     config = override(config, overrides)
     parts = Parts(config)
-    check = ConnectionCheck(config, parts.by_role, parts.task, folder, carried)
+    checked = {
+        role: part if for_training or role not in DATA_ROLES else _without_unknown_perturbations(part)
+        for role, part in parts.by_role.items()
+    }
+    check = ConnectionCheck(config, checked, parts.task, folder, carried)
     raise_if([*parts.problems, *check.problems])
     for setting in overrides:
         logging.info("Set in the configuration: %s", setting)
     name = config.get("model", config.get("name", stem))
     resolved = config.without(*parts.repeated)
-    parts_and_arguments = parts.task, parts.by_role, check.derived
-    return Recipe(name, check.sample_rate, check.labels, resolved, *parts_and_arguments, check.tokenizer)
+    # The data layer for training keeps its perturbations: it says what is wrong with them when it is made.
+    by_role = {**checked, "train": parts.by_role["train"]}
+    return Recipe(name, check.sample_rate, check.labels, resolved, parts.task, by_role, check.derived, check.tokenizer)
+
+
+def _without_unknown_perturbations(part: Part) -> Part:
+    """A data layer without its perturbations, if some of them are not registered and none was set from outside."""
+    perturbations = part.params.get("augmentor")
+    if not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys():
+        return part
+    return part if part.params.overridden("augmentor") else replace(part, params=part.params.without("augmentor"))

@@ -20,7 +20,7 @@ from nemo_lite.errors import did_you_mean
 MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer", "language")
 
 _MOST_SECTIONS = 100  # with those that are only there for their anchors
-_DATA_ROLES = ("train", "eval")
+DATA_ROLES = ("train", "eval")
 _NEEDED = ("preprocessor", "encoder")
 _PACKAGES = ("nemo_asr", "nemo_lite", "nemo")
 _HEADER_KEYS = ("header", "init_params")
@@ -69,9 +69,9 @@ class Parts:
                 if key not in (*MODEL_KEYS, *TRAINING_KEYS):
                     self._read_section(key)
         nothing = config.without(*config)
-        self.task = next((part.task for role, part in self.by_role.items() if role in _DATA_ROLES), TASKS[0])
+        self.task = next((part.task for role, part in self.by_role.items() if role in DATA_ROLES), TASKS[0])
         for role, target in DEFAULTS[self.task].items():
-            for each in _DATA_ROLES if role == "data layer" else (role,):
+            for each in DATA_ROLES if role == "data layer" else (role,):
                 self.by_role.setdefault(each, Part(target, nothing))
         for role in _NEEDED:
             if role not in self.by_role and not self.problems:
@@ -150,8 +150,8 @@ class Parts:
         if role != "data layer":
             self._set(role, self._part(name, params), self._config, key)
             return
-        shared = params.without(*_DATA_ROLES)
-        for each in [each for each in _DATA_ROLES if key.endswith(f"_{each}")] or _DATA_ROLES:
+        shared = params.without(*DATA_ROLES)
+        for each in [each for each in DATA_ROLES if key.endswith(f"_{each}")] or DATA_ROLES:
             own = params.get(each)
             if own is not None and not isinstance(own, Config):
                 self._report(params, "holds no mapping of arguments", each)

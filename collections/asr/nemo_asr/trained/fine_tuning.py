@@ -55,7 +55,8 @@ def init_from(
     stored = read_model(path)
     old_labels = stored.card.labels or None
     if stored.config:
-        trained = recipe_from_text(stored.config, _config_place(stored), tokenizer=stored.tokenizer)
+        place, carried = _config_place(stored), stored.tokenizer
+        trained = recipe_from_text(stored.config, place, tokenizer=carried, for_training=False)
         _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe)
     (decoder,) = unique_names([model.decoder])
     modules = trained_modules(model)

@@ -170,7 +170,9 @@ def read_parts(
         if not config:
             remedy = "give the model's configuration as well (--model_config)"
             raise CheckpointError("the checkpoint carries no configuration", place=place, remedy=remedy)
-        recipe = recipe_from_text(config, f"{place} (configuration)", overrides, tokenizer=tokenizer)
+        recipe = recipe_from_text(
+            config, f"{place} (configuration)", overrides, tokenizer=tokenizer, for_training=False
+        )
         _compare(recipe, card, place, "leave --set out")
     else:
         _compare(recipe, card, place, "leave --model_config out: the model carries its own")
