@@ -59,7 +59,6 @@ LATE_IMPORTS = {
     "onnxruntime": "optional: runs exported models",
     "nemo_asr.decoding.beam_search": "imports torch; an exported model is transcribed with without it",
     "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
-    "nemo_asr.transcription.transcribe": "the same",
     "nemo_lite.utils.run_files.curves": "imports TensorBoard's files; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",

@@ -256,6 +256,8 @@ class PtActions(Counters, DeploymentExport):
         state.total_steps = total_steps(loader, options)
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
+        for callback in called:
+            callback.compare_with_training(dag)
         for wires in called.eval_wires:
             state.prepare_evaluation(wires)
         trained = {parameter for objective in objectives for parameter in objective.parameters}

@@ -263,6 +263,10 @@ class DataLayerNM(_WithoutWeights):
         """Raise NotImplementedError."""
         _refuse_to_restore(self)
 
+    def compared_in_evaluation(self) -> Mapping[str, Any]:
+        """None: other data are read in another way. Subclasses name what decides on the meaning of a batch."""
+        return {}
+
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say how many items it has")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
@@ -64,6 +65,9 @@ class Callback:
     def evaluated_wires(self) -> Sequence[NmTensor]:
         """Wires that it evaluates over their own data layer."""
         return ()
+
+    def compare_with_training(self, dag: Dag) -> None:
+        """Log how the DAGs that it evaluates differ from the training DAG. Called once, before the first step."""
 
     def fingerprint(self) -> Mapping[str, object]:
         """Which of its arguments have to be the same on all ranks, by name. Its class, and what it reads, always do."""

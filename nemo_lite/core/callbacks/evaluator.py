@@ -13,8 +13,9 @@ from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
 from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
 from nemo_lite.core.callbacks.wandb_loggers import WandbRun
 from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.graph.neural_module import NeuralModule
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 
 # Any: values of wires and results are what the user's functions make of them.
@@ -121,6 +122,16 @@ class EvaluatorCallback(ActionCallback):
     def evaluated_wires(self) -> Sequence[NmTensor]:
         """The wires to evaluate."""
         return self.eval_tensors
+
+    def compare_with_training(self, dag: Dag) -> None:
+        """See :func:`differences_from_training`."""
+        evaluation = Dag(self.eval_tensors)
+        wrong, without_effect = differences_from_training(dag, evaluation)
+        name = self._name or evaluation.data_layer.label
+        for text in wrong:
+            logging.warning("Evaluation %s: %s", name, text)
+        for text in without_effect:
+            logging.info("Evaluation %s: %s", name, text)
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it evaluates: all ranks take part."""
@@ -263,6 +274,63 @@ class EvaluatorCallback(ActionCallback):
                     writer.add_scalar(tag, number, step)
         if self._wandb is not None:
             self._wandb.log(results, step)
+
+
+def differences_from_training(training: Dag, evaluation: Dag) -> tuple[list[str], list[str]]:
+    """How an evaluation DAG differs from the training DAG in what should be the same.
+
+    Modules that both share are the same. Others are compared with those of their class in training.
+
+    Returns:
+        What makes the results wrong, and what has no effect; one text each.
+    """
+    wrong, without_effect = (
+        _differences(evaluation.data_layer, [training.data_layer], evaluation.data_node.name),
+        list[str](),
+    )
+    if evaluation.data_layer.init_params.get("shuffle") is True:
+        without_effect.append("shuffle=True has no effect in evaluation: every item comes once, in order")
+    trained = list(training.modules.values())
+    for name, module in evaluation.modules.items():
+        alike = [other for other in trained if type(other) is type(module)]
+        if module.training_only:
+            without_effect.append(f"{name} ({type(module).__name__}) has no effect in evaluation")
+        elif alike and module not in trained:
+            wrong += _differences(module, alike, name)
+    return wrong, without_effect
+
+
+def _differences(module: NeuralModule, alike: Sequence[NeuralModule], name: str) -> list[str]:
+    """How a module differs from those of its class in training; nothing, if it is equal to one of them."""
+    if module.num_weights:
+        return [f"{name} ({type(module).__name__}) has weights of its own, which are not trained"]
+    mine = module.compared_in_evaluation()
+    found = []
+    for other in alike:
+        theirs = other.compared_in_evaluation()
+        keys = [key for key in mine if key in theirs and not _is_same(mine[key], theirs[key])]
+        if not keys:
+            return []
+        found.append([f"{name}.{key} is not that of training: {_shown(mine[key], theirs[key])}" for key in keys])
+    return found[0] if found else []
+
+
+def _is_same(mine: object, theirs: object) -> bool:
+    """Whether two arguments are equal; objects that are no plain values count as equal."""
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
+        return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
+    plain = (bool, int, float, str, type(None))
+    return mine == theirs or not (isinstance(mine, plain) and isinstance(theirs, plain))
+
+
+def _shown(mine: object, theirs: object) -> str:
+    """Both values; of lists of one length the first place where they differ."""
+    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
+        if len(mine) != len(theirs):
+            return f"got {counted(len(mine), 'entry', 'entries')}, wanted {len(theirs)}"
+        place = next(place for place, pair in enumerate(zip(mine, theirs, strict=True)) if not _is_same(*pair))
+        return f"got {mine[place]!r} at {place}, wanted {theirs[place]!r}"
+    return f"got {mine!r}, wanted {theirs!r}"
 
 
 def _plain(value: Any) -> float | str | None:

@@ -260,6 +260,13 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         label = self.label
         return {label: type(self).__qualname__} | {f"{label}.{key}": each for key, each in arguments.items()}
 
+    def compared_in_evaluation(self) -> Mapping[str, Any]:
+        """Constructor's arguments that should be the same in training and in evaluation, where both have such a module.
+
+        By default all but those of ``may_differ``. A difference is logged before the first step.
+        """
+        return {key: value for key, value in self.init_params.items() if key not in self.may_differ}
+
     def export_to_config(self, config_file: str | Path) -> None:
         """Write its configuration as YAML.
 

@@ -15,9 +15,10 @@ from toys.nets import Points
 import nemo_asr
 from nemo_asr.models.intermediate import IntermediateDecoderForCTC
 from nemo_asr.recipe.wiring import IntermediateCTC, Model, Signal, connect, connect_by_type, signals_of
-from nemo_lite import Dag, DataLayerNM, LossNM, NmTensor
+from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
+from nemo_lite.core.callbacks.evaluator import differences_from_training
 from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, UsageError
 
 LABELS = ["a", "b"]
@@ -161,3 +162,78 @@ def encoded(data_layer: DataLayerNM) -> list[Signal]:
 def test_data_without_audio_are_refused() -> None:
     with pytest.raises(UsageError, match=r"points: the data layer gives no audio: got x, y"):
         connect(model(), Points())
+
+
+def evaluated(model: Model, folder: Path, **reading: object) -> list[NmTensor]:
+    arguments: dict[str, object] = {"labels": LABELS, "shuffle": False, **reading}
+    return connect(model, nemo_asr.AudioToTextDataLayer(str(folder / "m.json"), batch_size=1, **arguments)).scored
+
+
+def test_an_evaluation_that_is_as_the_training_has_nothing_to_tell(data_layer: DataLayerNM, tmp_path: Path) -> None:
+    shared = model()
+    training = Dag([connect(shared, data_layer, training=True).scored[0]])
+    no_dither = replace(shared, preprocessor=nemo_asr.AudioToMelSpectrogramPreprocessor(features=16, dither=0.0))
+    for other in (shared, no_dither, replace(shared, greedy=nemo_asr.GreedyCTCDecoder())):
+        assert differences_from_training(training, Dag(evaluated(other, tmp_path))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reading", "told"),
+    [
+        ({}, {"labels": ["b", "a"]}, ["audio_to_text_data_layer.labels is not that of training: got 'b' at 0, wanted"]),
+        ({}, {"labels": [*LABELS, "c"]}, ["labels is not that of training: got 3 entries, wanted 2"]),
+        ({}, {"trim_silence": True}, ["trim_silence is not that of training: got True, wanted False"]),
+        (
+            {"preprocessor": {"features": 16, "window_stride": 0.02, "dither": 0.0}},
+            {},
+            ["preprocessor.window_stride is not that of training: got 0.02, wanted 0.01"],
+        ),
+        ({"decoder": {"feat_in": 8, "num_classes": 2}}, {}, ["(JasperDecoderForCTC) has weights of its own"]),
+    ],
+)
+def test_an_evaluation_that_differs_from_the_training_is_told(
+    changes: dict[str, dict[str, object]],
+    reading: dict[str, object],
+    told: list[str],
+    data_layer: DataLayerNM,
+    tmp_path: Path,
+) -> None:
+    shared = model()
+    training = Dag([connect(shared, data_layer, training=True).scored[0]])
+    made = {role: type(getattr(shared, role))(**arguments) for role, arguments in changes.items()}
+    wrong, without_effect = differences_from_training(
+        training, Dag(evaluated(replace(shared, **made), tmp_path, **reading))
+    )
+    assert len(wrong) == len(told)
+    assert all(part in text for part, text in zip(told, wrong, strict=True))
+    assert without_effect == []
+
+
+def test_differences_of_evaluations_are_logged_before_the_first_step(
+    data_layer: DataLayerNM, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shared = model()
+    stride = replace(shared, preprocessor=nemo_asr.AudioToMelSpectrogramPreprocessor(features=16, window_stride=0.02))
+    augmented = nemo_asr.AudioToTextDataLayer(str(tmp_path / "m.json"), LABELS, 1, shuffle=True)
+    wires = {
+        "good": evaluated(shared, tmp_path),
+        "labels": evaluated(shared, tmp_path, labels=["b", "a"]),
+        "stride": evaluated(stride, tmp_path),
+        "augmented": connect(shared, augmented, training=True).scored,
+    }
+    callbacks = [
+        EvaluatorCallback(each, lambda *_: None, lambda _: {}, eval_step=1, name=name) for name, each in wires.items()
+    ]
+    factory = NeuralModuleFactory(placement=DeviceType.CPU, set_default=False)
+    loss = connect(shared, data_layer, training=True).loss
+    assert loss is not None
+    factory.train([loss], callbacks=callbacks, optimizer="sgd", optimization_params={"max_steps": 1, "lr": 0.01})
+    written = capfd.readouterr()
+    lines = [line for line in (written.err + written.out).splitlines() if "Evaluation " in line]  # warnings first
+    told = [line for line in lines if "training" in line or "no effect" in line]
+    assert len(told) == 5
+    assert "Evaluation labels: audio_to_text_data_layer.labels is not that of training: got 'b' at 0" in told[0]
+    assert "Evaluation stride: audio_to_mel_spectrogram_preprocessor.window_stride is not that of" in told[1]
+    assert "Evaluation augmented: shuffle=True has no effect in evaluation: every item comes once" in told[2]
+    assert "Evaluation augmented: multiply_batch (MultiplyBatch) has no effect in evaluation" in told[3]
+    assert "Evaluation augmented: spectrogram_augmentation (SpectrogramAugmentation) has no" in told[4]

@@ -103,13 +103,14 @@ def test_a_model_is_given_the_same_samples_at_every_door(recipe_of, tmp_path, mo
     )
     model.save(tmp_path / "model")
     seen = []
-    forward = type(model.modules.preprocessor).forward
+    preprocessor = nemo_asr.AudioToMelSpectrogramPreprocessor
+    forward = preprocessor.forward
 
     def noted(self, input_signal, length):
         seen.append(length.tolist())
         return forward(self, input_signal, length)
 
-    monkeypatch.setattr(type(model.modules.preprocessor), "forward", noted)
+    monkeypatch.setattr(preprocessor, "forward", noted)
     layer = recipe.data_layer(str(tmp_path / "a.json"), training=False, batch_size=1)
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, set_default=False)
     factory.infer([nemo_asr.connect(model.modules, layer).predictions])

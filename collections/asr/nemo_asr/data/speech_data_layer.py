@@ -155,6 +155,12 @@ class SpeechDataLayer(SpeechPorts):
         """NeMo's name of it."""
         return self.data_iterator
 
+    def compared_in_evaluation(self) -> Mapping[str, Any]:
+        """The labels, and how audio is read."""
+        reading = self._reading
+        audio = {"trim_silence": reading.trim_silence, "int_values": reading.int_values}
+        return {"labels": list(self.init_params.get("labels") or ()), "bos_id": reading.bos_id, **audio}
+
     @property
     def durations(self) -> npt.NDArray[np.float32]:
         """(N,) seconds of each utterance, as known before it is read."""

@@ -108,6 +108,11 @@ class AudioPreprocessor(NonTrainableNM):
         weights = signal_processing.window_function(window, self.win_length, periodic=periodic)
         self.register_buffer("window", signal_processing.centred(weights, self.n_fft), persistent=False)
 
+    def compared_in_evaluation(self) -> Mapping[str, Any]:
+        """All arguments but those that do not change what a feature means."""
+        arguments = super().compared_in_evaluation()
+        return {key: value for key, value in arguments.items() if key not in ("dither", "pad_to", "pad_value")}
+
     def _num_samples(self, argument: str, seconds: float | None, samples: int | None) -> int:
         place = type(self).__name__
         if bool(seconds) == bool(samples):
