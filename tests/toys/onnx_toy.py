@@ -22,14 +22,16 @@ METADATA = {
 
 
 def write_toy(path: Path, metadata: Mapping[str, str] = METADATA) -> Path:
-    """A sample k is a frame whose best class is k: log p of class j is -|k - j|; class 4 is the blank."""
+    """A sample k is a frame whose best class is k: p of class j is proportional to exp(-2 |k - j|); 4 is the blank."""
     classes = numpy_helper.from_array(np.arange(len(LABELS) + 1, dtype=np.float32), "classes")
     axis = numpy_helper.from_array(np.array([2]), "axis")
+    factor = numpy_helper.from_array(np.array(-2.0, np.float32), "factor")
     nodes = [
         helper.make_node("Unsqueeze", ["audio_signal", "axis"], ["samples"]),
         helper.make_node("Sub", ["samples", "classes"], ["apart"]),
         helper.make_node("Abs", ["apart"], ["distance"]),
-        helper.make_node("Neg", ["distance"], ["log_probs"]),
+        helper.make_node("Mul", ["distance", "factor"], ["scores"]),
+        helper.make_node("LogSoftmax", ["scores"], ["log_probs"], axis=-1),
         helper.make_node("Identity", ["length"], ["log_probs_length"]),
     ]
     inputs = [
@@ -40,7 +42,7 @@ def write_toy(path: Path, metadata: Mapping[str, str] = METADATA) -> Path:
         helper.make_tensor_value_info("log_probs", TensorProto.FLOAT, ["batch", "time", len(LABELS) + 1]),
         helper.make_tensor_value_info("log_probs_length", TensorProto.INT64, ["batch"]),
     ]
-    graph = helper.make_graph(nodes, "toy", inputs, outputs, [classes, axis])
+    graph = helper.make_graph(nodes, "toy", inputs, outputs, [classes, axis, factor])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, dict(metadata))
     onnx.save(model, path)

@@ -17,6 +17,7 @@ from nemo_asr import (
     leave_out_infeasible,
     warn_of_infeasible,
 )
+from nemo_lite import LossNM
 from nemo_lite.errors import DataError
 
 LABELS = [" ", "a", "b"]
@@ -50,6 +51,19 @@ def connected(manifest="train.json", batch_size=2, **arguments):
     log_probs = JasperDecoderForCTC(feat_in=8, num_classes=3)(encoder_output=encoded)
     loss = CTCLossNM(num_classes=3)(log_probs=log_probs, targets=text, input_length=encoded_len, target_length=text_len)
     return data_layer, log_probs, loss
+
+
+class OtherLoss(LossNM):
+    """A loss that may take more labels than frames."""
+
+
+def test_only_the_ctc_loss_needs_a_frame_for_each_label(folder, capsys):
+    data_layer, log_probs, loss = connected()
+    assert leave_out_infeasible(data_layer, log_probs, OtherLoss()) == 0
+    assert warn_of_infeasible(data_layer, log_probs, OtherLoss()) == 0
+    assert "cannot hold" not in capsys.readouterr().err
+    assert warn_of_infeasible(data_layer, log_probs, loss.producer) == 2
+    assert leave_out_infeasible(data_layer, log_probs, loss.producer) == 2
 
 
 def test_texts_that_do_not_fit_are_listed_by_line_and_left_out_of_training(folder, capsys):

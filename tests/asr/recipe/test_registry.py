@@ -7,14 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.recipe import connection_check, registry
 from nemo_asr.recipe.registry import KNOWN, register, role_of
-from nemo_lite import DataLayerNM, NonTrainableNM
-from nemo_lite.core import AcousticEncodedRepresentation, LengthsType, LogitsType, NeuralType, Ports, SpectrogramType
+from nemo_lite import DataLayerNM, LossNM, NonTrainableNM
+from nemo_lite.core import (
+    AcousticEncodedRepresentation,
+    AxisKind,
+    AxisType,
+    LabelsType,
+    LengthsType,
+    LogitsType,
+    LogprobsType,
+    LossType,
+    NeuralType,
+    Ports,
+    SpectrogramType,
+)
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
 
 ROLES = {
     "data layer": ["AudioToTextDataLayer"],
@@ -135,3 +148,65 @@ def test_nothing_in_recipe_names_one_model() -> None:
     names = {name.lower() for name in (*KNOWN, *registry.MODEL_NAMES)} | {"jasper", "quartznet"}
     found = [f"{path.name}: {n}" for path in folder.glob("*.py") for n in names if n in path.read_text().lower()]
     assert found == []
+
+
+class Joint(NonTrainableNM):
+    """A decoder that looks like a CTC head, and is none."""
+
+    input_ports: Ports = {"encoded": NeuralType("B D T", AcousticEncodedRepresentation())}
+    output_ports: Ports = {"log_probs": NeuralType("B T D", LogprobsType())}
+
+
+class JointOfThree(Joint):
+    """It has three classes."""
+
+    output_ports: Ports = {
+        "log_probs": NeuralType(
+            (AxisType(AxisKind.Batch), AxisType(AxisKind.Time), AxisType(AxisKind.Dimension, 3)), LogprobsType()
+        )
+    }
+
+
+class TransducerLoss(LossNM):
+    """A loss that is no CTC."""
+
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "targets": NeuralType("B T", LabelsType()),
+    }
+    output_ports: Ports = {"loss": NeuralType(None, LossType())}
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            "Joint: {}\nTransducerLoss: {}\n",
+            "there is no section of a search for Joint, which TransducerLoss trains; ",
+        ),
+        ("JasperDecoderForCTC: {}\nTransducerLoss: {}\n", ""),
+        ("Joint: {}\nTransducerLoss: {}\nGreedyCTCDecoder: {}\n", ""),
+        ("Joint: {}\n", ""),  # the CTC loss says that it is a head
+        (
+            "JointOfThree: {}\nTransducerLoss: {}\nGreedyCTCDecoder: {}\n",
+            "JointOfThree is no CTC head, which GreedyCTCDecoder needs: got 3 classes, wanted 5: the labels and the",
+        ),
+    ],
+)
+def test_greedy_decoding_is_no_default_behind_a_decoder_that_is_no_ctc_head(
+    sections: str, told: str, tmp_path: Path
+) -> None:
+    register(Joint)
+    register(JointOfThree)
+    register(TransducerLoss)
+    (tmp_path / "m.yaml").write_text(CONFIG + sections)
+    if not told:
+        nemo_asr.load_recipe(tmp_path / "m.yaml")
+        return
+    with pytest.raises(ConfigError) as caught:
+        nemo_asr.load_recipe(tmp_path / "m.yaml")
+    (problem,) = caught.value.problems
+    assert re.match(rf".*m\.yaml:\d+:\d+: {told}", problem)
+    if "GreedyCTCDecoder" not in sections:
+        assert "known: BeamSearchCTCDecoder, GreedyCTCDecoder" in problem
+        assert problem.endswith("); of a CTC head, GreedyCTCDecoder: {}")

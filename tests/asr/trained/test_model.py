@@ -18,6 +18,7 @@ import nemo_lite as nemo
 from nemo_asr.audio import augmentor, perturbation
 from nemo_asr.commands import export
 from nemo_asr.commands.transcribe import main as transcribe_command
+from nemo_asr.trained import onnx_export
 from nemo_asr.trained.calibrating import heard_words
 from nemo_asr.trained.card import describe
 from nemo_asr.trained.folder import about_checkpoint, read_model
@@ -136,6 +137,25 @@ def test_the_metadata_of_an_exported_model_say_how_recordings_are_read(recipe_of
         wires = nemo_asr.connect(model.modules, RecordingsDataLayer([], 16000))
         metadata = metadata_of(model, wires.features, wires.log_probs)
         assert (metadata.get("trim_silence"), metadata.get("int_values")) == (said, None)
+
+
+def test_the_metadata_name_a_search_that_is_not_in_the_exported_file(recipe_of):
+    for change, search in ((("", ""), None), (("labels:", "BeamSearchCTCDecoder: {beam_size: 4}\nlabels:"), "Beam")):
+        recipe = recipe_of(change)
+        model = TrainedModel("here", recipe, recipe.model(), describe(recipe))
+        wires = nemo_asr.connect(model.modules, RecordingsDataLayer([], 16000))
+        found = metadata_of(model, wires.features, wires.log_probs).get("search")
+        assert found == (search and "BeamSearchCTCDecoder")
+
+
+def test_an_export_says_which_search_is_not_in_the_file(recipe_of, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(onnx_export, "export_wires", lambda outputs, inputs, path, check, metadata: check(None, None))
+    monkeypatch.setattr(onnx_export, "compare", lambda *_: "equal")
+    for change, is_told in ((("", ""), False), (("labels:", "BeamSearchCTCDecoder: {beam_size: 4}\nlabels:"), True)):
+        recipe = recipe_of(change)
+        onnx_export.export_onnx(TrainedModel("here", recipe, recipe.model(), describe(recipe)), tmp_path / "m.onnx")
+        told = capfd.readouterr().err
+        assert ("m.onnx ends at log-probabilities: BeamSearchCTCDecoder of the configuration" in told) == is_told
 
 
 def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):

@@ -34,9 +34,18 @@ def test_transcripts_are_in_the_order_given_whatever_the_batches(toy, batch_size
 def test_words_have_times_and_confidences(toy):
     (transcript,) = OnnxModel(toy).transcribe([said(4, 1, 2, 0, 3)]).transcripts
     assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == [
-        ("ab", 0.1, 0.3, 1.0),
-        ("c", 0.4, 0.5, 1.0),
+        ("ab", 0.1, 0.3, 0.77),
+        ("c", 0.4, 0.5, 0.774),
     ]
+
+
+def test_confidences_are_refused_where_rows_are_no_probabilities(toy, monkeypatch):
+    model = OnnxModel(toy)
+    log_probs = model.log_probs
+    monkeypatch.setattr(model, "log_probs", lambda signals: [row + 3.0 for row in log_probs(signals)])
+    told = r"no logarithms of probabilities, so words have no confidences: got .* sum is 3, wanted 0, as of a CTC head"
+    with pytest.raises(UsageError, match=told):
+        model.transcribe([said(1)])
 
 
 def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):

@@ -59,6 +59,7 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         DataError: a file cannot be read.
     """
 
+    is_ctc = True
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "log_probs_length": NeuralType("B", LengthsType(), optional=True),

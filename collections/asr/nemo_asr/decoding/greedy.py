@@ -21,6 +21,7 @@ class GreedyCTCDecoder(NonTrainableNM):
     does not depend on its neighbours in the batch.
     """
 
+    is_ctc = True
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "log_probs_length": NeuralType("B", LengthsType(), optional=True),

@@ -88,6 +88,8 @@ class ContextNetDecoderForCTC(TrainableNM):
         UnknownNameError: an unknown initialisation.
     """
 
+    is_ctc = True
+
     def __init__(
         self,
         feat_in: Channels,

@@ -226,6 +226,7 @@ class JasperDecoderForCTC(TrainableNM):
         UnknownNameError: an unknown initialisation.
     """
 
+    is_ctc = True
     context_frames = 0
 
     def __init__(

@@ -49,6 +49,7 @@ class CTCLossNM(LossNM):
         UsageError: label smoothing out of range.
     """
 
+    is_ctc = True  # a text needs a frame for each label
     when_infinite = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
 
     def __init__(

@@ -10,7 +10,7 @@ from nemo_asr.arguments import MOST_WEIGHTS, FilePath, SampleRate, Word, paramet
 from nemo_asr.data.labelled.classes import class_names
 from nemo_asr.data.labelled.speech_label import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.recipe.registry import TASKS
+from nemo_asr.recipe.registry import KNOWN, TASKS
 from nemo_asr.recipe.sections import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
 from nemo_asr.text.languages import language_code
@@ -88,8 +88,33 @@ class ConnectionCheck:
         encoded = self._connect_part("encoder", features)
         log_probs = self._connect_part("decoder", encoded)
         self._connect_part("loss", log_probs, text)
-        self._connect_part("greedy", log_probs)
+        if self._has_search(log_probs):
+            self._connect_part("greedy", log_probs)
         self._check_size()
+
+    def _has_search(self, log_probs: Signal | None) -> bool:
+        """Whether there is a search that fits the decoder. The default one is for CTC heads alone.
+
+        A decoder that a CTC loss trains is one: the loss' port says so. Of others the classes are compared here.
+        """
+        if "greedy" not in self._parts or _is_ctc(self._parts["loss"]):
+            return True
+        decoder, loss, search = (self._parts[role] for role in ("decoder", "loss", "greedy"))
+        name, searching = decoder.target.__name__, search.target.__name__
+        if not search.params.path and not _is_ctc(decoder):
+            searches = sorted({each.module_class.__name__ for each in KNOWN.values() if each.role == "greedy"})
+            what = f"there is no section of a search for {name}, which {loss.target.__name__} trains"
+            remedy = f"name the search that it needs (known: {', '.join(searches)}); of a CTC head, {searching}: {{}}"
+            self.problems.append(f"{decoder.params.place()}: {what}; {remedy}")
+            return False
+        axes = (log_probs.values.ntype.axes or ()) if log_probs else ()
+        size = axes[-1].size if axes else None
+        if size and self.labels and size != len(self.labels) + 1 and _is_ctc(search):
+            wanted = f"{len(self.labels) + 1}: the labels and the blank"
+            what = f"{name} is no CTC head, which {searching} needs: got {size} classes, wanted {wanted}"
+            self.problems.append(f"{decoder.params.place()}: {what}")
+            return False
+        return True
 
     def _check_size(self) -> None:
         """All parts together must not be too large: one line, at the largest."""
@@ -277,6 +302,11 @@ def _model_keys(
     language: Word | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
+
+
+def _is_ctc(part: Part) -> bool:
+    """Whether a class says that it is for CTC: a loss, a head with a class for each label and the blank, a search."""
+    return getattr(part.target, "is_ctc", False) is True
 
 
 def _is_rate(value: object) -> bool:

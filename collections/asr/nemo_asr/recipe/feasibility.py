@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from nemo_asr.data.preflight import Infeasible
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_lite import Dag, DataLayerNM, NmTensor, logging
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
 from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import UsageError
 
 _MAX_SHOWN = 20
 
 
-def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
+def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None) -> int:
     """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
 
     Their CTC loss is infinite. Those that fit, but not when perturbations make them as short as they can, are listed
@@ -23,6 +23,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     Args:
         data_layer: the utterances.
         log_probs: the wire whose time axis the text has to fit in.
+        loss: the loss of training; only CTC needs a frame for each label. None: CTC.
 
     Returns:
         How many there are.
@@ -32,7 +33,7 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     """
     if isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out_textless()
-    found = find_infeasible(data_layer, log_probs, training=True)
+    found = find_infeasible(data_layer, log_probs, loss, training=True)
     _list(data_layer, [each for each in found if not each.is_always], "steps that make them too short leave them out")
     left_out = [each for each in found if each.is_always]
     _list(data_layer, left_out, "they are left out of training")
@@ -41,16 +42,21 @@ def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
     return len(left_out)
 
 
-def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor) -> int:
+def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None) -> int:
     """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
-    found = find_infeasible(data_layer, log_probs)
+    found = find_infeasible(data_layer, log_probs, loss)
     _list(data_layer, found, "they count as they are recognised, and their loss is infinite")
     return len(found)
 
 
-def find_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, *, training: bool = False) -> list[Infeasible]:
-    """The utterances whose frames cannot hold their text; in training also those that may become too short."""
-    if not isinstance(data_layer, SpeechDataLayer):
+def find_infeasible(
+    data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None, *, training: bool = False
+) -> list[Infeasible]:
+    """The utterances whose frames cannot hold their text; in training also those that may become too short.
+
+    None where the loss does not say ``is_ctc``: others may take more labels than frames.
+    """
+    if not isinstance(data_layer, SpeechDataLayer) or not (loss is None or getattr(loss, "is_ctc", False)):
         return []
     try:
         num_frames = frames_of(Dag([log_probs]), log_probs)

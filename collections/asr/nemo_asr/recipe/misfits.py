@@ -21,8 +21,9 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
     """
     try:
         data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
-        log_probs = connect(recipe.model(), data_layer, training=training).log_probs
-        found = find_infeasible(data_layer, log_probs, training=training)
+        model = recipe.model()
+        log_probs = connect(model, data_layer, training=training).log_probs
+        found = find_infeasible(data_layer, log_probs, model.loss, training=training)
     except DataError as error:
         return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
     never = [str(each) for each in found if each.is_always]

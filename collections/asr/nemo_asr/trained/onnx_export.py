@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.decoding.texts import post_process_predictions
 from nemo_asr.recipe.wiring import connect
 from nemo_asr.trained.card import ModelCard, versions
@@ -24,7 +25,7 @@ from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.transcription.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_asr.transcription.recordings import RecordingsDataLayer
 from nemo_asr.transcription.windows import stride_of
-from nemo_lite import NmTensor
+from nemo_lite import NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
 
@@ -106,7 +107,18 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
         lambda run, exported: found.append(compare(run, exported, batches, model.card, str(path))),
         metadata_of(model, wires.features, wires.log_probs),
     )
+    if search := _other_search(model):
+        logging.warning(
+            f"{path} ends at log-probabilities: {search} of the configuration, with which the model's error rates were "
+            "measured, is not in it; give its options to nemo-lite transcribe"
+        )
     return found[0]
+
+
+def _other_search(model: TrainedModel) -> str:
+    """The class of the model's search; "" where it is greedy decoding, which needs no options."""
+    greedy = model.modules.greedy
+    return "" if isinstance(greedy, GreedyCTCDecoder) else type(greedy).__name__
 
 
 def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: ModelCard, place: str) -> Comparison:
@@ -213,6 +225,8 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "versions": json.dumps(versions()),
         "licence": card.licence,
     }
+    if search := _other_search(model):
+        texts["search"] = search
     reading = model.recipe.reading
     texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}
     if card.calibration is not None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from nemo_asr.decoding.texts import ctc_collapse
+from nemo_asr.models.frames import valid_frames
+from nemo_asr.transcription.transcript import refuse_no_probabilities
 from nemo_asr.transcription.viterbi import align
 from nemo_lite import NonTrainableNM
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
@@ -16,19 +18,31 @@ from nemo_lite.core.shapes import Shape
 
 
 class PathScores(NonTrainableNM):
-    """The log-probability of each frame's label: (B, T, classes) and ids (B, T) to (B, T)."""
+    """The log-probability of each frame's label: (B, T, classes) and ids (B, T) to (B, T).
 
+    Raises:
+        UsageError: a valid frame's probabilities do not add up to 1.
+    """
+
+    keep_uncompiled = True  # it reads values
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "path": NeuralType("B T", PredictionsType()),
+        "length": NeuralType("B", LengthsType(), optional=True),
     }
     output_ports: Ports = {"scores": NeuralType("B T", LogprobsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         return {"scores": shapes["log_probs"][:2]}
 
-    def forward(self, log_probs: Tensor, path: Tensor) -> Tensor:
+    def forward(self, log_probs: Tensor, path: Tensor, length: Tensor | None = None) -> Tensor:
         """Natural logarithms."""
+        log_sums = log_probs.float().logsumexp(2)
+        if length is not None:
+            log_sums = log_sums[valid_frames(length, log_probs.shape[1]).squeeze(1)]
+        if log_sums.numel():
+            log_sums = log_sums.flatten()
+            refuse_no_probabilities(float(log_sums[log_sums.abs().argmax()]))  # argmax takes NaN for the highest
         return log_probs.gather(2, path.unsqueeze(2)).squeeze(2)
 
 

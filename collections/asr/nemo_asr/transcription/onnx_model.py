@@ -20,7 +20,14 @@ from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.decoding.text_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
-from nemo_asr.transcription.transcript import ScoredText, Transcribed, Transcript, scored_texts, transcript_of
+from nemo_asr.transcription.transcript import (
+    ScoredText,
+    Transcribed,
+    Transcript,
+    refuse_no_probabilities,
+    scored_texts,
+    transcript_of,
+)
 from nemo_asr.transcription.viterbi import align
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
 from nemo_lite.untrusted import FileKind, open_file, parse_json
@@ -131,6 +138,9 @@ class OnnxModel:
 
     def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
         path, hypotheses = decoded
+        if log_probs.size:
+            log_sums = np.logaddexp.reduce(log_probs, axis=1)
+            refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate

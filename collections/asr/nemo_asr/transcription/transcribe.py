@@ -164,12 +164,12 @@ def _path_wires(
     if isinstance(model.greedy, GreedyCTCDecoder):
         # Greedy decoding looks at each frame alone, so log-probabilities need not be kept.
         path = connect_by_type(model.greedy, log_probs)[0].values
-        scores = PathScores()(log_probs=log_probs.values, path=path)
+        scores = PathScores()(log_probs=log_probs.values, path=path, length=log_probs.lengths)
         return list(Windowed([path, scores], log_probs.lengths, plan, factory)(features.values, features.lengths))
     whole, lengths = Windowed([log_probs.values], log_probs.lengths, plan, factory)(features.values, features.lengths)
     predictions, *found = (each.values for each in connect_by_type(model.greedy, Signal(whole, lengths)))
     path = LabelAlignment()(log_probs=whole, length=lengths, predictions=predictions)
-    return [path, PathScores()(log_probs=whole, path=path), lengths, *found[:2]]
+    return [path, PathScores()(log_probs=whole, path=path, length=lengths), lengths, *found[:2]]
 
 
 def _plan(model: Model, log_probs: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.text.labels import spelled, text_of
+from nemo_lite.errors import UsageError
 
 Path: TypeAlias = "npt.NDArray[np.integer[Any]]"
 Scores: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
 _DIGITS = 3  # of seconds and confidences
+_MOST_LOG_SUM = 0.1  # far more than rounding in half precision gives
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,18 @@ class Transcribed(NamedTuple):
     transcripts: list[Transcript]
     faults: dict[int, str]
     seconds: float
+
+
+def refuse_no_probabilities(log_sum: float) -> None:
+    """Raise UsageError where the probabilities of a frame do not add up to 1: then words have no confidences.
+
+    Args:
+        log_sum: natural logarithm of the sum: of all frames the one that is farthest from 0, which may be NaN.
+    """
+    if not abs(log_sum) <= _MOST_LOG_SUM:
+        problem = "the model's log_probs are no logarithms of probabilities, so words have no confidences"
+        got, remedy = f"frames whose logarithm of the sum is {log_sum:.3g}", "end its decoder with log_softmax"
+        raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
 
 
 class _Emission(NamedTuple):
