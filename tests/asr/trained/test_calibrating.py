@@ -27,13 +27,13 @@ def _dev(tmp_path, monkeypatch):
     lines = [{"audio_filepath": f"{n}.wav", "duration": 1.0, "text": "A b!"} for n in range(40)]
     (tmp_path / "dev.json").write_text("\n".join(map(json.dumps, lines)))
 
-    def transcribed(self, recordings, **settings):
+    def transcribed(modules, labels, sample_rate, recordings, **settings):
         assert settings["calibration"] is None
         words = [(Word("a", 0.0, 0.1, 0.8), Word("bc"[n % 2], 0.2, 0.3, 0.6)) for n in range(len(recordings))]
         found = [Transcript(" ".join(w.text for w in each), each, 1.0, "a.wav") for each in words]
         return Transcribed(found, {}, 1.0)
 
-    monkeypatch.setattr(TrainedModel, "transcribed", transcribed)
+    monkeypatch.setattr("nemo_asr.trained.model.transcribe", transcribed)
     return str(tmp_path / "dev.json")
 
 
