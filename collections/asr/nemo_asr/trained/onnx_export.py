@@ -17,16 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nemo_asr.data.audio_files import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.decoding.texts import post_process_predictions
 from nemo_asr.recipe.wiring import connect
 from nemo_asr.trained.card import ModelCard, versions
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.transcription.onnx_model import FORMAT, INPUTS, OUTPUTS
-from nemo_asr.transcription.recordings import RecordingsDataLayer
 from nemo_asr.transcription.windows import stride_of
-from nemo_lite import NmTensor, logging
+from nemo_lite import DataLayerNM, NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, symbol
 from nemo_lite.errors import CheckpointError, FileInTheWayError, UsageError
 
 TOLERANCE = 1e-3
@@ -92,8 +94,7 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
         raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
     if not model.card.labels:
         raise CheckpointError("the model does not say its labels", place=model.place)
-    layer = RecordingsDataLayer([], model.card.sample_rate)
-    wires = connect(model.modules, layer)
+    wires = connect(model.modules, _Waveforms(model.card.sample_rate))
     assert wires.log_probs_lengths is not None
     assert wires.features is not None
     outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
@@ -113,6 +114,21 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
             "measured, is not in it; give its options to nemo-lite transcribe"
         )
     return found[0]
+
+
+class _Waveforms(DataLayerNM):
+    """Stands for a data layer where a model is lowered: waveforms and their lengths, and no data."""
+
+    def __init__(self, sample_rate: int, name: str | None = None) -> None:
+        super().__init__(name)
+        self._sample_rate = sample_rate
+
+    @property
+    def output_ports(self) -> Ports:
+        return audio_ports(self._sample_rate)
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"audio_signal": (symbol("B"), symbol("samples")), "a_sig_length": (symbol("B"),)}
 
 
 def _other_search(model: TrainedModel) -> str:
