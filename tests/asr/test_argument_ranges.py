@@ -28,6 +28,7 @@ NOT_IN_FILES = {
     "TrainableNeuralModuleWrapper": {"input_ports_dict", "output_ports_dict"},
     "Windowed": {"outputs"},
     "ZerosDataLayer": {"output_ports", "dtype"},
+    "_Waveforms": {"sample_rate"},  # a stand-in of the export
 }
 for model in ("ASRConvCTCModel", "JasperNet", "QuartzNet"):
     NOT_IN_FILES[model] = {"preprocessor_params", "encoder_params", "decoder_params", "spec_augment_params"}

@@ -24,6 +24,11 @@ IMPORTS_BY_NAME = {
     "collections/asr/nemo_asr/shipped.py": "the scripts of the package, by their own names",
     "collections/asr/nemo_asr/commands/data.py": "the corpora that the command lists",
 }
+# Files that name pickle, and what for; none reads a file with it.
+PICKLING = {
+    "nemo_lite/backends/pytorch/checkpoint/torch_files.py": "torch raises one of its errors",
+    "nemo_lite/backends/pytorch/data/worker_server.py": "data sets go to this process's workers, as in multiprocessing",
+}
 # Files that read without the policy, and why that is right there.
 READERS = {
     "nemo_lite/untrusted/": "the policy itself",
@@ -40,6 +45,7 @@ READERS = {
     "collections/asr/nemo_asr/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
 }
+OF_OWN_BYTES = {"loads"}  # of bytes in memory that this process or its parent made
 READING = {"read_text", "read_bytes", "safe_open", "fromfile", "memmap", "loadtxt", "genfromtxt", "ZipFile"}
 OF_THE_POLICY = {"read_text", "read_bytes"}  # its functions, which have the names of methods of paths
 
@@ -64,18 +70,16 @@ def runs_code(path: Path) -> Iterator[str]:
     for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            # torch raises one of its errors; nothing else of it is used, see below.
-            if PICKLES & {name.partition(".")[0] for name in names} and path.name != "torch_files.py":
+            if PICKLES & {name.partition(".")[0] for name in names} and str(path.relative_to(ROOT)) not in PICKLING:
                 yield f"{node.lineno}: import {names[0]}"
-        match node:
-            case ast.Attribute(value=ast.Name(id=module), attr=name) if module in PICKLES and name != "UnpicklingError":
-                yield f"{node.lineno}: {module}.{name}"
     for call, name, owner in calls(path):
         if (not owner and name in CALLS) or (owner and name in METHODS):
             yield f"{call.lineno}: {owner}.{name}"
         if keyword(call, "shell") not in (None, False):
             yield f"{call.lineno}: {name}(shell)"
-        is_load = (owner, name) in {("torch", "load"), ("np", "load"), ("pickle", "load"), ("yaml", "load")}
+        if owner in PICKLES and not (name in OF_OWN_BYTES and path.name == "worker_server.py"):
+            yield f"{call.lineno}: {owner}.{name}"
+        is_load = (owner, name) in {("torch", "load"), ("np", "load"), ("yaml", "load")}
         if is_load and (owner, keyword(call, "weights_only")) != ("torch", True):
             yield f"{call.lineno}: {owner}.{name}"
         is_import = name in IMPORTING

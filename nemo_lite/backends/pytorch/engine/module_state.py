@@ -102,7 +102,8 @@ def weights_not_finite(modules: Iterable[tuple[str, nn.Module]]) -> list[str]:
     Args:
         modules: with their names for messages.
     """
-    named = [(f"{label}.{name}", own) for label, module in modules for name, own in module.named_parameters()]
+    parameters = ((f"{label}.{name}", own) for label, module in modules for name, own in module.named_parameters())
+    named = [(name, own) for name, own in parameters if not own.is_meta]  # a rehearsal's have no values
     if not named:
         return []
     with torch.no_grad():
