@@ -100,6 +100,14 @@ class Comm(backend.Comm, Protocol):
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
 
+    def all_same(self, digest: bytes, label: str) -> bool:
+        """Whether all ranks give the same digest, of eight bytes or more.
+
+        Args:
+            digest: this rank's.
+            label: what is compared, for reports about ranks that hang.
+        """
+
     def any_on_device(self, flag: torch.Tensor) -> None:
         """Make a flag, 0 or 1, that of any rank, in place. It stays on its device: on a GPU the host does not wait."""
 
@@ -206,6 +214,10 @@ class SingleProcess:
     def all_agree(self, ok: bool) -> bool:
         """``ok``."""
         return ok
+
+    def all_same(self, digest: bytes, label: str) -> bool:
+        """``True``: there is one."""
+        return True
 
     def any_on_device(self, flag: torch.Tensor) -> None:
         """There is no other rank."""

@@ -221,8 +221,11 @@ class ProcessGroup:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
+        return self._summed(values, "sum of per-rank numbers")
+
+    def _summed(self, values: Sequence[float], label: str) -> list[float]:
         total = torch.tensor(values, dtype=torch.float64)
-        with self._together("sum of per-rank numbers"):
+        with self._together(label):
             dist.all_reduce(total, group=self._open.group)
         summed: list[float] = total.tolist()
         return summed
@@ -230,6 +233,15 @@ class ProcessGroup:
     def all_agree(self, ok: bool) -> bool:
         """Whether ``ok`` holds on every rank."""
         return self.sum([float(not ok)]) == [0.0]
+
+    def all_same(self, digest: bytes, label: str) -> bool:
+        """Whether all ranks give the same digest, by its first eight bytes."""
+        # Numbers of 16 bits: the sums of their squares are exact. They are equal where the squares of their sums, and
+        # the sums of their squares times the number of ranks, are (Cauchy-Schwarz).
+        numbers = [int.from_bytes(digest[at : at + 2], "big") for at in range(0, 8, 2)]
+        sums = self._summed([*numbers, *(number**2 for number in numbers)], label)
+        pairs = zip(sums[:4], sums[4:], strict=True)
+        return all(int(total) ** 2 == self.world_size * int(squares) for total, squares in pairs)
 
     def any_on_device(self, flag: torch.Tensor) -> None:
         """Make a flag that of any rank, by the group of the gradients."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.distributed import Comm, is_synced
+from nemo_lite.backends.pytorch.distributed import Comm, is_synced, refuse_drifted_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.precision import own_part
 from nemo_lite.backends.pytorch.snapshot import Snapshot
@@ -78,7 +78,13 @@ class RunningStatistics:
 
 
 def make_statistics_equal(modules: Iterable[nn.Module], comm: Comm) -> None:
-    """Give all ranks the mean of their statistics, for good."""
+    """Give all ranks the mean of their statistics, for good.
+
+    Raises:
+        DistributedError: the ranks' weights have drifted apart.
+    """
+    modules = list(modules)
+    refuse_drifted_weights(modules, comm)
     RunningStatistics(modules).make_equal(comm)
 
 
@@ -87,7 +93,12 @@ def mean_statistics(modules: Iterable[nn.Module], comm: Comm) -> Iterator[None]:
     """Inside, normalisation layers have the mean of the ranks' statistics; afterwards each rank has its own again.
 
     So an evaluation, however often it comes, leaves the training as it was.
+
+    Raises:
+        DistributedError: the ranks' weights have drifted apart.
     """
+    modules = list(modules)
+    refuse_drifted_weights(modules, comm)
     statistics = RunningStatistics(modules)
     statistics.make_equal(comm)
     try:
