@@ -306,6 +306,58 @@ def test_names_are_of_code_script_files_modules_and_dags(tmp_path: Path, monkeyp
     assert found == contract_of([config], {"training DAG": training_dag()})
 
 
+class TwoLayers(Net):
+    """A net with one parameter more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.label = "net"
+        self.more = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+
+def frozen(net: Net) -> Net:
+    net.label = "net"
+    net.fc.bias.requires_grad_(False)
+    return net
+
+
+def trained(net: Net) -> Net:
+    net.label = "net"
+    return net
+
+
+def test_weights_that_are_frozen_missing_or_of_another_shape_or_type_are_told_by_name() -> None:
+    remedy = "make and freeze the same weights in every process"
+
+    def told_of(here: Any, there: Any) -> str:
+        return str(told(*(lambda comm, net=net: train(comm, net=net()) for net in (here, there))))
+
+    plain = partial(lambda: trained(Net()))
+    expected = "net.fc.bias: rank 0 has float32 (1,), trained, rank 1 has float32 (1,), frozen"
+    assert told_of(plain, lambda: frozen(Net())) == f"the ranks do not agree: {expected}; {remedy}"
+    # One class: otherwise the wiring differs, and tells of it.
+    missing = trained(TwoLayers())
+    del missing.more
+    expected = "net.more: rank 0 has float64 (2,), trained, rank 1 has none"
+    assert told_of(TwoLayers, lambda: missing) == f"the ranks do not agree: {expected}; {remedy}"
+    wide = trained(Net())
+    wide.fc = torch.nn.Linear(3, 1).double()
+    assert "net.fc.weight: rank 0 has float32 (1, 3), trained, rank 1 has float64 (1, 3)" in told_of(
+        plain, lambda: wide
+    )
+
+
+def test_weights_are_told_where_nothing_else_differs_and_no_checkpoint_holds_them() -> None:
+    other = told(
+        lambda comm: train(comm, net=trained(Net())), lambda comm: train(comm, net=frozen(Net()), params={"lr": 1.0})
+    )
+    assert other is not None
+    assert "fc.bias" not in other
+    contract = RunContract(weights={"net.fc.bias": "float32 (1,), trained"})
+    assert "weights" in contract.as_json()
+    assert "weights" not in contract.saved()
+
+
 def test_a_difference_shows_in_what_it_concerns() -> None:
     def changed(**given: Any) -> set[str]:
         one, other = (
@@ -314,7 +366,7 @@ def test_a_difference_shows_in_what_it_concerns() -> None:
         entries = {(section, name) for section in one for name in {*one[section], *other[section]}}
         return {name for section, name in entries if one[section].get(name) != other[section].get(name)}
 
-    assert changed(net=Net(norm=True)) == {"net.norm"}
+    assert changed(net=Net(norm=True)) == {"net.norm", "net.norm.weight", "net.norm.bias"}
     assert changed(data=Points(n=200)) == {"points.n"}
     assert changed(twice=True) == {"training DAG"}
 

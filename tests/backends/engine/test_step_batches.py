@@ -7,6 +7,7 @@ from toys.nets import Net, Points, build, train
 from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
+from nemo_lite.backends.pytorch.data import Shard
 from nemo_lite.errors import UsageError
 
 
@@ -91,6 +92,69 @@ def test_uneven_data_can_be_refused():
     finished = on_ranks(2, uneven, "error")
     assert [end.code for end in finished] == [2, 2]
     assert "uneven=error: 1 of 2 ranks have no batch at step 3 of epoch 0, the others have" in finished[1].err
+
+
+def fewer_items_than_ranks(norm):
+    count, net = Count(), Net(norm=norm)
+    weights = train_net(rank_factory(), net, Points(n=3, batch_size=1), [count], num_epochs=3, uneven="join")
+    return weights, count.steps
+
+
+def three_items_by_hand():
+    data, net = Points(n=3), Net()
+    for _ in range(3):
+        loss = nn.functional.mse_loss(net(x=data.x), data.y)
+        net.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.1 * parameter.grad
+    return {name: value.tolist() for name, value in net.state_dict().items()}
+
+
+def test_a_rank_that_never_has_a_batch_takes_part_and_adds_nothing():
+    finished = on_ranks(4, fewer_items_than_ranks, False)
+    assert [end.code for end in finished] == [0] * 4, finished[0].err
+    for end in finished:
+        weights, steps = end.result
+        assert steps == 3
+        for name, value in three_items_by_hand().items():
+            torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-5, atol=1e-7)
+    assert "Epoch 0 (uneven=join): 1 times a rank without data took part with weight zero" in finished[0].out
+
+
+class OnlyLater(Points):
+    """Rank 0 has no batch, rank 1 has all."""
+
+    def loader(self, *, training, shard):
+        loader = super().loader(training=training, shard=Shard())
+
+        class Own:
+            def epoch(self, epoch):
+                return iter(list(loader.epoch(epoch)) if shard.rank else [])
+
+        return Own()
+
+
+def rank_0_without_data(policy):
+    count = Count()
+    weights = train_net(rank_factory(), Net(), OnlyLater(n=8), [count], num_epochs=2, uneven=policy)
+    return weights, count.steps
+
+
+def test_also_rank_0_is_lent_a_batch():
+    first, second = results_of(2, rank_0_without_data, "join")
+    assert first == second
+    assert first[1] == 4
+
+
+def test_a_rank_without_a_batch_to_repeat_is_told_what_would_work():
+    finished = on_ranks(2, rank_0_without_data, "pad")
+    assert [end.code for end in finished] == [2, 2]
+    problem = (
+        "uneven=pad: 1 of 2 ranks have no batch at step 0 of epoch 0, the others have; choose join or drop, use fewer"
+    )
+    assert problem in finished[0].err
 
 
 def by_hand():

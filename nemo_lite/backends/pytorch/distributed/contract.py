@@ -31,15 +31,17 @@ _MOST_LINES = 12
 _OF_ONE_PROCESS = ("local_rank", "rank", "node_rank")
 
 
-def _section(*remedies: str, lasts: bool = True, decides: bool = False) -> dict[str, Any]:
+def _section(*remedies: str, lasts: bool = True, decides: bool = False, follows: bool = False) -> dict[str, Any]:
     """About a section.
 
     Args:
         remedies: what to do where ranks differ in it.
         lasts: a run that is resumed says what changed in it.
         decides: where ranks differ in it, all else differs as a consequence.
+        follows: it is shown where ranks differ in nothing else, and checkpoints do not hold it: it is long, and
+            differences in it are mostly a consequence of others.
     """
-    return {"remedies": remedies, "lasts": lasts, "decides": decides}
+    return {"remedies": remedies, "lasts": lasts, "decides": decides, "follows": follows}
 
 
 _TWO_RUNS = (
@@ -53,6 +55,7 @@ _WIRING = _section("connect the modules alike in every process")
 _CONFIGURATION = _section("copy the same configuration to all machines")
 _DATA = _section("copy the same data to all machines")
 _CODE = _section("copy the same code to all machines, and install the same versions")
+_WEIGHTS = _section("make and freeze the same weights in every process", lasts=False, follows=True)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class RunContract:
         configuration: a digest of each file.
         data: digests of manifests and of what was read of them.
         code: digests of packages and of the script, versions of libraries.
+        weights: type, shape and whether it is trained, of each weight by name.
     """
 
     run: Entries = field(default_factory=dict, metadata=_RUN)
@@ -80,10 +84,16 @@ class RunContract:
     configuration: Entries = field(default_factory=dict, metadata=_CONFIGURATION)
     data: Entries = field(default_factory=dict, metadata=_DATA)
     code: Entries = field(default_factory=dict, metadata=_CODE)
+    weights: Entries = field(default_factory=dict, metadata=_WEIGHTS)
 
     def as_json(self) -> dict[str, dict[str, Plain]]:
-        """The sections by name, as they travel between ranks and lie in checkpoints."""
+        """The sections by name, as they travel between ranks."""
         return {each.name: dict(getattr(self, each.name)) for each in fields(self)}
+
+    def saved(self) -> dict[str, dict[str, Plain]]:
+        """The sections by name that checkpoints hold."""
+        left_out = {each.name for each in fields(self) if each.metadata["follows"]}
+        return {name: entries for name, entries in self.as_json().items() if name not in left_out}
 
     @classmethod
     def of_json(cls, value: object) -> RunContract:
@@ -145,6 +155,8 @@ def compare(
     lines: list[str] = []
     remedies: dict[str, None] = {}  # in the order of the sections
     for section in fields(RunContract):
+        if lines and section.metadata["follows"]:
+            break
         differences = _differences([each.get(section.name, {}) for each in contracts])
         lines += [f"{_labelled(name, values, commands)}: {_told(values)}" for name, values in differences]
         if differences:
@@ -179,6 +191,8 @@ def options_of(command: Sequence[str]) -> dict[str, str]:
 
 
 def _differences(ranks: Sequence[Entries]) -> list[tuple[str, list[Plain]]]:
+    if len({*map(json.dumps, ranks)}) == 1:  # as nearly always; there may be hundreds of entries and of ranks
+        return []
     names = dict.fromkeys(name for mine in ranks for name in mine)
     values = [(name, [mine.get(name) for mine in ranks]) for name in names]
     return [(name, found) for name, found in values if len({*map(_key, found)}) > 1]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
@@ -83,6 +84,7 @@ class Agreement:
             configuration=digest_of_files(self._files),
             data=of_data,
             code=dict(_codes(modules)) | digest_of_files(_script()) | _versions(),
+            weights=_weights(modules),
         )
 
 
@@ -150,6 +152,18 @@ def _fingerprints(modules: Iterable[NeuralModule]) -> tuple[Entries, Entries]:
             found[unused_name(name, found)] = value
     data = {name: str(value) for name, value in found.items() if isinstance(value, Content)}
     return _plain({name: value for name, value in found.items() if name not in data}), data
+
+
+def _weights(modules: Iterable[NeuralModule]) -> Entries:
+    """``encoder.0.weight: float32 (256, 64), trained``"""
+    found: dict[str, Plain] = {}
+    for module in modules:
+        for name, weight in module.named_parameters() if isinstance(module, nn.Module) else ():
+            shape = "no shape yet" if nn.parameter.is_lazy(weight) else tuple(weight.shape)
+            use = "trained" if weight.requires_grad else "frozen"
+            key = unused_name(f"{module.label}.{name}", found)
+            found[key] = f"{str(weight.dtype).removeprefix('torch.')} {shape}, {use}"
+    return found
 
 
 def _nodes(dag: Dag) -> tuple[Node, ...]:

@@ -281,7 +281,7 @@ class RunState:
         in_parts = suffix == ".safetensors" and is_sharded(modules.values())  # NeMo's files are whole
         state = self._state_dict(self.comm.pieces if in_parts else self.comm.whole)
         rates = [vars(each) for each in self._evaluated.values()]
-        contract = self._contract().as_json()
+        contract = self._contract().saved()
         how: Any = {"kind": kind, "number": number, "keep": keep, "best": best, "about": about, "suffix": suffix}
         how |= {"evaluations": rates, "contract": contract}
         with WRITING_CHECKPOINT, mean_statistics(modules.values(), self.comm):

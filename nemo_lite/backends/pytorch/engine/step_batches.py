@@ -107,7 +107,7 @@ class _Sums(NamedTuple):
         batches: how many count.
         squared_batches: the square of a rank's number of them.
         out_of_batches: ranks that have no new batch.
-        helpless: ranks that have none to repeat either.
+        helpless: ranks that have none to repeat either; with ``join`` they are lent one.
     """
 
     not_finite: float
@@ -223,6 +223,9 @@ class StepBatchLoader:
             return taken
         if out:
             self._check_can_go_on(out, all_ranks.helpless)
+            if all_ranks.helpless:
+                lent = self._lent(batches)
+                self._repeatable = self._repeatable or lent
             self._joined += out if self._uneven == "join" else 0
             self._repeated += all_ranks.repeated_items
         taken.batches, taken.num_counted, taken.num_items = counted, len(counted), all_ranks.items
@@ -249,13 +252,30 @@ class StepBatchLoader:
                 return found
         return []
 
+    def _lent(self, batches: Sequence[Batch]) -> list[Batch]:
+        """A batch of another rank, for ranks that have had none: they take part with it, and its items do not count.
+
+        All ranks call it: once, as a rank then has a batch that it can repeat.
+        """
+        values = None
+        if batches:
+            values = batches[0].values
+            if self._ahead is not None:
+                self._ahead.arrive(values)
+        lent = self._comm.share(values)
+        if lent is None:  # rank 0 has none either
+            lent = self._comm.share(next((each for each in self._comm.gather(values) or () if each), None))
+        assert lent is not None
+        return [Batch(tuple(lent) if self._ahead is None else self._ahead.start(lent))]
+
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
-        if self._uneven == "error" or num_helpless:
+        if self._uneven == "error" or (num_helpless and self._uneven != "join"):
+            others = "join or drop" if num_helpless else "pad, drop or join"
             raise UsageError(
                 f"{num_out:.0f} of {self._comm.world_size} ranks have no batch at step {self._step} of epoch "
                 f"{self._epoch}, the others have",
                 place=f"uneven={self._uneven}",
-                remedy="choose pad, drop or join, or give the data layer more items",
+                remedy=f"choose {others}, use fewer ranks, or give the data layer more items",
             )
 
     def settle(self) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of
+from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of, remedy_of
 from nemo_lite.errors import DistributedError
 
 
@@ -69,3 +69,28 @@ def test_what_torchs_backward_raises_may_come_from_an_exchange_and_what_users_co
 def test_an_error_in_one_line_leaves_out_where_in_gloo_it_was():
     assert one_line(RuntimeError("[/gloo/pair.cc:525] Connection closed\nmore")) == "Connection closed"
     assert one_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to find address for: eth77",
+        "Connection closed by peer [10.0.0.2]:4711",
+        "Timed out waiting 10000ms for recv operation to complete",
+        "NCCL error in: ..., socketStartConnect: Connect to 10.0.0.2<4711> failed : Connection refused",
+    ],
+)
+def test_errors_of_sockets_and_addresses_send_the_user_to_the_network(text):
+    assert remedy_of(text).endswith("check the network between them")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DDP expects same model across all ranks, but Rank 0 has 6 params, while rank 1 has inconsistent 5 params.",
+        "op.preamble.length <= op.nbytes. 4 vs 8",
+    ],
+)
+def test_other_errors_of_an_exchange_send_the_user_to_what_ranks_call(text):
+    assert "network" not in remedy_of(text)
+    assert "calls the same in the same order" in remedy_of(text)

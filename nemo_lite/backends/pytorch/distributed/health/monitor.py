@@ -33,7 +33,7 @@ from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
 )
 from nemo_lite.backends.pytorch.distributed.health.endings import before_abort, end_process, mark_told, never_abort
 from nemo_lite.backends.pytorch.distributed.health.heartbeat import HeartbeatChannel
-from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of
+from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of, remedy_of
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import ProcessInfo
@@ -168,7 +168,7 @@ class HealthMonitor:
         return DistributedError(
             f"an exchange between the ranks failed on {self._me}, {where}{step}",
             got=text,
-            remedy="all ranks still send heartbeats: check the network between them",
+            remedy=remedy_of(text),
         )
 
     def _error_of(self, diagnosis: Diagnosis) -> DistributedError:

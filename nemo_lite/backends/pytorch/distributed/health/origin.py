@@ -1,6 +1,7 @@
 """Where an error comes from: an exchange between ranks, or not. Decided by the frame that raised it and by its type.
 
-The words of an error's text decide nothing: a path with "gloo" in it is not an error of the network.
+The words of an error's text do not decide this: a path with "gloo" in it is not an error of the network. They decide
+only what a user is told to look at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ COLLECTIVES = tuple(
     for name in ("distributed_c10d.py", "_functional_collectives.py", "c10d_logger.py", "utils.py", "fsdp/")
 )
 _AUTOGRAD = (os.path.join(_TORCH, "autograd", ""), os.path.join(_TORCH, "_tensor.py"))
+
+
+# What gloo, nccl and torch's store say of sockets and addresses.
+_NETWORK = re.compile(
+    r"socket|connect|address|interface|network|peer|timed? ?out|refused|broken pipe|reset|unreachable|route|\bEOF\b",
+    re.IGNORECASE,
+)
 
 
 class Origin(Enum):
@@ -60,3 +68,13 @@ def one_line(error: BaseException) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
     # "[/path/of/gloo/pair.cc:525] Connection closed": where in gloo is of no use to a reader.
     return re.sub(r"^\[[^\]]*\]\s*", "", lines[0])[:300]
+
+
+def remedy_of(text: str) -> str:
+    """What to look at where an exchange failed while all ranks still send heartbeats."""
+    if _NETWORK.search(text):
+        return "all ranks still send heartbeats: check the network between them"
+    return (
+        "all ranks still send heartbeats, so they reach each other: see that every rank makes the same modules, "
+        "freezes the same weights, and calls the same in the same order"
+    )
