@@ -317,7 +317,8 @@ class ActionState(Protocol):
             allow_world_size_change: another number of ranks may have saved it.
 
         Raises:
-            CheckpointError: a set that does not fit the modules, or that another number of ranks saved.
+            CheckpointError: a set that does not fit the modules, or that another number of ranks saved; or another
+                rank has a newer one in its folder than rank 0.
         """
 
     def request_save(self) -> None:

@@ -39,7 +39,7 @@ from nemo_lite.backends.pytorch.checkpoint.store.listing import look
 from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
 from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet, StoredFile, check_names
 from nemo_lite.core.action_state import Best
-from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
+from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
 from nemo_lite.utils.helpers import Part, parse_checkpoint_name
@@ -187,6 +187,17 @@ class CheckpointFolder:
     def latest(self, pattern: str = "") -> CheckpointSet | None:
         """The last of :meth:`sets` whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
         return next((found for found in reversed(self.sets()) if pattern in found.tag), None)
+
+    def newest_step(self) -> int | None:
+        """The step of the last of :meth:`sets`, or of NeMo's files; None where there is none, or it cannot be read."""
+        try:
+            latest = self.latest()
+            if latest is not None:
+                return latest.number if latest.step is None and latest.kind == "STEP" else latest.step
+            names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
+            return max((name.number for name in names if name and name.kind == "STEP"), default=None)
+        except (NemoLiteError, OSError):
+            return None
 
     def newest(self, pattern: str = "") -> CheckpointSet:
         """The set saved last whose files are those that were written. A warning names each that is damaged.

@@ -27,7 +27,13 @@ from nemo_lite.backends.pytorch.distributed import WRITING_CHECKPOINT, Comm, Run
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
-from nemo_lite.backends.pytorch.engine.resuming import Position, SavedPart, check_world_size, read_chosen
+from nemo_lite.backends.pytorch.engine.resuming import (
+    Position,
+    SavedPart,
+    check_world_size,
+    read_chosen,
+    refuse_newer_elsewhere,
+)
 from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
 from nemo_lite.backends.pytorch.engine.step_clock import StepClock
 from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
@@ -323,6 +329,7 @@ class RunState:
         checkpoints = CheckpointFolder(folder)
         # Named first, so that two modules of one name are an error before any step.
         modules = named_weighted_modules(self.modules.values())
+        refuse_newer_elsewhere(self.comm, checkpoints)
 
         def choose() -> Chosen | None:
             return None if checkpoints.is_empty() else checkpoints.choose(modules)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 from toys.device_verdict import use_device_verdict
+from toys.nets import Net, Points
+from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 from toys.resumable import DrawingNet, DrawingPoints, factory, train
 
@@ -246,3 +249,37 @@ def test_a_rank_that_is_killed_while_it_writes_its_part_leaves_the_checkpoint_be
     rest = train(tmp_path, 4, data=DrawingPoints(n=24), net=Wide(), saving=saving)
     assert [step for step, _, _ in rest.steps] == [2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoint-STEP-2", "checkpoint-STEP-4"]
+
+
+def on_own_disks(folders: list[str], end: int) -> list[float]:
+    """Train to a step; each rank has a folder of its own, as machines without a shared disk have."""
+    made = rank_factory()
+    folder = folders[made.global_rank or 0]
+    weights = train_net(made, Net(name="net"), Points(), [nemo.CheckpointCallback(folder, step_freq=2)], max_steps=end)
+    return weights["fc.bias"]
+
+
+def test_a_run_whose_rank_0_moved_to_another_machine_is_refused_with_host_and_folder(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("m0", "m1")]
+    results_of(2, on_own_disks, folders, 4)
+    finished = on_ranks(2, on_own_disks, folders[::-1], 6)
+    for rank in finished:
+        assert rank.code == 2, rank.err
+        place = rf"\S+:{folders[0]}: another machine has a newer checkpoint than that of rank 0, from which the run"
+        assert re.search(rf"{place} would go on: got step 4 there, none in \S+:{folders[1]}; start rank 0", rank.err)
+    assert not list(tmp_path.glob("m1/checkpoint-*"))
+    results_of(2, on_own_disks, folders, 6)
+    results_of(2, on_own_disks, [folders[0]] * 2, 8)  # one folder for both
+    assert CheckpointFolder(folders[0]).newest_step() == 8
+
+
+def test_the_newest_step_of_nemos_files_of_damaged_sets_and_of_no_folder(tmp_path: Path) -> None:
+    assert CheckpointFolder(tmp_path / "none").newest_step() is None
+    assert CheckpointFolder(tmp_path).newest_step() is None
+    for step in (90, 100):
+        (tmp_path / f"JasperEncoder-STEP-{step}.pt").touch()
+    assert CheckpointFolder(tmp_path).newest_step() == 100
+    folder = tmp_path / "checkpoint-STEP-4"
+    folder.mkdir()
+    (folder / "record.json").write_text("{")
+    assert CheckpointFolder(tmp_path).newest_step() == 100

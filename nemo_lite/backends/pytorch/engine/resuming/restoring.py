@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ def read_chosen(
             return None if shared is None else on_every_rank(comm, lambda: read(Chosen(*shared)))
         travels: Any = comm.from_first(read_on_first)
     return None if travels is None else Contents(*travels)
+
+
+def refuse_newer_elsewhere(comm: Comm, checkpoints: CheckpointFolder) -> None:
+    """See that no rank has a newer checkpoint in its folder than rank 0, from whose folder a run goes on.
+
+    Rank 0 may be on another machine than before. All ranks call it.
+
+    Raises:
+        CheckpointError: one has; the same error on every rank.
+    """
+    own = (platform.node(), str(checkpoints.folder.absolute()), checkpoints.newest_step())
+    ranks = comm.share(comm.gather(own)) or [own]
+    (first_host, first_folder, first), *others = ranks
+    newer = [(step, host, folder) for host, folder, step in others if step is not None and step > (first or 0)]
+    if not newer:
+        return
+    step, host, folder = max(newer)
+    error = CheckpointError(
+        "another machine has a newer checkpoint than that of rank 0, from which the run would go on",
+        place=f"{host}:{folder}",
+        got=f"step {step} there, {'none' if first is None else f'step {first}'} in {first_host}:{first_folder}",
+        remedy="start rank 0 on that machine, or use a folder on a file system that all machines share; if it is of "
+        "another run, move it away",
+    )
+    error.is_common = True
+    raise error
 
 
 def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
