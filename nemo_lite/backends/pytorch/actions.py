@@ -16,6 +16,7 @@ from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_o
 from nemo_lite.backends.pytorch.distributed import (
     Agreement,
     Comm,
+    CopyComparison,
     ReplicaOptions,
     RunContract,
     SingleProcess,
@@ -60,6 +61,10 @@ from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in
 from nemo_lite.utils import logging
 
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
+
+
+_COPIES_SECONDS = 10.0
+"""How long a training waits at its end until the files that it read are compared; long ones have them read by then."""
 
 
 class PtActions(Counters, DeploymentExport):
@@ -210,6 +215,8 @@ class PtActions(Counters, DeploymentExport):
                 for data_layer in self._data_layers(dag, called):
                     data_layer.report_unusable()
                 make_statistics_equal(modules_of(dag), self._comm)
+                if self._state.copies is not None:
+                    self._state.copies.compare(_COPIES_SECONDS)
                 self._lowerings.report()
             self._comm.at_step(None)
             # A signal that came after the last step, to one rank perhaps: all leave, so that none waits for another.
@@ -254,6 +261,7 @@ class PtActions(Counters, DeploymentExport):
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, options.uneven)
         state.total_steps = total_steps(loader, options)
+        state.copies = CopyComparison(self._comm, data_layer.copied(), data_layer.label, data_layer.place_of)
         logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
         for callback in called:

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
 from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
+from nemo_lite.backends.pytorch.distributed import Copied as Copied
 from nemo_lite.backends.pytorch.torch_module import TorchModule
 from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
 from nemo_lite.config.ranges import Letters
@@ -296,6 +297,13 @@ class DataLayerNM(_WithoutWeights):
     def id_of(self, item: int) -> str:
         """A name of an item that is the same on every machine, wherever the data lie."""
         return str(item)
+
+    def copied(self) -> Copied | None:
+        """The files of its items, which are to be the same on all machines and are compared; by default none are.
+
+        What :meth:`fingerprint` tells of is compared at the start.
+        """
+        return None
 
     def report_unusable(self) -> None:
         """List what could not be used: called at the end of training. By default nothing is skipped."""

@@ -54,7 +54,7 @@ class Differing(FakeComm):
         super().__init__(0, 3)
         self.gathered = gathered
 
-    def all_same(self, digest: bytes, label: str) -> bool:
+    def all_same(self, digest: bytes | None, label: str) -> bool:
         return False
 
     def gather(self, value: Any) -> list[Any]:

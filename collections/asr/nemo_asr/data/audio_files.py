@@ -13,7 +13,9 @@ from torch.utils.data import Dataset
 
 from nemo_asr.arguments import BatchSize, FilePaths, SampleRate
 from nemo_asr.audio.reading import read_audio
+from nemo_asr.data.copied import CopiedFiles
 from nemo_lite import DataLayerNM
+from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
@@ -81,6 +83,10 @@ class AudioFilesDataLayer(DataLayerNM):
     def place_of(self, item: int) -> str:
         """The file's path."""
         return self._files.paths[item]
+
+    def copied(self) -> Copied:
+        """The files."""
+        return CopiedFiles(self._files.paths)
 
     @property
     def dataset(self) -> Dataset[Tensor]:

@@ -15,6 +15,7 @@ from nemo_asr.arguments import SampleRate, Unusable, Workers, source_argument
 from nemo_asr.audio.augmentor import AudioAugmentor, Perturbations, augmentor_of
 from nemo_asr.audio.featurizer import WaveformFeaturizer
 from nemo_asr.data import preflight
+from nemo_asr.data.copied import CopiedRecordings
 from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN, Reading, SpeechDataset
 from nemo_asr.data.iteration import BatchLists
 from nemo_asr.data.preflight import Infeasible
@@ -31,7 +32,7 @@ from nemo_lite.backends.pytorch.data import (
     plans,
     preload_in_workers,
 )
-from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
@@ -241,6 +242,10 @@ class SpeechDataLayer(SpeechPorts):
         """
         faults = {row: fault for account in self._accounts.values() for row, fault in account.faults.items()}
         return dict(sorted(faults.items()))
+
+    def copied(self) -> Copied:
+        """The recordings: files, or parts of archives."""
+        return CopiedRecordings(self.utterances)
 
     def report_unusable(self) -> None:
         """List them all: for the end of a run, when the first messages about them are far above."""

@@ -17,6 +17,8 @@ from nemo_lite.backends.pytorch.distributed.contract import changes as changes
 from nemo_lite.backends.pytorch.distributed.contract_terms import Agreement as Agreement
 from nemo_lite.backends.pytorch.distributed.contract_terms import inference_arguments as inference_arguments
 from nemo_lite.backends.pytorch.distributed.contract_terms import training_arguments as training_arguments
+from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
+from nemo_lite.backends.pytorch.distributed.copies import CopyComparison as CopyComparison
 from nemo_lite.backends.pytorch.distributed.drift import refuse_drifted_weights as refuse_drifted_weights
 from nemo_lite.backends.pytorch.distributed.group import Patience as Patience
 from nemo_lite.backends.pytorch.distributed.group import ProcessGroup as ProcessGroup

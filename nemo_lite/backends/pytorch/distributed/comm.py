@@ -100,11 +100,14 @@ class Comm(backend.Comm, Protocol):
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
 
-    def all_same(self, digest: bytes, label: str) -> bool:
+    def start_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """:meth:`sum`, begun now; what is given back waits for it. Other collectives may run in between."""
+
+    def all_same(self, digest: bytes | None, label: str) -> bool:
         """Whether all ranks give the same digest, of eight bytes or more.
 
         Args:
-            digest: this rank's.
+            digest: this rank's; None: it has none, and the others are compared.
             label: what is compared, for reports about ranks that hang.
         """
 
@@ -215,7 +218,11 @@ class SingleProcess:
         """``ok``."""
         return ok
 
-    def all_same(self, digest: bytes, label: str) -> bool:
+    def start_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """The values."""
+        return lambda: self.sum(values)
+
+    def all_same(self, digest: bytes | None, label: str) -> bool:
         """``True``: there is one."""
         return True
 

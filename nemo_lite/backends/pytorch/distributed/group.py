@@ -230,18 +230,33 @@ class ProcessGroup:
         summed: list[float] = total.tolist()
         return summed
 
+    def start_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """:meth:`sum`, begun now; what is given back waits for it."""
+        total, label = torch.tensor(values, dtype=torch.float64), "sum of per-rank numbers"
+        with self._together(label):
+            work = dist.all_reduce(total, group=self._open.group, async_op=True)
+
+        def finish() -> list[float]:
+            with self._together(label):
+                work.wait()
+            summed: list[float] = total.tolist()
+            return summed
+
+        return finish
+
     def all_agree(self, ok: bool) -> bool:
         """Whether ``ok`` holds on every rank."""
         return self.sum([float(not ok)]) == [0.0]
 
-    def all_same(self, digest: bytes, label: str) -> bool:
-        """Whether all ranks give the same digest, by its first eight bytes."""
+    def all_same(self, digest: bytes | None, label: str) -> bool:
+        """Whether all ranks that give a digest give the same one, by its first eight bytes."""
         # Numbers of 16 bits: the sums of their squares are exact. They are equal where the squares of their sums, and
         # the sums of their squares times the number of ranks, are (Cauchy-Schwarz).
-        numbers = [int.from_bytes(digest[at : at + 2], "big") for at in range(0, 8, 2)]
-        sums = self._summed([*numbers, *(number**2 for number in numbers)], label)
+        numbers = [] if digest is None else [int.from_bytes(digest[at : at + 2], "big") for at in range(0, 8, 2)]
+        mine = [1, *numbers, *(number**2 for number in numbers)] if numbers else [0] * 9
+        count, *sums = self._summed(mine, label)
         pairs = zip(sums[:4], sums[4:], strict=True)
-        return all(int(total) ** 2 == self.world_size * int(squares) for total, squares in pairs)
+        return all(int(total) ** 2 == int(count) * int(squares) for total, squares in pairs)
 
     def any_on_device(self, flag: torch.Tensor) -> None:
         """Make a flag that of any rank, by the group of the gradients."""

@@ -23,7 +23,14 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_training_state,
 )
 from nemo_lite.backends.pytorch.checkpoint.store.reports import on_every_rank
-from nemo_lite.backends.pytorch.distributed import WRITING_CHECKPOINT, Comm, RunContract, changes, is_sharded
+from nemo_lite.backends.pytorch.distributed import (
+    WRITING_CHECKPOINT,
+    Comm,
+    CopyComparison,
+    RunContract,
+    changes,
+    is_sharded,
+)
 from nemo_lite.backends.pytorch.engine.averaging import Averaging
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
@@ -93,6 +100,7 @@ class RunState:
         # Waits for what is not known yet of the last step: before anything that reads weights or says how it went.
         self.settle: Callable[[], None] = _nothing_open
         self.averaging: Averaging | None = None
+        self.copies: CopyComparison | None = None  # of the training data
         self.position = Position(comm, device, self.modules)
         self.parts: Sequence[SavedPart] = [self.position]
         # Of the callbacks, from a checkpoint: for those that are still to hear of the start.
@@ -167,6 +175,8 @@ class RunState:
     def evaluate(self, wires: Sequence[NmTensor]) -> EvaluationRun:
         """The values of ``wires`` for each batch of their data layer. See ``ActionState``."""
         self.settle()
+        if self.copies is not None:
+            self.copies.compare()
         evaluation, signals = self.prepare_evaluation(wires), self.stop_signals
         return EvaluationRun(evaluation, self.comm, lambda: signals.received, self.agree_on_signal)
 
@@ -282,6 +292,8 @@ class RunState:
         suffix: str = ".safetensors",
     ) -> None:
         """Write a set named after the steps or epochs done. See ``ActionState``."""
+        if self.copies is not None:
+            self.copies.compare()
         number = self.steps_done if kind == "STEP" else self.epochs_done
         modules = named_weighted_modules(self.modules.values())
         in_parts = suffix == ".safetensors" and is_sharded(modules.values())  # NeMo's files are whole

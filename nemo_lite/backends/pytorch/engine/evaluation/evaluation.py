@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from nemo_lite.backends.pytorch.data import Batch, BatchLoader, Shard, settle, take_workers
-from nemo_lite.backends.pytorch.distributed import EVALUATION, Comm, needs_all_ranks
+from nemo_lite.backends.pytorch.distributed import EVALUATION, Comm, CopyComparison, needs_all_ranks
 from nemo_lite.backends.pytorch.engine.evaluation.rounds import BatchResult, Rounds, StopsEarly
 from nemo_lite.backends.pytorch.engine.generators import generators_set_aside
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, mean_statistics, modules_of
@@ -26,6 +26,9 @@ from nemo_lite.errors import DagError, UsageError
 # Any: values of wires are tensors, lists of texts or numbers.
 WireValues: TypeAlias = "list[Any]"
 _Agree: TypeAlias = "Callable[[int], None]"
+
+_COPIES_SECONDS = 60.0
+"""How long the end of an evaluation waits until the files that it read are compared; they are read meanwhile."""
 
 
 class Evaluation:
@@ -57,6 +60,7 @@ class Evaluation:
         self._ahead = AheadOfUse(device)
         self._keeps_workers = keeps_workers
         self._last_loader: BatchLoader | None = None
+        self._copies: CopyComparison | None = None
 
     def blocks(self, comm: Comm, stops: StopsEarly | None = None) -> Iterator[list[BatchResult]]:
         """The values of each batch of this rank, in blocks: over all ranks every item once, modules in evaluation mode.
@@ -66,7 +70,7 @@ class Evaluation:
 
         Normalisation layers use the mean of the ranks' statistics. Modes, statistics and generators of random numbers
         are put back when the iteration ends, also when it is left early. At its end the loaders of all ranks settle
-        what they noticed.
+        what they noticed, and the machines compare their copies of the data.
 
         Args:
             comm: the ranks.
@@ -78,6 +82,8 @@ class Evaluation:
             take_workers(loader, self._last_loader)
             self._last_loader = None
         stops = stops or StopsEarly()
+        layer = self.data_layer
+        self._copies = self._copies or CopyComparison(comm, layer.copied(), layer.label, layer.place_of)
         together = needs_all_ranks(self.modules, in_training=False)  # they exchange values, so all ranks run them
         rounds = Rounds(map(self._sent, loader.epoch(0)), comm, stops, one_at_a_time=together)
         with (
@@ -94,6 +100,7 @@ class Evaluation:
                 yield block
         if not stops.signal:
             settle(loader, comm)
+            self._copies.compare(_COPIES_SECONDS)
         if self._keeps_workers:
             self._last_loader = loader
 

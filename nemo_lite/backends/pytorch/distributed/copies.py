@@ -1,0 +1,149 @@
+"""Whether the machines' copies of a data layer's files are the same: sizes of all, contents of few, read in a thread.
+
+One process of each machine reads. The results are compared at an exchange that comes anyway, not at the start, which
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.rank_table import grouped, ranges
+from nemo_lite.errors import UsageError, counted
+from nemo_lite.utils import logging
+
+# Any: what travels between ranks is plain values.
+
+NUM_CONTENTS = 16
+FEW_BYTES = 512 * 2**20
+"""A set of at most so many bytes is read as a whole: about a second, and an evaluation reads it anyway."""
+_LABEL = "comparing files"
+
+Sizes: TypeAlias = "npt.NDArray[np.int64]"
+
+
+class Copied(Protocol):
+    """Files of which each machine has a copy, item by item. Its methods are called in another thread."""
+
+    def seed(self) -> str:
+        """A text that is the same on all machines: from it the items are drawn whose contents are compared."""
+
+    def sizes(self) -> Sizes:
+        """(N,) bytes of each item; -1 where it cannot be read."""
+
+    def digest(self, item: int) -> str:
+        """The sha256 of an item's content; "" where it cannot be read."""
+
+
+class CopyComparison:
+    """Compares the copies of one data layer once. All ranks call each method.
+
+    Args:
+        comm: the ranks.
+        copied: what is compared; None: nothing.
+        name: of the data, for messages.
+        place_of: where an item comes from, for messages.
+        few_bytes: contents of all items are compared where they have no more bytes together.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        copied: Copied | None,
+        name: str,
+        place_of: Callable[[int], str],
+        few_bytes: int = FEW_BYTES,
+    ) -> None:
+        self._comm, self._copied, self._name, self._place_of, self._few_bytes = comm, copied, name, place_of, few_bytes
+        self._thread: threading.Thread | None = None
+        self._found: tuple[Sizes, dict[int, str]] | None = None
+        self._error: BaseException | None = None
+        self._is_over = copied is None or comm.world_size == 1
+        if self._is_over:
+            return
+        reads = comm.local_rank == 0
+        if comm.sum([float(reads)]) == [1.0]:  # one machine
+            self._is_over = True
+        elif reads:
+            self._thread = threading.Thread(target=self._read, daemon=True, name="read copies")
+            self._thread.start()
+
+    def compare(self, wait_seconds: float = 0.0) -> None:
+        """Compare them if all machines have read theirs; otherwise they are compared when this is called again.
+
+        Args:
+            wait_seconds: for this rank's thread.
+
+        Raises:
+            UsageError: they differ; the same error on every rank.
+        """
+        if self._is_over:
+            return
+        if self._thread is not None:
+            self._thread.join(wait_seconds)
+        if not self._comm.all_agree(self._thread is None or not self._thread.is_alive()):
+            if wait_seconds:
+                late = "%s: the files of the machines are not compared yet: reading their sizes takes long"
+                self._comm.on_first(lambda: logging.info(late, self._name))
+            return
+        if self._error is not None:
+            raise self._error
+        self._is_over = True
+        if self._comm.all_same(self._digest(), _LABEL):
+            return
+        mine = None
+        if self._found is not None:
+            sizes, digests = self._found
+            mine = (platform.node(), torch.from_numpy(sizes), digests)
+        gathered = self._comm.gather(mine)
+        problem = self._comm.share(None if gathered is None else self._difference(gathered))
+        error = UsageError(problem or "", place="the ranks do not agree", remedy="copy the same data to all machines")
+        error.is_common = True
+        raise error
+
+    def _read(self) -> None:
+        try:
+            assert self._copied is not None
+            sizes = self._copied.sizes()
+            items: Sequence[int] = range(len(sizes))
+            if sizes.sum() > self._few_bytes:
+                items = random.Random(self._copied.seed()).sample(items, min(NUM_CONTENTS, len(items)))
+            self._found = sizes, {item: self._copied.digest(item) for item in items}
+        except BaseException as error:
+            self._error = error
+
+    def _digest(self) -> bytes | None:
+        if self._found is None:
+            return None
+        sizes, digests = self._found
+        return hashlib.sha256(sizes.tobytes() + repr(sorted(digests.items())).encode()).digest()
+
+    def _difference(self, gathered: Sequence[Any]) -> str:
+        """``train.json:11: rank 0 (node1) has 32044 bytes, rank 1 (node2) has 31044 bytes, and 2 more items``"""
+        machines = [(rank, *own) for rank, own in enumerate(gathered) if own is not None]
+        sizes = np.stack([own.numpy() for _, _, own, _ in machines])
+        items: list[int] = np.flatnonzero((sizes != sizes[0]).any(axis=0)).tolist()
+        if items:
+            values = ["no file" if size < 0 else counted(int(size), "byte") for size in sizes[:, items[0]]]
+        else:
+            digests = [digests for _, _, _, digests in machines]
+            items = sorted(item for item in digests[0] if len({own.get(item) for own in digests}) > 1)
+            values = [f"content {own[items[0]][:8]}" for own in digests]
+        named = [(value, (rank, host)) for value, (rank, host, *_) in zip(values, machines, strict=True)]
+        parts = []
+        for value, those in grouped(named):
+            ranks, hosts = zip(*those, strict=True)
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
+            parts.append(f"{who} ({', '.join(dict.fromkeys(hosts))}) {'has' if len(ranks) == 1 else 'have'} {value}")
+        more = f", and {counted(len(items) - 1, 'more item')}" if len(items) > 1 else ""
+        return f"{self._place_of(items[0])}: {', '.join(parts)}{more}"
