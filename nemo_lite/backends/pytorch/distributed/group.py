@@ -238,7 +238,10 @@ class ProcessGroup:
 
         def finish() -> list[float]:
             with self._together(label):
-                work.wait()
+                try:
+                    work.wait()
+                except RuntimeError as error:  # gloo's have no type, and this one is not raised by torch's functions
+                    raise dist.DistBackendError(str(error)) from error
             summed: list[float] = total.tolist()
             return summed
 

@@ -2,13 +2,13 @@
 
 Every rank asks for its next batches while the step is still running. One exchange then tells all ranks at once whether
 the step was finite everywhere, whether someone asked to stop or to save, how many
-items the next step has, and who has none left.
+items the next step has, and who has none left. On a CPU it runs beside the last backward pass of the step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import NamedTuple
@@ -121,6 +121,30 @@ class _Sums(NamedTuple):
     helpless: float
 
 
+@dataclass(slots=True)
+class _Begun:
+    """An exchange that was begun.
+
+    Attributes:
+        batches: this rank's of the next step.
+        wait_seconds: how long this rank waited for them.
+        is_early: it was begun before the gradients of the present step were known.
+        finish: waits for what the ranks tell each other.
+    """
+
+    batches: list[Batch]
+    wait_seconds: float
+    is_early: bool = False
+    finish: Callable[[], list[float]] = list
+    _sums: list[float] | None = None
+
+    def sums(self) -> list[float]:
+        """What the ranks tell each other, summed; waits for it."""
+        if self._sums is None:
+            self._sums = self.finish()
+        return self._sums
+
+
 class StepBatchLoader:
     """Gives the batches of each step of an epoch: the same number of steps on all ranks.
 
@@ -131,6 +155,9 @@ class StepBatchLoader:
         uneven: what happens when only some ranks have batches left, see `Uneven`; with ``pad`` the others repeat their
             last batches.
         ahead: starts to copy each batch as soon as it is there.
+
+    Attributes:
+        is_alone: there is no other rank to agree with.
     """
 
     def __init__(
@@ -144,6 +171,8 @@ class StepBatchLoader:
         self._epoch = self._step = self._start = 0
         self._before: Sequence[Stretch] = ()
         self._repeated = self._dropped = self._joined = 0.0
+        self._early: _Begun | None = None
+        self.is_alone = comm.world_size == 1
 
     def first(self, epoch: int, wishes: Wishes = NO_WISHES, done: Sequence[Stretch] = ()) -> StepBatches:
         """The batches of the first step of an epoch, or of the first after the rounds that are done.
@@ -170,25 +199,41 @@ class StepBatchLoader:
         """A hash of the batches of an epoch, see ``digest_of``."""
         return digest_of(self._loader, epoch, done)
 
+    def start(self, *, are_finite: bool, wishes: Wishes = NO_WISHES, num_left_out: float = 0.0) -> None:
+        """Take the next step's batches, and begin the exchange of :meth:`following`; a pass may run meanwhile.
+
+        Args:
+            are_finite: this rank's losses of the present step are finite.
+            wishes: this rank's, so far.
+            num_left_out: items that this rank leaves out of the present step.
+        """
+        self._early = self._begin(are_finite, wishes, num_left_out, is_early=True)
+
+    def num_left_out(self) -> float | None:
+        """Wait for the exchange that was begun: items that all ranks leave out of the step. None: none was begun."""
+        return None if self._early is None else self._early.sums()[len(_Sums._fields)]
+
     def following(self, *, are_finite: bool, wishes: Wishes = NO_WISHES) -> StepBatches:
         """The batches of the next step.
 
         Args:
             are_finite: this rank's losses and gradients of the present step are finite, as far as the host knows.
-            wishes: this rank's.
+            wishes: this rank's; after :meth:`start` those given there.
 
         Raises:
             UsageError: ranks ran out of data, and ``uneven`` is ``error`` or there is nothing that they could repeat.
         """
+        begun, self._early = self._early, None
         self._step += 1
-        return self._agree(are_finite, wishes)
+        if begun is None:
+            return self._agree(are_finite, wishes)
+        self._keep_repeatable(are_finite)
+        return self._agreed(begun)
 
     def _agree(self, are_finite: bool, wishes: Wishes) -> StepBatches:
-        started = time.perf_counter()
-        with WAITING_FOR_DATA:
-            batches = self._taken_from(self._batches)
-        wait_seconds = time.perf_counter() - started
-        if self._comm.world_size == 1:  # no other rank to agree with; this runs at every step
+        begun = self._begin(are_finite, wishes, 0.0, is_early=False)
+        if self.is_alone:  # no other rank to agree with; this runs at every step
+            batches = begun.batches
             return StepBatches(
                 batches,
                 len(batches),
@@ -196,26 +241,66 @@ class StepBatchLoader:
                 is_over=not batches,
                 was_finite=are_finite,
                 wishes=wishes,
-                wait_seconds=wait_seconds,
+                wait_seconds=begun.wait_seconds,
             )
+        return self._agreed(begun)
+
+    def _begin(self, are_finite: bool, wishes: Wishes, num_left_out: float, *, is_early: bool) -> _Begun:
+        """Take the batches, and begin to tell the other ranks."""
+        started = time.perf_counter()
+        with WAITING_FOR_DATA:
+            batches = self._taken_from(self._batches)
+        begun = _Begun(batches, time.perf_counter() - started)
+        if self.is_alone:
+            return begun
         if not batches and not self._repeatable:
             self._repeatable = self._earlier()
-        # Batches with a loss that is not finite are not repeated, if there are others.
+        if not is_early:
+            self._keep_repeatable(are_finite)
+        # Early, it is not known yet which batch may be repeated: see _with_repeated.
+        mine = self._numbers(are_finite, wishes, batches, batches if is_early else self._counted(batches))
+        begun.is_early = is_early
+        begun.finish = self._comm.start_sum([*mine, num_left_out, *flags_of(wishes.signal)])
+        return begun
+
+    def _keep_repeatable(self, are_finite: bool) -> None:
+        """Batches with a loss or a gradient that is not finite are not repeated, if there are others."""
         if are_finite or not self._repeatable:
             self._repeatable = self._current or self._repeatable
-        is_out, world_size = not batches, self._comm.world_size
-        counted = self._repeatable if is_out and self._uneven == "pad" else batches
+
+    def _counted(self, batches: list[Batch]) -> list[Batch]:
+        """The batches of this rank that count in the next step."""
+        return batches or (self._repeatable if self._uneven == "pad" else [])
+
+    def _numbers(
+        self, are_finite: bool, wishes: Wishes, batches: Sequence[Batch], counted: Sequence[Batch]
+    ) -> list[float]:
+        """This rank's :class:`_Sums`."""
+        is_out = not batches
         items, count = float(sum([batch.num_items for batch in counted])), float(len(counted))
-        is_helpless, again = is_out and not self._repeatable, items if is_out else 0.0
+        is_helpless, again = is_out and not (self._repeatable or self._current), items if is_out else 0.0
         mine = _Sums(not are_finite, wishes.stop, wishes.save, items, again, count, count**2, is_out, is_helpless)
-        sums = self._comm.sum([*map(float, mine), *flags_of(wishes.signal)])
-        all_ranks, stop_signal = _Sums(*sums[: len(mine)]), signal_in(sums[len(mine) :])
+        return [*map(float, mine)]
+
+    def _with_repeated(self, all_ranks: _Sums, batches: list[Batch]) -> _Sums:
+        """The sums with the batches that are repeated: an exchange more, at the end of an epoch of uneven data."""
+        numbers = self._numbers(True, NO_WISHES, batches, self._counted(batches))
+        again = _Sums(*self._comm.sum(numbers))
+        return again._replace(not_finite=all_ranks.not_finite, stopping=all_ranks.stopping, saving=all_ranks.saving)
+
+    def _agreed(self, begun: _Begun) -> StepBatches:
+        """The step that all ranks make next, from what they told each other."""
+        num, world_size, sums, batches = len(_Sums._fields), self._comm.world_size, begun.sums(), begun.batches
+        all_ranks, stop_signal = _Sums(*sums[:num]), signal_in(sums[num + 1 :])
         out = all_ranks.out_of_batches
+        if begun.is_early and self._uneven == "pad" and out not in (0, world_size):
+            all_ranks = self._with_repeated(all_ranks, batches)
+        counted = self._counted(batches)
         taken = StepBatches(
             world_size=world_size,
             was_finite=all_ranks.not_finite == 0,
             wishes=Wishes(all_ranks.stopping > 0, all_ranks.saving > 0, stop_signal),
-            wait_seconds=wait_seconds,
+            wait_seconds=begun.wait_seconds,
         )
         taken.is_over = out == world_size or (out > 0 and self._uneven == "drop")
         if taken.is_over:

@@ -74,6 +74,8 @@ class Training:
         self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
         self._ahead = AheadOfUse(state.device)
         self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven, self._ahead)
+        # Each rank of divided weights has gradients of its own; and a process alone agrees with nobody.
+        self._agrees_early = not (is_sharded or self._batches.is_alone)
         scales_loss = state.precision.scales_loss
         self._skipped = SkippedSteps(state.comm, options, place_of, self._weights_not_finite, scales_loss)
         self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
@@ -161,17 +163,19 @@ class Training:
         objective.clear_gradients()
         self._before_step.keep()
         items = StepItems(objective.loss_modules, taken.num_items, taken.is_alone)
-        losses = [
-            self._accumulate(objective, batch, factor, number == len(taken.batches), items)
-            for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1)
-        ]
+        losses: list[torch.Tensor] = []
+        for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
+            losses.append(self._accumulate(objective, batch, factor, number == len(taken.batches), items, losses))
+        left_out = self._batches.num_left_out()
+        correction = items.agree(state.comm) if left_out is None else items.take(left_out)
         gradients = state.precision.finish_backward(
-            objective.optimizer, objective.parameters, self._options.grad_norm_clip, items.agree(state.comm)
+            objective.optimizer, objective.parameters, self._options.grad_norm_clip, correction
         )
         computed = Computed(state.step, objective, taken.batches, losses, gradients, items)
+        is_allowed = self._verdict.allows(computed)
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
-        following = self._batches.following(are_finite=self._verdict.allows(computed), wishes=state.wishes)
-        self._verdict.update(computed, following.was_finite)
+        following = self._batches.following(are_finite=is_allowed, wishes=state.wishes)
+        self._verdict.update(computed, is_allowed and following.was_finite)
         self._averaging.update(state.step)
         state.steps_done += 1
         state.is_epoch_over = following.is_over
@@ -186,9 +190,19 @@ class Training:
         return following
 
     def _accumulate(
-        self, objective: Objective, batch: Batch, factor: float, is_last: bool, items: StepItems
+        self,
+        objective: Objective,
+        batch: Batch,
+        factor: float,
+        is_last: bool,
+        items: StepItems,
+        before: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """Forward and backward pass of one micro-batch, whose loss counts ``factor`` times; its loss."""
+        """Forward and backward pass of one micro-batch, whose loss counts ``factor`` times; its loss.
+
+        Args:
+            before: the losses of the step's other micro-batches.
+        """
         state = self._state
         self._callbacks.notify("on_batch_start", state)
         state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
@@ -202,11 +216,24 @@ class Training:
             if objective.module.needs_reach_check:
                 self._check_reach(objective, loss)
             weighted, judged = items.weigh(batch, loss, factor)
+            if is_last and self._agrees_early:
+                self._agree_early([*before, judged], items)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 state.precision.backward(weighted, is_last)
         self._tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return judged
+
+    def _agree_early(self, losses: Sequence[torch.Tensor], items: StepItems) -> None:
+        """Begin the exchange between the ranks, which then runs beside the last backward pass.
+
+        What is not known before that pass needs no exchange: averaged gradients are the same on all ranks, so each sees
+        by itself whether they are finite.
+        """
+        are_finite = self._verdict.allows_losses(losses)
+        if are_finite is not None:
+            left_out = items.num_of_this_rank()
+            self._batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
 
     def _run_for_statistics(self, next_batch: Callable[[], None]) -> None:
         """Run the batches of an epoch, of the first steps of a long one, without gradients. All ranks call it.

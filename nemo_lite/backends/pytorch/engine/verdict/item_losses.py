@@ -88,6 +88,17 @@ class StepItems:
         comm.sum_on_device(self.num_left_out)
         return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
 
+    def num_of_this_rank(self) -> float:
+        """How many items of this rank are left out: a host read, for what travels with other numbers."""
+        return float(torch.stack(self._left_out).sum()) if self._left_out else 0.0
+
+    def take(self, num_left_out: float) -> Tensor | None:
+        """:meth:`agree` where the number of all ranks has come with other numbers; what it gives."""
+        if not self._left_out:
+            return None
+        self.num_left_out = self._left_out[0].new_tensor(num_left_out)
+        return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
+
     def is_nothing_left(self) -> Tensor | None:
         """On the device: whether all items of the step are left out; None if no loss tells."""
         return None if self.num_left_out is None else self.num_left_out >= self._num_items

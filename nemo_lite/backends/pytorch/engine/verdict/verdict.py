@@ -50,6 +50,9 @@ class Computed(NamedTuple):
 class Verdict(Protocol):
     """Decides whether steps count, and makes the updates of those that do."""
 
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """Before the last backward pass: whether this rank's losses are finite; None: the host does not know."""
+
     def allows(self, computed: Computed) -> bool:
         """Whether this rank's losses and gradients are finite, as far as the host can know without waiting."""
 
@@ -84,11 +87,13 @@ class HostVerdict:
     def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps) -> None:
         self._precision, self._statistics, self._skipped = precision, statistics, skipped
 
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """Whether they are finite. On a CPU no host sync."""
+        return math.isfinite(_total(losses))
+
     def allows(self, computed: Computed) -> bool:
         """Whether all is finite. On a CPU no host sync: it has made the backward pass."""
-        losses = computed.losses
-        total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
-        if not (math.isfinite(total.item()) and computed.gradients.item() == 0.0):
+        if not (math.isfinite(_total(computed.losses)) and computed.gradients.item() == 0.0):
             return False
         nothing_left = computed.items.is_nothing_left()
         return nothing_left is None or not nothing_left.item()
@@ -108,6 +113,11 @@ class HostVerdict:
 
     def settle(self) -> None:
         """All is known."""
+
+
+def _total(losses: Sequence[Tensor]) -> float:
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    return float(total.item())
 
 
 def _found(computed: Computed) -> Found:
@@ -140,6 +150,10 @@ class DeviceVerdict:
         self._precision, self._statistics, self._skipped, self._comm = precision, statistics, skipped, comm
         self._pending: _Pending | None = None
         self._guarded: dict[torch.optim.Optimizer, GuardedStep] = {}
+
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """None: the host does not know."""
+        return None
 
     def allows(self, computed: Computed) -> bool:
         """True: the host does not know."""
@@ -188,7 +202,11 @@ class DeviceVerdict:
 
 
 def verdict_on(
-    device: torch.device, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps, comm: Comm
+    device: torch.device,
+    precision: Precision,
+    statistics: RunningStatistics,
+    skipped: SkippedSteps,
+    comm: Comm,
 ) -> Verdict:
     """The form that suits a device: only a CPU's numbers can be read without waiting."""
     if device.type == "cpu":
