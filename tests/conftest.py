@@ -43,13 +43,15 @@ def limited(item: pytest.Item) -> Iterator[None]:
     def fail(number: int, frame: FrameType | None) -> None:
         pytest.fail(f"the test took more than {TEST_SECONDS:g} s")
 
-    before = signal.signal(signal.SIGALRM, fail)
+    process, before = os.getpid(), signal.signal(signal.SIGALRM, fail)
     signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS)
     stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(TEST_SECONDS + _UNTIL_EXIT_SECONDS, file=stderr, exit=True)
     try:
         yield
     finally:
+        if os.getpid() != process:  # a child that a test forked: it has no thread that could be cancelled
+            os._exit(1)
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
