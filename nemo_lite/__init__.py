@@ -1,4 +1,7 @@
-"""nemo_lite: typed neural modules connected into training and evaluation DAGs. Re-exports, nothing else."""
+"""nemo_lite: typed neural modules connected into training and evaluation DAGs. Re-exports.
+
+A script's own parser learns both spellings of ``--local_rank`` when this is imported.
+"""
 
 from nemo_lite import backends as backends
 from nemo_lite import constants as constants
@@ -30,3 +33,7 @@ from nemo_lite.core import TensorboardLogger as TensorboardLogger
 from nemo_lite.errors import NemoLiteError as NemoLiteError
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils import logging as logging
+from nemo_lite.utils.launch import accept_both_spellings
+
+accept_both_spellings()
+del accept_both_spellings

@@ -15,6 +15,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 
 from nemo_lite.errors import did_you_mean, reported_to_user
+from nemo_lite.utils.launch import without_passed_rank
 
 PROGRAM = "nemo-lite"
 GROUP = "nemo_lite.commands"
@@ -22,7 +23,7 @@ GROUP = "nemo_lite.commands"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the subcommand that the first argument names; its exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    given = without_passed_rank(sys.argv[1:] if arguments is None else arguments)
     commands = subcommands()
     if "_ARGCOMPLETE" in os.environ:
         _complete(commands)

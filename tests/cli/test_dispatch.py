@@ -46,6 +46,15 @@ def test_the_arguments_are_those_of_the_process_unless_given(capsys, monkeypatch
     assert capsys.readouterr().out == "got x\n"
 
 
+def test_torchs_launcher_may_put_the_local_rank_before_the_subcommand(capsys, monkeypatch):
+    """``python -m torch.distributed.launch -m nemo_lite say x``; LOCAL_RANK says the same."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert dispatch.main(["--local-rank=1", "say", "x"]) == 0
+    assert capsys.readouterr().out == "got x\n"
+    assert dispatch.main(["--local-rank=0", "say", "x"]) == 2
+    assert '"--local-rank=0" is not a subcommand' in capsys.readouterr().err
+
+
 def test_its_result_is_the_exit_code():
     assert dispatch.main(["one"]) == 1
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 import string
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,22 @@ NEMO_ON_TWO = [
     "jasper.py ..."
     for number in range(2)
 ]
+
+# NeMo 0.5 to 0.11, the same pages: the argument of a script of one's own, and the factory that gets it.
+NEMO_OWN_SCRIPTS = {
+    "English": """parser.add_argument("--local_rank", default=None, type=int)""",
+    "Chinese": """parser.add_argument("--local_rank", default=os.getenv('LOCAL_RANK', None), type=int)""",
+}
+NEMO_OWN_SCRIPT = """
+import argparse
+import os
+import nemo_lite as nemo
+parser = argparse.ArgumentParser()
+{line}
+args = parser.parse_args()
+nf = nemo.core.NeuralModuleFactory(placement=nemo.core.DeviceType.AllGpu, local_rank=args.local_rank)
+print("local", args.local_rank, "of", nf.world_size, flush=True)
+"""
 
 # MMEngine 0.4 to 0.10, "Speed up Training".
 MMENGINE = [
@@ -200,6 +218,18 @@ def test_what_wenets_recipe_passes_is_read_as_it_stands(node):
         who = parser.process_of(parsed)
         assert (who.rank, who.world_size, who.local_rank, who.master) == (rank, 8, i, ("10.0.0.1", 23456))
         assert parsed.dist_backend == "nccl"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", NEMO_OWN_SCRIPTS)
+def test_nemos_argument_of_an_own_script_takes_what_torchs_launcher_passes(language, tmp_path):
+    """In fresh processes: the launcher writes ``--local-rank``, and nemo_lite is imported before the parser runs."""
+    (tmp_path / "own.py").write_text(NEMO_OWN_SCRIPT.format(line=NEMO_OWN_SCRIPTS[language]))
+    line = f"{LAUNCH}2 --master_port={free_port()} own.py"
+    words = [sys.executable, *shlex.split(line)[1:]]
+    end = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert end.returncode == 0, end.stderr
+    assert {row for row in end.stdout.splitlines() if row.startswith("local")} == {"local 0 of 2", "local 1 of 2"}
 
 
 def test_the_line_of_nemos_guide_trains_in_an_empty_folder(corpus, tmp_path):

@@ -5,11 +5,15 @@ Also: which launcher started this process, and how a script is started on severa
 
 from __future__ import annotations
 
+import argparse
+import functools
 import os
 import re
 import shlex
-from collections.abc import Mapping, MutableMapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_lite.errors import UsageError
 
@@ -20,6 +24,8 @@ NUMBERS = ("rank", "world_size", "local_rank")
 # Slurm's numbers of steps that are not srun's own: the batch script, the shell of salloc, prolog and epilog.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _NUMBER = re.compile(r"[0-9]{1,18}")
+# How torch.distributed.launch passes the rank to a script: with an underscore before torch 2.0, since then with a dash.
+_SPELLINGS = ("--local_rank", "--local-rank")
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,50 @@ def forget_launcher(environ: MutableMapping[str, str] = os.environ) -> str | Non
     names = [name for launcher in launchers for number in NUMBERS for name in launcher.variables_for(number)]
     said = " ".join(f"{name}={environ.pop(name)}" for name in names if environ.get(name))
     return f"--launcher none: this process runs alone and ignores {said}" if said else None
+
+
+def accept_both_spellings() -> None:
+    """Let a script's own parser that knows one of ``--local_rank`` and ``--local-rank`` take the other from a launcher.
+
+    NeMo's guides tell users to write ``parser.add_argument("--local_rank", default=None, type=int)``, and since torch
+    2.0 ``python -m torch.distributed.launch`` passes ``--local-rank=0``: argparse ends the script with "unrecognized
+    arguments". ``sys.argv`` stays as it is, because a parser may know either spelling and other code may read it. So
+    argparse itself is changed, at the one method by which all words come to a parser.
+    """
+    parse = argparse.ArgumentParser.parse_known_args
+
+    @functools.wraps(parse)
+    def parse_launched(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else args
+        return parse(self, respelled(words, self._option_string_actions, os.environ), namespace)
+
+    argparse.ArgumentParser.parse_known_args = parse_launched  # type: ignore[method-assign]
+
+
+def respelled(words: Sequence[str], options: Collection[str], environ: Mapping[str, str]) -> list[str]:
+    """A command line in which a launcher's ``--local-rank=0`` has the spelling that a parser knows.
+
+    Nothing changes without a launcher's LOCAL_RANK of the same number, nor for a parser that knows both or none.
+    """
+    spelled = [spelling for spelling in _SPELLINGS if spelling in options]
+    passed = _passed_ranks(environ)
+    if len(spelled) != 1:
+        return list(words)
+    return [f"{spelled[0]}={environ['LOCAL_RANK']}" if word in passed else word for word in words]
+
+
+def without_passed_rank(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A command line without the ``--local-rank=0`` that ``torch.distributed.launch -m nemo_lite`` puts first.
+
+    Only where LOCAL_RANK, which is read anyway, says the same.
+    """
+    return list(words[1:] if words and words[0] in _passed_ranks(environ) else words)
+
+
+def _passed_ranks(environ: Mapping[str, str]) -> list[str]:
+    """The words by which a launcher that set LOCAL_RANK may pass it to a script."""
+    rank = environ.get("LOCAL_RANK")
+    return [f"{spelling}={rank}" for spelling in _SPELLINGS] if rank else []
 
 
 def launch_line(num_processes: int, argv: Sequence[str]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, sl
 
 from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils.launch import as_typed, forget_launcher, launch_line, rank_in, who_am_i
+from nemo_lite.utils.launch.launchers import respelled
 
 
 @pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
@@ -134,3 +139,37 @@ def test_a_subcommand_is_started_as_a_module():
     )
     assert as_typed(["nemo-lite train", "a b"]) == ["nemo-lite", "train", "a b"]
     assert as_typed(["my scripts/jasper.py", "a b"]) == ["my scripts/jasper.py", "a b"]
+
+
+def test_a_parser_that_knows_one_spelling_of_the_local_rank_takes_the_other_from_a_launcher(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    for known, passed in itertools.product(("--local_rank", "--local-rank"), repeat=2):
+        parser = argparse.ArgumentParser()
+        parser.add_argument(known, default=None, type=int)
+        monkeypatch.setattr(sys, "argv", ["own.py", f"{passed}=3"])
+        assert parser.parse_args().local_rank == 3
+        assert parser.parse_known_args([f"{passed}=3", "--lr=1"])[1] == ["--lr=1"]
+        assert sys.argv == ["own.py", f"{passed}=3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "environ"),
+    [
+        ((), ["--local-rank=3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank", "--local-rank"), ["--local-rank=3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank",), ["--local-rank=2", "--local-rank", "3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank",), ["--local-rank=3"], {}),
+    ],
+    ids=["none known", "both known", "another number", "no launcher"],
+)
+def test_other_command_lines_reach_a_parser_as_they_are(options, words, environ):
+    assert respelled(words, options, environ) == words
+
+
+def test_without_a_launcher_argparse_still_refuses_the_spelling_that_a_parser_lacks(monkeypatch, capsys):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", type=int)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--local-rank=0"])
+    assert "unrecognized arguments: --local-rank=0" in capsys.readouterr().err
