@@ -17,7 +17,7 @@ from toys.ranks import on_ranks
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed import group
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, UsageError, reported_to_user
 
 
 class Trouble(nemo.NonTrainableNM):
@@ -104,6 +104,31 @@ def test_a_rank_that_hangs_is_named_with_its_step_and_node_within_the_timeout_an
     told = ends[0].err + ends[1].err
     assert told.count("hangs at step 3 in forward of trouble") == 1
     assert "] rank 1 (" in told
+
+
+def join_by(backend):
+    with reported_to_user("own.py"):
+        nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, dist_backend=backend)
+
+
+@pytest.mark.skipif(dist.is_nccl_available(), reason="this torch has nccl")
+def test_nccl_where_torch_has_none_is_one_line_on_each_rank_and_exit_code_2():
+    ends = on_ranks(2, join_by, "nccl")
+    line = (
+        "own.py: error: dist_backend=nccl: this torch has no nccl; use gloo (--dist_backend gloo, dist_backend='gloo')"
+    )
+    assert [(end.code, end.err) for end in ends] == [(2, f"{line}\n")] * 2
+
+
+def test_nccl_on_a_cpu_and_names_that_no_backend_has_are_refused(monkeypatch):
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    with pytest.raises(UsageError, match=r"dist_backend=nccl: nccl works between GPUs, and this rank runs on the cpu"):
+        group.usable_backend("nccl", torch.device("cpu"))
+    with pytest.raises(UsageError, match=r"dist_backend=glou: this torch has no glou; use gloo"):
+        group.usable_backend("glou", torch.device("cpu"))
+    assert group.usable_backend(None, torch.device("cpu")) == "gloo"
+    assert group.usable_backend(None, torch.device("cuda", 0)) == "nccl"
+    assert group.usable_backend("cpu:gloo,cuda:nccl", torch.device("cpu")) == "cpu:gloo,cuda:nccl"
 
 
 def test_groups_of_synced_batchnorm_wait_as_long_as_the_group_of_gradients(monkeypatch):

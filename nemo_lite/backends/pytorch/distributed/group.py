@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 # How long torch's groups get to end after an error.
 _LEAVING_SECONDS = 2.0
+_USE_GLOO = "use gloo (--dist_backend gloo, dist_backend='gloo')"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ProcessGroup:
         patience: how long to wait.
 
     Raises:
-        UsageError: this process has or had a group.
+        UsageError: this process has or had a group; this torch lacks the backend, or it needs GPUs.
         DistributedError: not all ranks came, or another one failed.
         DeviceError: from ``choose_device``.
     """
@@ -98,6 +99,8 @@ class ProcessGroup:
         ProcessGroup._has_joined = True
         self.rank, self.world_size = info.rank, info.world_size
         self.local_rank: int | None = info.local_rank
+        if backend is not None:
+            check_available(backend)  # before the meeting, after which the ranks would report each other's errors, too
         patience = patience or Patience()
         meeting = meet(info, patience.start_seconds)
         self.run_id, self.attempt_id = meeting.run_id, meeting.attempt_id
@@ -112,14 +115,14 @@ class ProcessGroup:
         atexit.register(self.close)
         with self.guarded():
             self.device = choose_device()
-            self._join(meeting.store, backend, timedelta(seconds=patience.timeout_seconds))
+            self._join(meeting.store, usable_backend(backend, self.device), timedelta(seconds=patience.timeout_seconds))
             devices = self.gather(_described(self.device))
             if devices is not None:
                 logging.info("%s", rank_table(self.backend, meeting.members, devices))
 
-    def _join(self, store: Store, backend: str | None, timeout: timedelta) -> None:
+    def _join(self, store: Store, backend: str, timeout: timedelta) -> None:
         on_gpu = self.device.type == "cuda"
-        self.backend = backend or ("nccl" if on_gpu else "gloo")
+        self.backend = backend
         if on_gpu:
             torch.cuda.set_device(self.device)
         store.set_timeout(timeout)  # torch leaves a store that it is given with the timeout of the start
@@ -381,6 +384,26 @@ class ProcessGroup:
                 remedy="start all processes anew",
             )
         return self._links
+
+
+def usable_backend(backend: str | None, device: torch.device) -> str:
+    """The backend that exchanges gradients: the one asked for, or what suits the device.
+
+    Raises:
+        UsageError: this torch lacks it, or it exchanges nothing on this device.
+    """
+    name = backend or ("nccl" if device.type == "cuda" else "gloo")
+    check_available(name)
+    if name == "nccl" and device.type != "cuda":
+        problem = f"nccl works between GPUs, and this rank runs on the {device}"
+        raise UsageError(problem, place=f"dist_backend={name}", remedy=_USE_GLOO)
+    return name
+
+
+def check_available(backend: str) -> None:
+    """Raise UsageError where this torch lacks it. torch itself judges one for each device: "cpu:gloo,cuda:nccl"."""
+    if ":" not in backend and not dist.is_backend_available(backend):
+        raise UsageError(f"this torch has no {backend}", place=f"dist_backend={backend}", remedy=_USE_GLOO)
 
 
 def _described(device: torch.device) -> str:
