@@ -6,6 +6,8 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 import weakref
 
@@ -203,3 +205,27 @@ def test_a_worker_that_hangs_does_not_outlive_a_parent_that_is_killed(tmp_path):
     while is_alive(worker):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+FAILS_BESIDE_WORKERS = """
+import os
+import torch
+from torch.utils import data
+from nemo_lite.backends.pytorch.data.workers import within_silence
+class Tensors(data.Dataset):
+    def __getitem__(self, index):
+        return torch.zeros(100)
+batches = within_silence(data.DataLoader(Tensors(), None, sampler=range(1000), num_workers=2))
+next(batches), next(batches)
+print(sum(name.startswith("pymp-") for name in os.listdir(os.environ["TMPDIR"])))
+1 / 0
+"""
+
+
+def test_an_error_beside_data_workers_leaves_no_folder_of_their_sockets(tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", FAILS_BESIDE_WORKERS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert "ZeroDivisionError" in ended.stderr
+    assert ended.stdout == "1\n"  # shared by this process and its workers
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("pymp-")] == []

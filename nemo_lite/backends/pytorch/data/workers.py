@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -104,6 +104,10 @@ def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Itera
         yield from map(loader.dataset.__getitem__, loader.sampler)
         return
     loader.timeout = TICK_SECONDS if loader.num_workers else 0
+    if loader.num_workers:
+        # Made here, the folder of sockets (pymp-*) is shared with the workers, and removed when this process ends. A
+        # worker that makes its own leaves it in TMPDIR where it is ended, as all are after an error of this process.
+        multiprocessing.util.get_temp_dir()
     limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
     iterator, num_ticks = _started(loader, limit), 0
     while True:

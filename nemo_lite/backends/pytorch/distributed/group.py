@@ -24,7 +24,14 @@ from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Replica, 
 from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
-from nemo_lite.backends.pytorch.distributed.health import HealthMonitor, end_process, print_each_once, tell_now
+from nemo_lite.backends.pytorch.distributed.health import (
+    HealthMonitor,
+    end_process,
+    log_cpp_errors_only,
+    print_each_once,
+    print_stack_of_crash,
+    tell_now,
+)
 from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import Notes, announce_failures_by, meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
@@ -102,6 +109,8 @@ class ProcessGroup:
         if backend is not None:
             check_available(backend)  # before the meeting, after which the ranks would report each other's errors, too
         patience = patience or Patience()
+        log_cpp_errors_only()
+        print_stack_of_crash()
         meeting = meet(info, patience.start_seconds)
         self.run_id, self.attempt_id = meeting.run_id, meeting.attempt_id
         self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds, silence_seconds=patience.silence)

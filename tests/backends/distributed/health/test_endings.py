@@ -1,11 +1,13 @@
 """How a process ends once its run cannot go on: an error is printed once and whole, our report comes last."""
 
+import signal
 import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
 
 import pytest
+from toys.ranks import free_port
 
 from nemo_lite.backends.pytorch.distributed.health.endings import is_told, tell_now
 from nemo_lite.errors import DataError
@@ -108,3 +110,60 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     )
     assert ended.returncode == 1
     assert ended.stderr.count("ZeroDivisionError") == 1
+
+
+LOST_STORE = """
+import signal, torch.distributed as dist
+server = os.fork()
+if not server:
+    store = dist.TCPStore("127.0.0.1", {port}, is_master=True, wait_for_workers=False)
+    time.sleep(60)
+client = dist.TCPStore("127.0.0.1", {port}, is_master=False)
+threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
+endings.log_cpp_errors_only()
+try:
+    client.get("never")
+except dist.DistError:
+    print("lost")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the library has this name on Linux")
+def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its_level(monkeypatch):
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    quiet = script(LOST_STORE.format(port=free_port()))
+    assert (quiet.stdout, quiet.stderr) == ("lost\n", "")
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "WARNING")
+    loud = script(LOST_STORE.format(port=free_port()))
+    assert loud.stdout == "lost\n"
+    assert "recvValue" in loud.stderr
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS"])
+def test_a_rank_that_crashes_prints_where_it_was(name):
+    ended = script(
+        f"""
+        import signal
+        def read_audio():
+            os.kill(os.getpid(), signal.{name})
+        endings.print_stack_of_crash()
+        read_audio()
+        """
+    )
+    assert ended.returncode == -getattr(signal, name)
+    assert "Fatal Python error" in ended.stderr
+    assert "in read_audio" in ended.stderr
+
+
+def test_a_process_that_ends_at_once_leaves_no_folder_of_its_workers_sockets(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ended = script(
+        """
+        import multiprocessing.util
+        print(os.listdir(os.path.dirname(multiprocessing.util.get_temp_dir())))
+        endings.end_process(3)
+        """
+    )
+    assert ended.returncode == 3
+    assert "pymp-" in ended.stdout
+    assert list(tmp_path.iterdir()) == []

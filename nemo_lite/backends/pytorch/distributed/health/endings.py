@@ -6,21 +6,27 @@ Which rank is to blame is decided in diagnosis.py.
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
+import faulthandler
+import multiprocessing.util
 import os
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import torch
 
 from nemo_lite.errors import NemoLiteError
 
 # Any: functions of ctypes, which keep the callbacks that they were given alive.
 _HANDLER = ctypes.CFUNCTYPE(None)
 _kept: list[Any] = []
+_ERROR = 2  # c10/util/logging_is_not_google_glog.h: GLOG_ERROR
 
 
 def tell_now(error: BaseException) -> None:
@@ -74,11 +80,25 @@ def end_process(exit_code: int) -> None:
     """End it and its children at once, whatever its threads do."""
     for child in multiprocessing.active_children():
         child.kill()
-    # In a thread: a main thread that hangs while it prints holds the locks of the streams.
-    flushing = threading.Thread(target=lambda: [stream.flush() for stream in (sys.stdout, sys.stderr)], daemon=True)
-    flushing.start()
-    flushing.join(0.5)
+    # In threads: a main thread that hangs while it prints holds the locks of the streams, and a disk may not answer.
+    for tidy in (lambda: [stream.flush() for stream in (sys.stdout, sys.stderr)], _remove_temporary_folder):
+        thread = threading.Thread(target=tidy, daemon=True)
+        thread.start()
+        thread.join(0.5)
     os._exit(exit_code)
+
+
+def _remove_temporary_folder() -> None:
+    """Remove the folder of sockets (pymp-*) that this process shares with its data workers."""
+    if multiprocessing.parent_process() is None:  # else it may be the parent's, which goes on
+        shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+
+
+def print_stack_of_crash() -> None:
+    """Let a process that SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT ends print first where it was, unless it does."""
+    if not faulthandler.is_enabled():
+        with suppress(AttributeError, OSError, ValueError):  # stderr is closed, or is no file, as in a notebook
+            faulthandler.enable()
 
 
 def before_abort(note: Callable[[], None]) -> None:
@@ -101,6 +121,21 @@ def before_abort(note: Callable[[], None]) -> None:
     address = _set_terminate(ctypes.cast(handler, ctypes.c_void_p))
     before = _HANDLER(address) if address else lambda: None
     _kept.append(handler)
+
+
+def log_cpp_errors_only(environ: Mapping[str, str] = os.environ) -> None:
+    """From now on torch's C++ logs errors and no warnings, unless the user has set its level.
+
+    Where the rank that serves the store dies, torch warns of each broken connection on every other rank, with a stack
+    of 12 to 20 lines; our own report says which rank died. torch reads TORCH_CPP_LOG_LEVEL once, when it is imported,
+    which a script may have done before it imported this package: so the level itself is set.
+    """
+    if "TORCH_CPP_LOG_LEVEL" in environ:
+        return
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    with suppress(OSError, ValueError):  # another system, or a torch built with another logger
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+        level.value = max(level.value, _ERROR)
 
 
 def never_abort() -> None:
