@@ -276,6 +276,7 @@ def reported_to_user(program: str = "") -> Iterator[None]:
             if not stopped.is_told:
                 name = name_of(stopped.number)
                 print(f"{name}: stopped; no training was running, so nothing had to be saved", file=sys.stderr)
+                _tell_others(stopped)
             sys.exit(stopped.exit_code)
 
 

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from toys.ranks import free_port, on_ranks, start_ranks, wait_all
 
 from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
-from nemo_lite.backends.pytorch.distributed.rendezvous import meet
+from nemo_lite.backends.pytorch.distributed.health.diagnosis import RUNS, Diagnosis, Status
+from nemo_lite.backends.pytorch.distributed.rendezvous import Member, meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.errors import DataError
 from nemo_lite.utils.launch import who_am_i
@@ -297,6 +298,18 @@ def test_a_rank_that_computes_long_without_signs_of_life_is_no_alarm_while_its_p
     ends = on_ranks(2, keep_others_waiting)
     assert [(end.code, end.err, end.result) for end in ends] == [(0, "", 0), (0, "", 1)]
     assert ends[0].seconds > 1.5
+
+
+def test_a_rank_with_an_error_of_its_own_does_not_print_the_report_that_comes_to_it_later(monkeypatch, capsys):
+    monitor = HealthMonitor.__new__(HealthMonitor)
+    monitor._me, monitor.step, monitor._state = Member(1, "node1", 7, "", "", ""), None, RUNS
+    monitor._report, monitor._has_own_error, monitor._telling = "", False, threading.Lock()
+    monitor._status, monitor._diagnosis, monitor._diagnosis_known = Status(), None, threading.Event()
+    monkeypatch.setattr(monitor, "_end", lambda state: monitor._accept(Diagnosis("rank 0 stopped", blamed=[0]), True))
+    monitor.report_own_error(DataError("no audio"))
+    monitor._tell()
+    assert capsys.readouterr().err == ""
+    assert monitor._diagnosis is not None
 
 
 def test_gradients_that_nccl_exchanges_in_the_background_are_counted_with_their_step():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -47,6 +48,9 @@ def fail(kind):
         raise DataError("the manifest is empty", place="train.json")
     if kind == "options":
         LaunchedParser(prog="a.py").parse_args(["--no_such"])
+    if kind == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
     if kind == "bug":
         sys.last_value = ValueError("a bug")  # as the interpreter notes it, when it has printed the traceback
         raise sys.last_value
@@ -61,6 +65,8 @@ def fail(kind):
         ("bug", 1, "late", "failed before the ranks had met: ValueError: a bug; see the end of that", 1),
         ("data", 1, "joined", "stopped: DataError: train.json: the manifest is empty;", 2),
         ("options", 0, "joined", "stopped: UsageError: unrecognized arguments: --no_such;", 2),
+        ("signal", 0, "joined", "was stopped by SIGTERM;", 75),
+        ("signal", 1, "joined", "was stopped by SIGTERM;", 75),
     ],
 )
 def test_a_rank_that_fails_before_training_is_told_on_all_ranks(kind, who, when, told, code):
@@ -71,6 +77,7 @@ def test_a_rank_that_fails_before_training_is_told_on_all_ranks(kind, who, when,
     assert told in other.err
     assert max(end.seconds for end in ends) < SECONDS
     assert "before the ranks had met" not in ends[who].err
+    assert "[rank " not in ends[who].err  # its own error is there, and no report beside it
 
 
 def test_all_ranks_that_fail_alike_end_at_once_with_their_own_errors():

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from nemo_lite.backends.pytorch.distributed.rank_table import aligned, grouped
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
 from nemo_lite.errors import DistributedError
+from nemo_lite.interruption import Interrupted
 
 _NETWORK = (
     "the data does not get from one rank to the other: check the interfaces (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, "
@@ -145,9 +146,11 @@ class Timeouts(NamedTuple):
 
 def diagnose_error(member: Member, status: Status, error: BaseException) -> Diagnosis:
     """A rank ends with an error of its own."""
+    step = "" if status.step is None else f" at step {status.step}"
+    if isinstance(error, Interrupted):
+        return Diagnosis(f"{member} was {error}{step}", _SEE_OUTPUT, exit_code=error.exit_code, blamed=[member.rank])
     lines = str(error).splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-    step = "" if status.step is None else f" at step {status.step}"
     problem = f"{member} stopped{step}: {text}{' ...' if len(lines) > 1 else ''}"
     return Diagnosis(problem, _SEE_OUTPUT, exit_code=exit_code_of(error), blamed=[member.rank])
 

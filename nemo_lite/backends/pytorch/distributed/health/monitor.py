@@ -100,7 +100,7 @@ class HealthMonitor:
         # The heartbeat thread or the exit thread sets these, once; all three read them.
         self._diagnosis: Diagnosis | None = None
         self._diagnosis_known = threading.Event()
-        self._report, self._telling = "", threading.Lock()
+        self._report, self._has_own_error, self._telling = "", False, threading.Lock()
         self._heartbeat_thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         self._exit_thread = threading.Thread(target=self._exit_if_stuck, daemon=True, name="exit")
         self._heartbeat_thread.start()
@@ -183,7 +183,8 @@ class HealthMonitor:
         if self._state not in RUNNING:
             return
         with self._telling:
-            self._report = ""  # the user reads this error; another rank's, which may be the same, adds nothing
+            # The user reads this error; another rank's, which may be the same, adds nothing, also if it comes later.
+            self._report, self._has_own_error = "", True
         if self._diagnosis is None:
             self._own_error = diagnose_error(self._me, self._status._replace(step=self.step), error)
         tells_others = self._diagnosis is None and not getattr(error, "is_common", False)
@@ -304,7 +305,9 @@ class HealthMonitor:
 
     def _accept(self, diagnosis: Diagnosis, prints_all: bool) -> None:
         if self._diagnosis is None:
-            self._report = diagnosis.report() if prints_all else diagnosis.short_report()
+            with self._telling:
+                report = diagnosis.report() if prints_all else diagnosis.short_report()
+                self._report = "" if self._has_own_error else report
             self._diagnosis = diagnosis
             self._diagnosis_known.set()
 

@@ -49,11 +49,12 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
     """Let the ranks that wait for this one end with the reason. Nothing happens where there are no others.
 
     Args:
-        error: with which this process ends. One of the meeting itself is known to the others, or was theirs.
+        error: with which this process ends. One of the meeting itself is known to the others, or was theirs. A signal,
+            which most launchers send to all, is not told: who sends it does not wait.
         seconds: how long to wait for ranks that have not come so far.
     """
     info = _this_process()
-    if info is None or info.world_size == 1:
+    if info is None or info.world_size == 1 or isinstance(error, KeyboardInterrupt):
         return
     if isinstance(error, DistributedError):
         if "exit_code" in vars(error):  # that of a process that failed, which is about to end
