@@ -65,6 +65,10 @@ class Between:
         return not (from_least and to_most) and number not in self.also
 
 
+WAITING_SECONDS = Between(0, 604_800, above=True)
+"""How long processes may wait for each other: up to a week."""
+
+
 @dataclass(frozen=True)
 class Letters:
     """Texts of at most so many letters."""

@@ -104,7 +104,7 @@ class LaunchOptions:
     world_size: int | None = None
     backend: str | None = None
     timeout_seconds: float = 600.0
-    start_seconds: float = 60.0
+    start_seconds: float = 300.0
     silence_seconds: float | None = None
 
 

@@ -6,6 +6,7 @@ The backends register themselves here; this file imports none of them, and no to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -23,7 +24,8 @@ from nemo_lite.core.backend import (
     Optimization,
 )
 from nemo_lite.core.compile_options import Compile, CompileOptions
-from nemo_lite.errors import UsageError
+from nemo_lite.config.ranges import WAITING_SECONDS
+from nemo_lite.errors import OutOfRangeError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
 from nemo_lite.utils.nemo_logging import Logger
@@ -84,7 +86,7 @@ class RunEnvironment:
         logger: ``nemo_lite.logging``.
 
     Raises:
-        UsageError: a placement or seed of another kind, ``cudnn_benchmark`` together with a seed or
+        UsageError: a placement or seed of another kind, a timeout that is no number of seconds, ``cudnn_benchmark`` together with a seed or
             ``cudnn_deterministic``, a precision that the device does not have, or a work directory that cannot be
             written.
         DeviceError: a GPU is asked for where there is none.
@@ -118,7 +120,7 @@ class RunEnvironment:
         world_size: int | None = None,
         dist_backend: str | None = None,
         dist_timeout: float = 600.0,
-        dist_start_timeout: float = 60.0,
+        dist_start_timeout: float = 300.0,
         dist_silence_timeout: float | None = None,
         shard_weights: bool = False,
         cudnn_deterministic: bool = False,
@@ -129,6 +131,10 @@ class RunEnvironment:
         _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
         compiling = CompileOptions.of(compile)
         self._adapter = self._backends[backend]
+        _check_seconds("dist_timeout", dist_timeout)
+        _check_seconds("dist_start_timeout", dist_start_timeout)
+        if dist_silence_timeout is not None:
+            _check_seconds("dist_silence_timeout", dist_silence_timeout)
         waits = dist_timeout, dist_start_timeout, dist_silence_timeout
         launch = LaunchOptions(launcher, init_method, rank, world_size, dist_backend, *waits)
         self._comm, device, device_name = self._adapter.join(placement, local_rank, launch)
@@ -199,6 +205,11 @@ class RunEnvironment:
     def tb_writer(self) -> TbWriter | None:
         """The TensorBoard writer, or ``None``."""
         return self._experiment.tb_writer
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or WAITING_SECONDS.refuses(value):
+        raise OutOfRangeError(name, repr(value), f"a number of seconds {WAITING_SECONDS} (a week)")
 
 
 def _as_text(folder: Path | None) -> str | None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from nemo_lite.config.ranges import Between
+from nemo_lite.config.ranges import WAITING_SECONDS, Between
 from nemo_lite.errors import UsageError, did_you_mean
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
@@ -30,7 +30,6 @@ OPTIMIZERS: dict[str, Mapping[str, object]] = {}
 _LARGEST_FLOAT32 = 3.4e38
 _LARGEST_INT = 2**63 - 1
 _SHOWN_LETTERS = 60
-_WEEK_SECONDS = 604_800
 _DIST_BACKENDS = ("nccl", "gloo")
 # Options of LaunchedParser, and arguments of the factory.
 _OF_THE_LAUNCH = (
@@ -119,7 +118,7 @@ class LaunchedParser(OneLineParser):
             "seconds a rank may wait for another one; then the run ends with a report that names the late rank"
         )
         add("--dist_timeout", type=seconds, default=600.0, help=timeout_help)
-        add("--dist_start_timeout", type=seconds, default=60.0, help="seconds until all processes must have started")
+        add("--dist_start_timeout", type=seconds, default=300.0, help="seconds until all processes must have started")
         silence_help = (
             "seconds without a sign of life after which a process on another machine is gone; so long may a link be "
             "down (default: a tenth of --dist_timeout, from 6 to 60)"
@@ -314,9 +313,9 @@ not_negative_int = number_within(Between(0, _LARGEST_INT), int)
 not_negative_float = number_within(Between(0, _LARGEST_FLOAT32), float)
 positive_float = number_within(Between(0, _LARGEST_FLOAT32, above=True), float)
 seconds = number_within(
-    Between(0, _WEEK_SECONDS, above=True),
+    WAITING_SECONDS,
     float,
-    f"a number of seconds above 0, up to {_WEEK_SECONDS} (a week)",
+    f"a number of seconds {WAITING_SECONDS} (a week)",
     metavar="SECONDS",
 )
 

@@ -53,6 +53,12 @@ def test_a_precision_that_the_device_does_not_have_is_refused_before_a_folder_is
         ({"placement": "CPU"}, "placement must be a DeviceType: got 'CPU', wanted DeviceType.GPU, DeviceType.CPU"),
         ({"random_seed": "a"}, "random_seed must be a whole number, at least 0: got 'a'"),
         ({"random_seed": -1}, "random_seed must be a whole number, at least 0: got -1"),
+        *(
+            ({name: value}, f"{name} is {value}, wanted a number of seconds above 0, up to 604800 (a week)")
+            for name in ("dist_timeout", "dist_start_timeout", "dist_silence_timeout")
+            for value in (0, -1, float("nan"), float("inf"))
+        ),
+        ({"dist_timeout": "60"}, "dist_timeout is '60', wanted a number of seconds above 0, up to 604800 (a week)"),
     ],
 )
 def test_arguments_of_the_factory_of_another_kind_are_refused(arguments, message):

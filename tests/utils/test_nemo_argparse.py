@@ -45,7 +45,7 @@ def test_defaults_are_those_of_nemo():
         "world_size": None,
         "dist_backend": None,
         "dist_timeout": 600.0,
-        "dist_start_timeout": 60.0,
+        "dist_start_timeout": 300.0,
         "dist_silence_timeout": None,
         "amp_opt_level": "O0",
         "cudnn_benchmark": False,

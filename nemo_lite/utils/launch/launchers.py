@@ -155,8 +155,8 @@ def forget_launcher(environ: MutableMapping[str, str] = os.environ) -> str | Non
 def accept_both_spellings() -> None:
     """Let a script's own parser that knows one of ``--local_rank`` and ``--local-rank`` take the other from a launcher.
 
-    NeMo's guides tell users to write ``parser.add_argument("--local_rank", default=None, type=int)``, and since torch
-    2.0 ``python -m torch.distributed.launch`` passes ``--local-rank=0``: argparse ends the script with "unrecognized
+    NeMo's guides tell users to give their parser an argument ``--local_rank``, and since torch 2.0
+    ``python -m torch.distributed.launch`` passes ``--local-rank=0``: argparse ends the script with "unrecognized
     arguments". ``sys.argv`` stays as it is, because a parser may know either spelling and other code may read it. So
     argparse itself is changed, at the one method by which all words come to a parser.
     """

@@ -57,7 +57,7 @@ class Patience:
             ``timeout_seconds``, but from 6 to 60 seconds.
     """
 
-    start_seconds: float = 60.0
+    start_seconds: float = 300.0
     timeout_seconds: float = 600.0
     silence_seconds: float | None = None
 
