@@ -10,6 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from nemo_lite.config.ranges import WAITING_SECONDS
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import (
     ActionSettings,
@@ -24,7 +25,6 @@ from nemo_lite.core.backend import (
     Optimization,
 )
 from nemo_lite.core.compile_options import Compile, CompileOptions
-from nemo_lite.config.ranges import WAITING_SECONDS
 from nemo_lite.errors import OutOfRangeError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
@@ -86,9 +86,9 @@ class RunEnvironment:
         logger: ``nemo_lite.logging``.
 
     Raises:
-        UsageError: a placement or seed of another kind, a timeout that is no number of seconds, ``cudnn_benchmark`` together with a seed or
-            ``cudnn_deterministic``, a precision that the device does not have, or a work directory that cannot be
-            written.
+        UsageError: a placement or seed of another kind, a timeout that is no number of seconds, ``cudnn_benchmark``
+            together with a seed or ``cudnn_deterministic``, a precision that the device does not have, or a work
+            directory that cannot be written.
         DeviceError: a GPU is asked for where there is none.
     """
 

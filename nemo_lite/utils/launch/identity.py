@@ -69,6 +69,7 @@ def who_am_i(
     rank: int | str | None = None,
     world_size: int | str | None = None,
     environ: Mapping[str, str] = os.environ,
+    checks: bool = True,
 ) -> ProcessInfo | None:
     """Who this process is and where the ranks meet; ``None`` for a single process that no launcher started.
 
@@ -80,6 +81,8 @@ def who_am_i(
         init_method: ``tcp://host:port`` where the ranks meet, or ``env://``: as the launcher says.
         rank, world_size: what the launcher does not say, with ``init_method``.
         environ: the environment.
+        checks: without, numbers may contradict each other (the option counts) or be out of range: for a process that
+            only tells the others why it cannot take part.
 
     Raises:
         UnknownNameError: no such launcher.
@@ -97,9 +100,10 @@ def who_am_i(
     if found is None:
         return None
     given_address = None if init_method in (None, "env://") else tcp_address(str(init_method))
-    numbers = _rank_numbers(found, options, given_address, environ)
+    numbers = _rank_numbers(found, options, given_address, environ, checks)
     local_world_size, num_nodes = _machines(found, numbers["world_size"], environ)
-    _check_ranges(numbers, local_world_size)
+    if checks:
+        _check_ranges(numbers, local_world_size)
     several = _are_several_machines(numbers["world_size"], local_world_size, num_nodes)
     return ProcessInfo(
         numbers["rank"],
@@ -142,11 +146,12 @@ def _rank_numbers(
     options: Mapping[str, int | str | None],
     given_address: tuple[str, int] | None,
     environ: Mapping[str, str],
+    checks: bool,
 ) -> dict[str, int]:
-    """Rank, world size and local rank; all sources must agree on them."""
+    """Rank, world size and local rank; all sources must agree on them, unless nothing is checked."""
     claims = {name: _claims(name, launcher, options[name], environ) for name in NUMBERS}
     for said in claims.values():
-        if len(set(said.values())) > 1:
+        if checks and len(set(said.values())) > 1:
             raise UsageError(
                 f"{' and '.join(said)} contradict each other", remedy="remove the one that was set by hand"
             )
@@ -163,12 +168,13 @@ def _rank_numbers(
 
 def _claims(name: str, launcher: Launcher, option: int | str | None, environ: Mapping[str, str]) -> dict[str, int]:
     """What the option and the variables say about one of `NUMBERS`: the setting, as a text -> the number."""
-    claims = {} if option is None else {f"--{name} {option}": parse_number(f"--{name}", str(option))}
+    least = 1 if name == "world_size" else 0
+    claims = {} if option is None else {f"--{name} {option}": parse_number(f"--{name}", str(option), least)}
     # torch's names are often set by hand in a job's script, beside a launcher that does not use them.
     for source in (launcher, TORCH):
         variable = first_set(source.variables_for(name), environ)
         if variable:
-            claims[f"{variable}={environ[variable]}"] = parse_number(variable, environ[variable])
+            claims[f"{variable}={environ[variable]}"] = parse_number(variable, environ[variable], least)
     return claims
 
 

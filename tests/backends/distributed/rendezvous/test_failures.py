@@ -11,7 +11,7 @@ import pytest
 from torch.distributed import TCPStore
 from toys.nets import Net, Points
 from toys.rank_training import rank_factory, train_net
-from toys.ranks import free_port, on_ranks, results_of
+from toys.ranks import Rank, free_port, on_ranks, results_of, wait_all
 
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.backends.pytorch.distributed.rendezvous.failures import tell_others
@@ -141,3 +141,27 @@ def test_a_single_process_tells_nobody():
     ends = on_ranks(1, fail_in_script)
     assert (ends[0].code, ends[0].err) == (2, "a.py: error: no such file\n")
     assert time.perf_counter() - started < SECONDS
+
+
+def read_identity_and_meet():
+    with reported_to_user():
+        process = LaunchedParser(prog="a.py").process_of(LaunchedParser(prog="a.py").parse_args([]))
+        meet(process, 30.0)
+
+
+@pytest.mark.parametrize("own_world_size", [2, 1])
+def test_a_rank_that_is_out_of_range_tells_those_that_would_wait_for_another(own_world_size):
+    """Also where its machine alone was told another number of processes."""
+    port = str(free_port())
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    numbers = [("0", "0", "2"), ("2", "1", str(own_world_size))]
+    ranks = [
+        Rank({"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size, **where}, read_identity_and_meet, ())
+        for rank, local_rank, size in numbers
+    ]
+    first, wrong = wait_all(ranks)
+    assert (first.code, wrong.code) == (2, 2)
+    problem = f"the rank is not below the world size: got rank 2 of {own_world_size}"
+    assert wrong.err == f"a.py: error: {problem}\n"
+    assert f") failed before the ranks had met: UsageError: {problem};" in first.err
+    assert first.seconds < SECONDS

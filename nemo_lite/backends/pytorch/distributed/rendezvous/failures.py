@@ -54,7 +54,7 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
         seconds: how long to wait for ranks that have not come so far.
     """
     info = _this_process()
-    if info is None or info.world_size == 1 or isinstance(error, KeyboardInterrupt):
+    if info is None or isinstance(error, KeyboardInterrupt) or (info.world_size == 1 and info.is_first):
         return
     if isinstance(error, DistributedError):
         if "exit_code" in vars(error):  # that of a process that failed, which is about to end
@@ -84,13 +84,16 @@ def _tell_as_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: flo
 def _tell_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: float) -> None:
     """Another rank: refuse the attempt that rank 0 begins, and wait until all have seen it.
 
-    An attempt of another run, or one that has this rank already, is not this process's to refuse.
+    An attempt of another run, or one that has this rank already, is not this process's to refuse. One of another size
+    is where this rank is out of range: its own world size may be the wrong one.
     """
     deadline = time.monotonic() + seconds
     watch, run = AttemptWatch(_store(info, seconds)), identity_of(info)
+    is_out_of_range = info.rank >= info.world_size
     while time.monotonic() < deadline:
         attempt = watch.living()
-        if attempt and attempt.is_for(run, info.world_size) and not attempt.was_heard(me.rank):
+        is_for = attempt and attempt.is_for(run, attempt.world_size if is_out_of_range else info.world_size)
+        if attempt and is_for and not attempt.was_heard(me.rank):
             if me.rank not in [member.rank for member in attempt.members()]:
                 attempt.refuse(refusal)
                 attempt.hear(me.rank)
@@ -116,6 +119,7 @@ def _this_process() -> ProcessInfo | None:
             init_method=options.get("init_method"),
             rank=options.get("rank"),
             world_size=options.get("world_size"),
+            checks=False,  # a rank that is out of range is what the others wait for
         )
     return None
 
