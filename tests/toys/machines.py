@@ -129,15 +129,17 @@ class Lan:
 
 
 @contextmanager
-def two_machines(own_name_is_loopback: bool = False) -> Iterator[Lan]:
+def two_machines(own_name_is_loopback: bool = False, in_ipv6: bool = False) -> Iterator[Lan]:
     """They exist inside; afterwards neither they nor what ran on them do.
 
     Args:
         own_name_is_loopback: each looks its own name up as 127.0.1.1, as Debian writes it into /etc/hosts.
+        in_ipv6: the link has addresses of IPv6 only.
     """
     names = [f"nemo{os.getpid()}{side}" for side in "ab"]
-    first = Machine("node1", "10.99.0.1", "ens1f0", names[0])
-    second = Machine("node2", "10.99.0.2", "enp3s0", names[1])
+    network = "fd99::" if in_ipv6 else "10.99.0."
+    first = Machine("node1", f"{network}1", "ens1f0", names[0])
+    second = Machine("node2", f"{network}2", "enp3s0", names[1])
     try:
         for machine, other in ((first, second), (second, first)):
             own = "127.0.1.1" if own_name_is_loopback else machine.address
@@ -185,8 +187,9 @@ def _connect(first: Machine, second: Machine) -> None:
         inside = ("ip", "-n", machine.namespace)
         # The name of Docker's bridge sorts before those of network cards, and its address is the same everywhere.
         _run(*inside, "link", "add", DOCKER, "type", "veth", "peer", "name", "docker1")
-        for interface, address in ((machine.interface, f"{machine.address}/24"), (DOCKER, "172.17.0.1/16")):
-            _run(*inside, "addr", "add", address, "dev", interface)
+        own = [f"{machine.address}/64", "nodad"] if ":" in machine.address else [f"{machine.address}/24"]
+        for interface, address in ((machine.interface, own), (DOCKER, ["172.17.0.1/16"])):
+            _run(*inside, "addr", "add", *address, "dev", interface)
             _run(*inside, "link", "set", interface, "up")
         _run(*inside, "link", "set", "docker1", "up")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import struct
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,10 @@ _GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname).
 _LAST_FOR_NCCL = ("docker", "lo", "virbr")
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+# The IPv6 addresses of all interfaces: 32 hexadecimal digits, index, prefix, scope, flags, name of the interface.
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+# Of the block for documentation, so never this machine's: only the way out of the machine is asked for.
+_ELSEWHERE = "198.51.100.1"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,9 @@ def is_on_one_machine(info: ProcessInfo) -> bool:
 def numeric_address(info: ProcessInfo) -> str:
     """The IP address of the store; the loopback where our own store serves one machine only.
 
+    Debian's hosts file says 127.0.1.1 for a machine's own name. Where the first machine is asked for by its name, its
+    own ranks take its address in the network then, as the others do.
+
     Raises:
         DistributedError: this machine cannot look the name up, or finds the loopback while other machines take part.
     """
@@ -64,13 +73,42 @@ def numeric_address(info: ProcessInfo) -> str:
             remedy="give its IP address (--master_addr, MASTER_ADDR or the rendezvous endpoint)",
         ) from error
     addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
-    if not is_on_one_machine(info) and is_loopback(addresses[0]):
+    if is_on_one_machine(info) or not is_loopback(addresses[0]):
+        return addresses[0]
+    is_here = info.is_first or host.partition(".")[0] == socket.gethostname().partition(".")[0]
+    in_network = address_in_network() if is_here else ""
+    if not in_network:
         raise DistributedError(
             f"the address of the first machine, {host}, is the loopback ({addresses[0]}) on {socket.gethostname()}",
             remedy=f"{info.num_nodes or 'several'} machines take part and others cannot reach it: give an IP address "
             "of the first machine's network interface",
         )
-    return addresses[0]
+    return in_network
+
+
+def unused_master(info: ProcessInfo) -> str:
+    """A line where an address of another machine is not used, since all ranks are on this one; "" elsewhere."""
+    host = info.master[0]
+    if not is_on_one_machine(info) or info.agent_hosts_store or is_loopback(host):
+        return ""
+    own = {address for addresses in interfaces().values() for address in addresses}
+    # Nothing is looked up: a name server that does not answer would keep a run on one machine waiting.
+    if host in own or host.partition(".")[0] == socket.gethostname().partition(".")[0]:
+        return ""
+    return f"The address of the first machine, {host}, is not used: all {info.world_size} ranks are on this machine"
+
+
+def address_in_network() -> str:
+    """The address by which others reach this machine; "" where that is not plain.
+
+    It is that of the interface which leads out of the machine, or else of the only one: a card, where there are any,
+    and no container's bridge.
+    """
+    if address := route_to(_ELSEWHERE, 9).address:
+        return address
+    named = {name: own for name, own in interfaces().items() if own and not name.startswith((*_LAST_FOR_NCCL, "br-"))}
+    taken = {name: own for name, own in named.items() if is_card(name)} or named
+    return next(iter(taken.values()))[0] if len(taken) == 1 else ""
 
 
 def route_to(address: str, port: int) -> Route:
@@ -84,23 +122,36 @@ def route_to(address: str, port: int) -> Route:
         except OSError:
             return Route("", "")  # no route; connecting is about to say so
         local = str(probe.getsockname()[0])
-    return Route(next((name for name, own in interfaces().items() if own == local), ""), local)
+    return Route(next((name for name, own in interfaces().items() if local in own), ""), local)
 
 
-def interfaces() -> dict[str, str]:
-    """The interfaces of this machine with their IPv4 addresses; "" for those without one."""
-    return {name: _address_of(name) for _, name in socket.if_nameindex()}
+def interfaces() -> dict[str, Sequence[str]]:
+    """The interfaces of this machine with their addresses: that of IPv4, and those of IPv6 that are not link-local."""
+    in_ipv6 = _ipv6_addresses()
+    return {name: [*_ipv4_address(name), *in_ipv6.get(name, ())] for _, name in socket.if_nameindex()}
 
 
-def _address_of(name: str) -> str:
+def _ipv4_address(name: str) -> list[str]:
     if fcntl is None:
-        return ""
+        return []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
+            return []
+    return [socket.inet_ntoa(answer[20:24])]
+
+
+def _ipv6_addresses() -> dict[str, list[str]]:
+    """By interface; none where the system does not list them."""
+    addresses: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for line in _IPV6_ADDRESSES.read_text().splitlines():
+            digits, *_, name = line.split()
+            address = ipaddress.IPv6Address(int(digits, 16))
+            if not address.is_link_local:  # each interface has one, and it leads to no other network
+                addresses.setdefault(name, []).append(str(address))
+    return addresses
 
 
 def use_route(route: Route, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
@@ -128,7 +179,7 @@ def nccl_finds(route: Route) -> bool:
     """Whether nccl by itself starts with the interface of the route, and takes beside it interfaces of cards only."""
     if is_loopback(route.address):
         return False
-    names = [name for name, address in interfaces().items() if address]
+    names = [name for name, addresses in interfaces().items() if addresses]
     kinds = [
         [name for name in names if name.startswith("ib")],
         [name for name in names if not name.startswith(_LAST_FOR_NCCL)],
@@ -148,7 +199,7 @@ def _problems_of(variable: str, chosen: str, route: Route, master: tuple[str, in
     names = [name for name in found if _is_meant(variable, chosen, name)]
     if not names:
         return [f"{variable}={chosen}: this machine has no such interface (it has {', '.join(found)})"]
-    if route.interface in names or any(_reaches(found[name], master) for name in names):
+    if route.interface in names or any(_reaches(address, master) for name in names for address in found[name]):
         return []
     through = f", the way to it is {route.interface}" if route.interface else ""
     return [f"{variable}={chosen}: from there {master[0]} cannot be reached{through}"]
@@ -165,9 +216,9 @@ def _is_meant(variable: str, chosen: str, name: str) -> bool:
 
 def _reaches(address: str, master: tuple[str, int]) -> bool:
     """Whether a packet from that address would have a route to rank 0."""
-    if not address or ":" in master[0]:
-        return bool(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    if (":" in address) != (":" in master[0]):
+        return False
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
             probe.connect(master)

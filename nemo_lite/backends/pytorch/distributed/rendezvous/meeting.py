@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address
+from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, unused_master
 from nemo_lite.backends.pytorch.distributed.rendezvous.attempts import LATE_SECONDS, Attempt, AttemptWatch, Refusal
 from nemo_lite.backends.pytorch.distributed.rendezvous.members import Member, this_member
 from nemo_lite.backends.pytorch.distributed.rendezvous.run_identity import differences, identity_of
@@ -79,6 +79,8 @@ def meet(info: ProcessInfo, timeout_seconds: float) -> Meeting:
         ) from error
     for problem in sorted({f"{member.host}: {line}" for member in members for line in member.problems}):
         logging.warning("%s", problem)
+    if info.is_first and (line := unused_master(info)):
+        logging.info("%s", line)
     run_id = attempt.run.run_id
     return Meeting(attempt.store, members, serves_store, address, attempt.prefix, timeout, run_id, attempt.number)
 
