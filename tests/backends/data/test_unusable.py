@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from toys.ranks import on_ranks
 
@@ -107,6 +109,8 @@ def test_ranks_settle_to_one_account_and_rank_0_tells_it_once() -> None:
     assert list(first.result) == [3, 4, 9]
     assert first.result == second.result
     assert first.out.count("counted {'x': 3}") == first.out.count("counted") == 1
+    host = socket.gethostname()
+    assert f"\n  rank 1 ({host}): set:3: it is bad\n  rank 0 ({host}): set:4: it is bad\n" in first.err
     assert first.err.count("3 items skipped so far (max_corrupt 3):") == first.err.count("skipped so far") == 1
 
 

@@ -84,6 +84,8 @@ class UnusableItems:
         if loaded.fatal:
             raise DataError(loaded.fatal)
         for item, reason in loaded.faults:
+            if item in self.faults:
+                continue  # of an earlier epoch, with the rank that found it
             place = self._place_of(item)
             self.faults[item] = reason if reason.startswith(f"{place}:") else f"{place}: {reason}"
         self._check_budget()
@@ -105,11 +107,15 @@ class UnusableItems:
     def settle(self, comm: Comm) -> None:
         """Bring together what the ranks have noted since they last settled. All ranks call it.
 
+        Each reason gets the rank and the machine where the item was read: machines may have the same paths and other
+        disks.
+
         Raises:
             DataError: more items are unusable on all ranks than the budget allows; the same error on all.
         """
         settled = dict(islice(self.faults.items(), self._num_settled))
-        new = dict(islice(self.faults.items(), self._num_settled, None))
+        reader = f"{comm.label}: " if comm.label else ""
+        new = {item: reader + reason for item, reason in islice(self.faults.items(), self._num_settled, None)}
         gathered = comm.gather((new, {kind: dict(count) for kind, count in self._unsettled.items()}))
         faults, counts = comm.share(_together(gathered or ()))
         _add(self._counts, counts)

@@ -55,10 +55,12 @@ class Comm(backend.Comm, Protocol):
     Attributes:
         run_id: of the run, the same on all ranks; "" for a single process.
         attempt_id: of this start of the run, likewise.
+        label: what messages call this rank: ``rank 1 (node2)``; "" for a single process.
     """
 
     run_id: str
     attempt_id: str
+    label: str
 
     def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """The module with rank 0's weights on all ranks, ready to train."""
@@ -169,7 +171,7 @@ class SingleProcess:
     rank = 0
     world_size = 1
     local_rank: int | None = None
-    run_id = attempt_id = ""
+    run_id = attempt_id = label = ""
 
     def __init__(self) -> None:
         self._nothing = nullcontext()

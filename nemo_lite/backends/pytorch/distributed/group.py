@@ -113,6 +113,7 @@ class ProcessGroup:
         print_stack_of_crash()
         meeting = meet(info, patience.start_seconds)
         self.run_id, self.attempt_id = meeting.run_id, meeting.attempt_id
+        self.label = f"rank {info.rank} ({meeting.members[info.rank].host})"
         self._monitor = HealthMonitor(meeting, info, patience.timeout_seconds, silence_seconds=patience.silence)
         announce_failures_by(self._monitor.report_own_error)
         self._is_closed = self._has_failed = False
