@@ -167,7 +167,13 @@ def unwritable(error: BaseException, path: Path, problem: str = "the file cannot
     if number is None and not isinstance(error, OSError):
         return None
     got = f'"{os.strerror(number) if number else error}"{name}'
-    return UsageError(problem, place=str(path), got=got, remedy="choose another folder, or correct its permissions")
+    is_gone = number in (errno.ENOENT, errno.ESTALE, errno.ENODEV)
+    remedy = (
+        "its folder is not there: was it deleted or unmounted?"
+        if is_gone
+        else "choose another folder, or correct its permissions"
+    )
+    return UsageError(problem, place=str(path), got=got, remedy=remedy)
 
 
 def _number_in(text: str) -> int | None:

@@ -97,7 +97,9 @@ def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, error):
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(
-        UsageError, match=r'gone/x: the file cannot be written: got "No such file or directory" \(ENOENT\)'
+        UsageError,
+        match=r'gone/x: the file cannot be written: got "No such file or directory" \(ENOENT\); '
+        r"its folder is not there: was it deleted or unmounted\?$",
     ):
         write_atomically(tmp_path / "gone" / "x", lambda path: path.touch())
 

@@ -17,8 +17,13 @@ from toys.ranks import results_of
 
 from nemo_asr.models.jasper_blocks import BatchNorm
 from nemo_lite import NeuralModuleFactory
-from nemo_lite.backends.pytorch.distributed import batchnorm
-from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing, make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed import SingleProcess, batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import (
+    adding_nothing,
+    make_groups,
+    single_values_named,
+    synced_batchnorm,
+)
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper
@@ -422,3 +427,17 @@ def test_inside_ddp_over_a_lowered_dag_gradients_are_those_of_one_process(num_ba
             assert torch.allclose(got, parameter.grad, atol=1e-6)
         for got, buffer in zip(buffers, module.buffers(), strict=True):
             assert torch.allclose(got, buffer, atol=1e-6)
+
+
+def test_a_batch_of_one_item_is_a_users_mistake_in_one_line():
+    told = (
+        r"^rank 1 \(node2\): batch normalisation cannot train on one value per channel: got a batch of "
+        r"torch\.Size\(\[1, 4\]\); the last batch of an epoch may have a single item: choose another batch_size, "
+    )
+    layer = nn.BatchNorm1d(4)
+    with pytest.raises(UsageError, match=told), single_values_named("rank 1 (node2)"):
+        layer(torch.zeros(1, 4))
+    with pytest.raises(UsageError, match=r"^batch normalisation cannot train"), SingleProcess().guarded():
+        layer(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match="expected 2D or 3D input"), single_values_named():
+        layer(torch.zeros(1))

@@ -104,6 +104,34 @@ def test_a_rank_that_hangs_is_named_with_its_step_and_node_within_the_timeout_an
     assert "] rank 1 (" in told
 
 
+def save_on_a_slow_disk(folder, seconds):
+    """Each fsync takes so long on rank 0; a checkpoint makes several."""
+    fsync = os.fsync
+    if os.environ["RANK"] == "0":
+        os.fsync = lambda file: (time.sleep(seconds), fsync(file))
+    factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1, dist_timeout=3.0)
+    x, y = Points(n=64, batch_size=2)()
+    loss = Mse()(out=Net(name="net")(x=x), target=y)
+    saves = nemo.CheckpointCallback(folder, step_freq=2)
+    started = time.monotonic()
+    factory.train([loss], optimizer="sgd", optimization_params={"lr": 0.1, "max_steps": 3}, callbacks=[saves])
+    return time.monotonic() - started
+
+
+def test_a_checkpoint_may_take_longer_than_the_timeout_while_it_is_being_written(tmp_path):
+    ends = on_ranks(2, save_on_a_slow_disk, tmp_path, 1.0)
+    assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
+    assert min(end.result for end in ends) > 4.0  # longer than the timeout, so that this test can fail
+
+
+def test_a_checkpoint_of_which_nothing_is_written_any_more_is_a_hang(tmp_path):
+    ends = on_ranks(2, save_on_a_slow_disk, tmp_path, 60.0)
+    assert [end.code for end in ends] == [3, 3]
+    assert "rank 0 (" in ends[0].err + ends[1].err
+    told = "in writing a checkpoint, while rank 1 waits for it in collective"
+    assert (ends[0].err + ends[1].err).count(told) == 1
+
+
 def join_by(backend):
     with reported_to_user("own.py"):
         nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, dist_backend=backend)

@@ -1,5 +1,7 @@
 """The batches of each step: an epoch without data, and ranks of which some run out of data."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,9 @@ from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.engine import step_batches
 from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
 
 
 @pytest.mark.parametrize("params", [{"num_epochs": 2}, {"max_steps": 2}])
@@ -213,3 +217,17 @@ def test_a_rank_that_only_takes_part_adds_nothing_to_synchronised_statistics():
     for weights in results_of(2, with_synced_statistics):
         for name, value in weights.items():
             torch.testing.assert_close(torch.tensor(value), torch.tensor(expected[name]), rtol=1e-4, atol=1e-5)
+
+
+def test_counts_of_one_are_told_as_one(monkeypatch):
+    batches = step_batches.StepBatchLoader.__new__(step_batches.StepBatchLoader)
+    batches._loader, batches._epoch, batches._uneven = None, 0, "pad"
+    batches._repeated, batches._dropped, batches._joined = 1, 0, 1
+    told = []
+    monkeypatch.setattr(step_batches, "leftover_of", lambda *_: SimpleNamespace(num_repeated=0, num_dropped=1))
+    monkeypatch.setattr(logging, "info", lambda text, *values: told.append(text % values))
+    batches.report()
+    assert told == [
+        "Epoch 0 (uneven=pad): 1 item came twice, 1 item left out, "
+        "1 time a rank without data took part with weight zero"
+    ]

@@ -92,7 +92,7 @@ class Saving:
             else:
                 self._writer.start(write)
 
-        self._comm.on_first(begin)
+        self._comm.written_by_all(lambda: self._comm.on_first(begin))
         self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{how['kind']}-{how['number']}")
 
     def start_part(
@@ -105,7 +105,7 @@ class Saving:
         """
         comm, checkpoints = self._comm, self._folder(folder)
         part, tag = Part(1 + comm.rank, comm.world_size), f"{how['kind']}-{how['number']}"
-        self._writer.finish()
+        comm.written_by_all(self._writer.finish)
 
         def prepare() -> tuple[Callable[..., object] | None, Mapping[str, Any], int]:
             copies = copied_to_host((weights, state))
@@ -123,10 +123,7 @@ class Saving:
             else:
                 commit(staged, lambda: files_of_others(comm, key, final, self._is_too_late))
 
-        if num_bytes < SMALL_BYTES:
-            write()
-        else:
-            self._writer.start(write)
+        comm.written_by_all(write if num_bytes < SMALL_BYTES else lambda: self._writer.start(write))
         self._under_way[str(folder)] = str(Path(folder) / f"checkpoint-{tag}")
 
     def done(self, folder: str | Path, wait: bool) -> str:
@@ -140,8 +137,7 @@ class Saving:
         """
         if wait:
             with WRITING_CHECKPOINT:
-                self._comm.on_first(self._writer.finish)
-            self._comm.barrier()
+                self._comm.written_by_all(lambda: self._comm.on_first(self._writer.finish))
         elif not self._comm.on_first(self._writer.is_idle):
             return ""
         return self._under_way.pop(str(folder), "")
@@ -156,16 +152,15 @@ class Saving:
             else:
                 self._writer.start(lambda: checkpoints.note_evaluation(evaluation))
 
-        self._comm.on_first(note)
+        with WRITING_CHECKPOINT:
+            self._comm.written_by_all(lambda: self._comm.on_first(note))
 
     def is_among_best(self, folder: str | Path, evaluation: Mapping[str, Any], best: Best) -> bool:
         """Whether a checkpoint with this result would be one of the best of a folder."""
 
-        def look() -> bool:
-            self._writer.finish()
-            return self._folder(folder).is_among_best(evaluation, best)
-
-        return self._comm.from_first(look)
+        with WRITING_CHECKPOINT:
+            self._comm.written_by_all(lambda: self._comm.on_first(self._writer.finish))
+        return self._comm.from_first(lambda: self._folder(folder).is_among_best(evaluation, best))
 
     def close(self) -> None:
         """Wait for what is under way, and let others save in the folders. Ranks may call it alone.

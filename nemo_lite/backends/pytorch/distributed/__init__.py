@@ -29,6 +29,7 @@ from nemo_lite.backends.pytorch.distributed.health import READING_CHECKPOINT as 
 from nemo_lite.backends.pytorch.distributed.health import WAITING_FOR_DATA as WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT as WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.health import Activity as Activity
+from nemo_lite.backends.pytorch.distributed.health import note_write as note_write
 from nemo_lite.backends.pytorch.distributed.pieces import Piece as Piece
 from nemo_lite.backends.pytorch.distributed.pieces import divided_as as divided_as
 from nemo_lite.backends.pytorch.distributed.pieces import is_divided as is_divided

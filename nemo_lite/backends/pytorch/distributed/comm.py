@@ -6,12 +6,13 @@ Any: modules take and give values of any type; optimizer states hold tensors, nu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
 
+from nemo_lite.backends.pytorch.distributed.batchnorm import single_values_named
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.core import backend
 from nemo_lite.core.run_options import GradientCompression
@@ -134,6 +135,9 @@ class Comm(backend.Comm, Protocol):
     def barrier(self) -> None:
         """Wait for all ranks."""
 
+    def written_by_all(self, write: Callable[[], T]) -> T:
+        """What ``write`` gives, when all ranks are done with theirs: later than the timeout, if one still writes."""
+
     def leave_note(self, key: str, text: str) -> None:
         """Leave a text for another rank, which takes it. At any time, also in another thread: nobody is waited for."""
 
@@ -252,6 +256,10 @@ class SingleProcess:
     def barrier(self) -> None:
         """Nothing to wait for."""
 
+    def written_by_all(self, write: Callable[[], T]) -> T:
+        """What ``write`` gives."""
+        return write()
+
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives."""
         return make()
@@ -270,9 +278,11 @@ class SingleProcess:
     def at_step(self, step: int | None) -> None:
         """No reports."""
 
-    def guarded(self) -> AbstractContextManager[None]:
-        """No other ranks to tell; a data worker that died is named."""
-        return dead_workers_named()
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """No other ranks to tell; a data worker that died is named, and a batch that cannot be normalised."""
+        with dead_workers_named(), single_values_named():
+            yield
 
     def close(self) -> None:
         """Nothing to leave."""

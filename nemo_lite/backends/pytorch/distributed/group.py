@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import Store
 
-from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, make_groups, synced_batchnorm
+from nemo_lite.backends.pytorch.distributed.batchnorm import (
+    is_sharded,
+    make_groups,
+    single_values_named,
+    synced_batchnorm,
+)
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.health import (
+    WRITES,
     HealthMonitor,
     end_process,
     log_cpp_errors_only,
@@ -43,6 +50,8 @@ T = TypeVar("T")
 
 # How long torch's groups get to end after an error.
 _LEAVING_SECONDS = 2.0
+# How often a rank at most asks whether the others have written their checkpoint.
+_POLL_SECONDS = 0.25
 _USE_GLOO = "use gloo (--dist_backend gloo, dist_backend='gloo')"
 
 
@@ -118,7 +127,8 @@ class ProcessGroup:
         announce_failures_by(self._monitor.report_own_error)
         self._is_closed = self._has_failed = False
         self._links: _Links | None = None
-        self._has_sharded = False
+        self._has_sharded, self._num_writes = False, 0
+        self._store = meeting.store
         notes = Notes(meeting.connect)
         self.leave_note, self.take_note = notes.leave, notes.take
         self._groups: dict[int, dist.ProcessGroup | None] = {}
@@ -313,6 +323,27 @@ class ProcessGroup:
         with self._together("barrier"):
             dist.monitored_barrier(self._open.group, self._timeout, wait_all_ranks=True)
 
+    def written_by_all(self, write: Callable[[], T]) -> T:
+        """What ``write`` gives, when all ranks are done with theirs.
+
+        Ranks wait by asking the store, not in an exchange: gloo and nccl end theirs after the timeout, also where a
+        slow disk still gets bytes. Here the timeout begins anew whenever some rank has written more.
+        """
+        self._end_rounds()
+        value = write()
+        self._num_writes += 1
+        key, pause = f"written/{self._num_writes}", 0.001
+        with self._monitor.collective("waiting for the checkpoint of all ranks"):
+            num_done, num_writes = self._store.add(key, 1), self._store.add(WRITES, 0)
+            while num_done < self.world_size:
+                self._monitor.check()
+                time.sleep(pause)
+                pause = min(1.5 * pause, _POLL_SECONDS)
+                num_done, before, num_writes = self._store.add(key, 0), num_writes, self._store.add(WRITES, 0)
+                if num_writes != before:
+                    self._monitor.wait_anew()
+        return value
+
     def on_first(self, make: Callable[[], T]) -> T | None:
         """What ``make`` gives on rank 0; ``None`` elsewhere."""
         return make() if self.rank == 0 else None
@@ -349,7 +380,7 @@ class ProcessGroup:
         group is left when the script ends: leaving may take long, and meanwhile a launcher may end this process.
         """
         try:
-            with dead_workers_named():
+            with dead_workers_named(), single_values_named(self.label):
                 yield
                 self._end_rounds()
         except BaseException as error:

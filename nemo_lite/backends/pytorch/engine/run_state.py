@@ -275,8 +275,7 @@ class RunState:
     def _write(self, write: Callable[[], object]) -> None:
         """Write on rank 0; the others wait until it is done."""
         with WRITING_CHECKPOINT:
-            self.comm.on_first(write)
-        self.comm.barrier()
+            self.comm.written_by_all(lambda: self.comm.on_first(write))
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""

@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.data import (
 )
 from nemo_lite.backends.pytorch.distributed import WAITING_FOR_DATA, Comm
 from nemo_lite.backends.pytorch.placement import AheadOfUse
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import flags_of, signal_in
 from nemo_lite.utils import logging
 
@@ -376,12 +376,12 @@ class StepBatchLoader:
         """Log how many items the epoch repeated or left out to keep the ranks together."""
         left = leftover_of(self._loader, self._epoch)
         counts = [
-            f"{count:.0f} {what}"
-            for count, what in (
-                (left.num_repeated + self._repeated, "items came twice"),
-                (left.num_dropped, "items were left out"),
-                (self._dropped, "items or more were left out, because another rank had none"),
-                (self._joined, "times a rank without data took part with weight zero"),
+            f"{counted(round(count), noun)} {what}"
+            for count, noun, what in (
+                (left.num_repeated + self._repeated, "item", "came twice"),
+                (left.num_dropped, "item", "left out"),
+                (self._dropped, "item", "or more were left out, because another rank had none"),
+                (self._joined, "time", "a rank without data took part with weight zero"),
             )
             if count
         ]

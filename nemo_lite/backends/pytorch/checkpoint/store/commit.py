@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, StoredFile
+from nemo_lite.backends.pytorch.distributed import note_write
 from nemo_lite.errors import NemoLiteError
-from nemo_lite.utils.files import name_in, synchronise, temporary_name, unwritable, write_atomically
+from nemo_lite.utils.files import name_in, temporary_name, unwritable, write_atomically
+from nemo_lite.utils.files import synchronise as to_disk
 from nemo_lite.utils.helpers import RECORD, tag_of_folder
 
 _MAKING, _ASIDE = "tmp", "aside"
+# So often what was written is sent to the disk: other ranks see that a slow one still takes it.
+_SENT_BYTES = 64 * 2**20
 
 
 Writers: TypeAlias = Mapping[str, Callable[[BinaryIO], None]]
@@ -201,7 +205,7 @@ class _Digested(io.RawIOBase):
     """A file to be written, with the digest and the size of what was given to it."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._digest, self.num_bytes = file, hashlib.sha256(), 0
+        self._file, self._digest, self.num_bytes, self._num_sent = file, hashlib.sha256(), 0, 0
 
     def writable(self) -> bool:
         return True
@@ -210,7 +214,16 @@ class _Digested(io.RawIOBase):
         self._file.write(content)
         self._digest.update(content)
         self.num_bytes += memoryview(content).nbytes
+        if self.num_bytes - self._num_sent >= _SENT_BYTES:
+            self.send()
         return memoryview(content).nbytes
+
+    def send(self) -> None:
+        """Wait until all of it has reached the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._num_sent = self.num_bytes
+        note_write()
 
     @property
     def sha256(self) -> str:
@@ -221,9 +234,14 @@ def _write(final: Path, path: Path, write: Callable[[BinaryIO], None]) -> Stored
     with open(path, "wb") as file:
         digested = _Digested(file)
         write(cast("BinaryIO", digested))
-        file.flush()
-        os.fsync(file.fileno())
+        digested.send()
     return StoredFile(final, digested.num_bytes, digested.sha256)
+
+
+def synchronise(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, have reached the disk; ranks that wait see it."""
+    to_disk(path)
+    note_write()
 
 
 def _set_aside(final: Path) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple, TypeVar
@@ -68,6 +69,18 @@ COMPILING = Activity("compiling")
 WAITING_FOR_DATA = Activity("waiting for data")
 READING_CHECKPOINT = Activity("reading a checkpoint")
 WRITING_CHECKPOINT = Activity("writing a checkpoint")
+
+_last_write = [0.0]  # of time.monotonic
+
+
+def note_write() -> None:
+    """Bytes of a checkpoint have been written, or have reached the disk: a rank that waits for this one may wait on."""
+    _last_write[0] = time.monotonic()
+
+
+def last_write() -> float:
+    """When that was last noted, by ``time.monotonic``."""
+    return _last_write[0]
 
 
 class ActivityReader:

@@ -19,6 +19,9 @@ from nemo_lite.backends.pytorch.distributed.health.launcher import diagnose_lost
 from nemo_lite.backends.pytorch.distributed.rendezvous import Meeting, Member
 from nemo_lite.utils.launch import ProcessInfo
 
+WRITES = "writes"
+"""The key under which ranks count their writes."""
+
 # If this thread itself stalled for longer, do not count the gap as the others' silence.
 _OWN_STALL_SECONDS = 2.0
 
@@ -43,6 +46,10 @@ class HeartbeatChannel:
     def publish(self, status: Status) -> None:
         """Write this rank's status."""
         self._store.set(f"beat/{self._me.rank}", json.dumps(status))
+
+    def count_write(self) -> None:
+        """Let ranks that wait for a checkpoint know that more of it has been written."""
+        self._store.add(WRITES, 1)
 
     def diagnosis(self) -> Diagnosis | None:
         """The stored diagnosis, or None."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
 
-from nemo_lite.backends.pytorch.distributed.health.activity import Activity, ActivityReader
+from nemo_lite.backends.pytorch.distributed.health.activity import Activity, ActivityReader, last_write
 from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
     ABORTED,
     FAILED,
@@ -89,6 +89,7 @@ class HealthMonitor:
         self._sent: tuple[int, int | None] = (0, None)
         self._failed_in: Activity | None = None
         self._own_error: Diagnosis | None = None
+        self._waits_anew = False  # the heartbeat thread takes it back
         # The main thread sets these, the other two read them.
         self._is_over = False
         self._beat_now = threading.Event()
@@ -96,7 +97,7 @@ class HealthMonitor:
         # last beat; the exit thread sees from the number that the store still answers.
         self._status, self._status_since = Status(), time.monotonic()
         self._last_beat_written = threading.Event()
-        self._num_beats = 0
+        self._num_beats, self._write_counted = 0, last_write()
         # The heartbeat thread or the exit thread sets these, once; all three read them.
         self._diagnosis: Diagnosis | None = None
         self._diagnosis_known = threading.Event()
@@ -120,8 +121,7 @@ class HealthMonitor:
         Raises:
             DistributedError: it failed, with the reason; or the run is known to end.
         """
-        if self._diagnosis is not None:
-            raise self._error_of(self._diagnosis)
+        self.check()
         number, outer = self._collectives
         self._collectives = (number + (partner is None), (*outer, (label, partner)))
         try:
@@ -133,6 +133,15 @@ class HealthMonitor:
             raise cause from error
         finally:
             self._collectives = (self._collectives[0], outer)
+
+    def check(self) -> None:
+        """Raise DistributedError if the run is known to end."""
+        if self._diagnosis is not None:
+            raise self._error_of(self._diagnosis)
+
+    def wait_anew(self) -> None:
+        """What this rank waits for has made progress: its timeout begins anew."""
+        self._waits_anew = True
 
     def gradients_sent(self) -> None:
         """This rank has handed the gradients of the step to the backend."""
@@ -266,6 +275,9 @@ class HealthMonitor:
         if state == FAILED and self._own_error is not None:
             self._channel.agree_on(self._own_error)
         self._channel.publish(self._status)
+        if last_write() != self._write_counted:
+            self._write_counted = last_write()
+            self._channel.count_write()
         if not self._is_first and (self._diagnosis is not None or state == FAILED):
             return  # nothing more to learn; and torch prints a trace if the rank that serves the store ends meanwhile
         found = self._channel.diagnosis()
@@ -292,7 +304,9 @@ class HealthMonitor:
         num_sent, sent_step = self._sent
         now = now._replace(num_sent=num_sent, sent_step=sent_step)
         if now._replace(beat=before.beat, seconds=before.seconds, network_error=before.network_error) != before:
-            self._status_since = time.monotonic()
+            self._waits_anew = True
+        if self._waits_anew:
+            self._waits_anew, self._status_since = False, time.monotonic()
         return now._replace(seconds=time.monotonic() - self._status_since)
 
     def _lose_store(self, closed: bool = False) -> None:
