@@ -357,7 +357,10 @@ class ProcessGroup:
     def at_step(self, step: int | None) -> None:
         """Reports name this step from now on. Rounds that rank 0 left early are ended first."""
         self._end_rounds()
+        begins = self._monitor.step is None and step is not None
         self._monitor.step = step
+        if begins:
+            self._monitor.beat_soon()  # a rank that dies in its first steps was last seen there
 
     def _together(self, label: str) -> AbstractContextManager[None]:
         self._end_rounds()

@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from toys.nets import Net, Points, build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.distributed.health import activity
 from nemo_lite.backends.pytorch.distributed.health.activity import EVALUATION, WRITING_CHECKPOINT, ActivityReader
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import HostCopy
@@ -263,3 +265,11 @@ def test_the_activity_that_an_error_came_from_is_named_after_it_left():
     with pytest.raises(RuntimeError) as caught, WRITING_CHECKPOINT, EVALUATION:
         raise RuntimeError("gloo")
     assert ActivityReader(threading.get_ident()).of(caught.value).text == "evaluation"
+
+
+def test_a_line_of_ours_is_no_line_of_the_users():
+    own = Path(nemo.__file__).parent
+    assert activity._is_user_code(__file__)
+    assert not any(
+        activity._is_user_code(str(own / name)) for name in ("core/factory.py", "backends/pytorch/adapter.py")
+    )

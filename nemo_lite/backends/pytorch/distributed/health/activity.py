@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -22,7 +23,7 @@ from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
 T = TypeVar("T")
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_DISTRIBUTED = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_NEMO_LITE = str(Path(__file__).parents[4]) + os.sep
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = "site-packages"
 
@@ -161,4 +162,4 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 def _is_user_code(path: str) -> bool:
     """Neither torch's, nor of this package, nor generated, nor the standard library's."""
     is_standard = path.startswith(_STANDARD_LIBRARY) and _PACKAGES not in path
-    return not is_standard and not path.startswith((_TORCH, _DISTRIBUTED, "<"))
+    return not is_standard and not path.startswith((_TORCH, _NEMO_LITE, "<"))
