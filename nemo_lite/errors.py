@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
 _STDOUT = 1  # the file descriptor
+_LEAST_LIKENESS = 0.75  # of a name that an error suggests, by difflib: 1 for equal names
 _MAX_LINES = 50  # of problems with one file: more than a screen
 # What when_failing was given last.
 _tell: list[Callable[[BaseException], object]] = []
@@ -232,8 +233,13 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`` (did you mean x?)`` for the nearest known name, or an empty string."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
+    near = nearest(str(name), known)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """The known names that are most like a name; a name that is less like it than 0.75 of 1 would mislead."""
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=_LEAST_LIKENESS)
 
 
 def when_failing(tell: Callable[[BaseException], object]) -> None:

@@ -122,7 +122,9 @@ def ending(corpus: Path, work_dir: Path) -> str:
 
 def main() -> None:
     """Train, draw, transcribe, and say where everything is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--corpus", type=Path, required=True, help="folder of the corpus")
     parser.add_argument("--work_dir", type=Path, required=True, help="folder for the results; an old one is replaced")
     parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")

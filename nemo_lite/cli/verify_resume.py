@@ -26,6 +26,7 @@ PROGRAM = "nemo-lite verify-resume"
 _SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 # Both runs get a folder of their own, and a fresh start.
 _CONTRADICTING = ("--work_dir", "--checkpoint_dir", "--load_dir")
+_SEED_OPTIONS = {"__random_seed", "__seed"}  # dashes as underscores
 # Of an evaluation: what differs between two runs that are equal.
 _TIMES = ("time", "seconds", "kind")
 
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     usage = f"{PROGRAM} [--kills N] [--seed N] [--folder DIR] -- SCRIPT [ARGUMENT ...]"
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
+        allow_abbrev=False,
         usage=usage,
         description="Run a short training of yours twice: once to its end, and once killed at random steps, by SIGTERM "
         "(which saves) and SIGKILL (which does not) in turn, and started again each time. Then compare the losses of "
@@ -97,15 +99,15 @@ def _words(command: Sequence[str]) -> list[str]:
     if not command:
         problem, example = "there is no command to run", f"{PROGRAM} -- nemo-lite train --model_config ..."
         raise UsageError(problem, remedy=f"give it after --, such as {example}")
-    given = {word.partition("=")[0] for word in command}
-    contradicting = [option for option in _CONTRADICTING if option in given]
+    given = {word.partition("=")[0].replace("-", "_") for word in command}
+    contradicting = [option for option in _CONTRADICTING if option.replace("-", "_") in given]
     if contradicting:
         raise UsageError(f"leave {', '.join(contradicting)} out", remedy="each run gets a folder of its own")
     # Both run in this environment, also where its folder is not on the path.
     python = {"nemo-lite": [sys.executable, "-m", "nemo_lite"], "python": [sys.executable]}
     words = [sys.executable, *command] if command[0].endswith(".py") else [*command]
     words = [*python.get(words[0], words[:1]), *words[1:]]
-    return [*words, "--log_freq", "1", *(() if "--random_seed" in given else ("--random_seed", "0"))]
+    return [*words, "--log_freq", "1", *(() if _SEED_OPTIONS & given else ("--random_seed", "0"))]
 
 
 def _interrupt(run: Run, steps: int, kills: int, draw: random.Random) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import types
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, g
 
 from nemo_lite.config.ranges import RANGES, Checked, Finite, annotations_of, got, wanted
 from nemo_lite.config.values import Config, Key, Keys
-from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.errors import ConfigError, UnknownNameError, UsageError, did_you_mean, nearest
 
 # Any: values are what a YAML file holds, annotations are what a user wrote.
 
@@ -53,7 +52,7 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
             problems += _type_problems(section, key, value, Any)
         elif key in told:
             problems.append(unknown_key(section, key, parameters))
-            misspelt.update(difflib.get_close_matches(key, parameters, n=1))
+            misspelt.update(nearest(key, parameters))
     if more := unknown[_MAX_UNKNOWN_KEYS:]:
         problems.append(f"{section.place(more[0])}: {len(more)} more keys of {section.path} are not known")
     for name, parameter in parameters.items():

@@ -7,7 +7,6 @@ values only, so that no tag runs code.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
@@ -21,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from nemo_lite.config.values import Config, Keys, Source, dotted, shown
-from nemo_lite.errors import ConfigError, NemoLiteError
+from nemo_lite.errors import ConfigError, NemoLiteError, nearest
 from nemo_lite.untrusted import FileKind, read_text
 
 # Any: ruamel.yaml is not annotated, and values are what a YAML file holds.
@@ -255,7 +254,7 @@ def _missing(path: Path, name: str) -> str:
     if not folder.is_dir():
         return f"{name}: no such file, there is no folder {folder}"
     found = sorted(entry.name for entry in folder.iterdir() if entry.suffix in {".yaml", ".yml"})
-    near = difflib.get_close_matches(path.name, found, n=3)
+    near = nearest(path.name, found, count=3)
     if near:
         return f"{name}: no such file (did you mean {' or '.join(near)}?)"
     listing = f"has {', '.join(found)}" if found else "has no YAML file"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.config.ranges import WAITING_SECONDS, Between
-from nemo_lite.errors import UsageError, did_you_mean
+from nemo_lite.errors import UsageError, did_you_mean, nearest
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
@@ -36,13 +36,57 @@ _OF_THE_LAUNCH = (
     *("local_rank", "launcher", "init_method", "rank", "world_size"),
     *("dist_backend", "dist_timeout", "dist_start_timeout", "dist_silence_timeout"),
 )
+# Options of other programs -> ours that take the same value. A parser accepts those whose option it has.
+_SAME_OPTIONS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("learning_rate", "initial_lr"), ("lr",)),
+    **dict.fromkeys(("epochs", "n_epochs", "max_epochs", "num_train_epochs"), ("num_epochs",)),
+    **dict.fromkeys(("output_dir", "save_dir", "default_root_dir"), ("work_dir", "out")),
+    **dict.fromkeys(("output", "output_file"), ("out",)),
+    **dict.fromkeys(
+        ("accum_grad", "accumulate", "accumulate_grad_batches", "gradient_accumulation_steps"), ("iter_per_step",)
+    ),
+    "wd": ("weight_decay",),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), ("grad_norm_clip",)),
+    **dict.fromkeys(("optim", "opt"), ("optimizer",)),
+    **dict.fromkeys(("workers", "dataloader_num_workers"), ("num_workers",)),
+    **dict.fromkeys(("val", "val_dataset", "val_datasets", "eval_dataset"), ("eval_datasets",)),
+    **dict.fromkeys(("config", "cfg"), ("model_config",)),
+    **dict.fromkeys(("name", "run_name"), ("exp_name",)),
+    **dict.fromkeys(("seed", "manual_seed", "random_state"), ("random_seed",)),
+}
+# Options of other programs -> one of ours, and what to write in their place.
+_OTHER_OPTIONS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("device", "accelerator"), ("placement", "--placement CPU, GPU or AllGpu")),
+    "cpu": ("placement", "--placement CPU"),
+    **dict.fromkeys(("cuda", "gpu"), ("placement", "--placement GPU")),
+    **dict.fromkeys(
+        ("gpus", "devices"), ("local_rank", "torchrun --nproc-per-node=N -m nemo_lite ... starts a process on each GPU")
+    ),
+    "precision": ("amp_dtype", "--amp_opt_level O0 (float32), or --amp_dtype bfloat16 or float16 (mixed)"),
+    "bf16": ("amp_dtype", "--amp_dtype bfloat16"),
+    **dict.fromkeys(("fp16", "half"), ("amp_dtype", "--amp_dtype float16")),
+    "amp": ("amp_opt_level", "--amp_opt_level O1"),
+    **dict.fromkeys(
+        ("resume", "resume_from_checkpoint", "ckpt_path"),
+        ("work_dir", "the same command goes on with its run; --load_dir FOLDER goes on from other checkpoints"),
+    ),
+    "wandb": ("track", "--track wandb"),
+    "mlflow": ("track", "--track mlflow"),
+    "tensorboard": ("track", "--track tensorboard"),
+    **dict.fromkeys(
+        ("patience", "early_stopping"),
+        ("num_epochs", "a run trains to its end and keeps the best model; --num_epochs or --max_steps set the length"),
+    ),
+    "dropout": ("overrides", "--set KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1"),
+}
 
 
 class OneLineParser(argparse.ArgumentParser):
     """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must.
 
     ``--help`` shows the defaults; in pages, where a subclass sets ``help_pages``. With argcomplete installed, a shell
-    can complete the options.
+    can complete the options. Options are not abbreviated; dashes and underscores in their names are the same, and
+    names of other programs for the same option are accepted.
     """
 
     help_pages: HelpPages | None = None
@@ -51,7 +95,8 @@ class OneLineParser(argparse.ArgumentParser):
         has_help = kwargs.pop("add_help", True)
         # Not argparse's own name, which Python 3.14 takes from __main__: a subcommand would lose its name.
         kwargs.setdefault("prog", Path(sys.argv[0]).name)
-        super().__init__(*args, **{"formatter_class": PageFormatter, "add_help": False, **kwargs})
+        defaults = {"formatter_class": PageFormatter, "add_help": False, "allow_abbrev": False}
+        super().__init__(*args, **{**defaults, **kwargs})
         if has_help:
             self.add_argument("-h", "--help", action=ShowHelp, help="show this and end")
 
@@ -62,11 +107,39 @@ class OneLineParser(argparse.ArgumentParser):
         _complete(self)
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = did_you_mean(unknown[0].partition("=")[0], known)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._remedies(unknown)}")
         self.check(parsed)
         return parsed
+
+    def parse_known_args(  # type: ignore[override]  # as parse_args
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse; other spellings and names of an option become ours first."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        return super().parse_known_args([*map(self._with_our_name, words[:end]), *words[end:]], namespace)
+
+    def _with_our_name(self, word: str) -> str:
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in self._option_string_actions:
+            return word
+        options = {_plain(name): name for name in self._option_string_actions}
+        name = _plain(option)
+        ours = next((options[same] for same in (name, *_SAME_OPTIONS.get(name, ())) if same in options), option)
+        return f"{ours}{equals}{value}"
+
+    def _remedies(self, unknown: Sequence[str]) -> str:
+        """What to write in the place of options that do not exist, as far as it is known."""
+        options = {_plain(name): name for name in self._option_string_actions}
+        near: list[str] = []
+        other: list[str] = []
+        for option in dict.fromkeys(word.partition("=")[0] for word in unknown if word.startswith("-")):
+            target, text = _OTHER_OPTIONS.get(_plain(option), ("", ""))
+            if any(action.dest == target for action in self._actions):
+                other.append(f"; in place of {option}: {text}")
+            else:
+                near += (options[name] for name in nearest(_plain(option), options))
+        return (f" (did you mean {', '.join(near)}?)" if near else "") + "".join(other)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -231,6 +304,10 @@ class NemoArgParser(LaunchedParser):
         add("--create_tb_writer", action="store_true", help="write TensorBoard events")
         add("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
         add("--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints")
+
+
+def _plain(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _has_checkpoints(folder: Path) -> bool:

@@ -63,6 +63,61 @@ def test_the_runs_folder_is_named_after_the_run_also_without_a_folder_to_put_it_
     assert (parse().run_dir, parse().exp_name) == (None, "Jasper")
 
 
+def test_seed_is_a_name_of_random_seed_and_no_option_is_abbreviated(capsys):
+    assert (parse("--seed", "42").random_seed, parse("--seed", "42").seeds) == (42, 1)
+    for option in ("--num_epoch", "--check", "--precision_chec"):
+        assert f"unrecognized arguments: {option} 3" in refusal(capsys, *NEEDED, option, "3")
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "ours", "value"),
+    [
+        ("--learning_rate=0.1", "lr", 0.1),
+        ("--max-steps=7", "max_steps", 7),
+        ("--wd=0.1", "weight_decay", 0.1),
+        ("--optim=sgd", "optimizer", "sgd"),
+        ("--accum_grad=3", "iter_per_step", 3),
+        ("--gradient-accumulation-steps=3", "iter_per_step", 3),
+        ("--output_dir=there", "work_dir", "there"),
+        ("--save_dir=there", "work_dir", "there"),
+        ("--name=mine", "exp_name", "mine"),
+        ("--workers=0", "num_workers", 0),
+        ("--val=dev.json", "eval_datasets", ["dev.json"]),
+        ("--grad_clip=1", "grad_norm_clip", 1.0),
+        ("--config=n.yaml", "model_config", "n.yaml"),
+        ("--manual_seed=3", "random_seed", 3),
+        ("--no_create_tb_writer", "create_tb_writer", False),
+    ],
+)
+def test_dashes_and_names_of_other_programs_are_accepted(elsewhere, ours, value):
+    assert getattr(parse(elsewhere), ours) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("--device cuda", "; in place of --device: --placement CPU, GPU or AllGpu"),
+        ("--cpu", "; in place of --cpu: --placement CPU"),
+        ("--gpus 2", "; in place of --gpus: torchrun --nproc-per-node=N"),
+        ("--precision bf16", "--amp_dtype bfloat16"),
+        ("--bf16", "--amp_dtype bfloat16"),
+        ("--fp16", "--amp_dtype float16"),
+        ("--amp", "--amp_opt_level O1"),
+        ("--resume", "the same command goes on with its run"),
+        ("--wandb", "--track wandb"),
+        ("--patience 3", "keeps the best model"),
+        ("--dropout 0.1", "--set KEY=VALUE"),
+        ("--lerning_rat 3 --bacth_size 4", "(did you mean --batch_size?)"),
+        ("--bacth_size 4 --num_epoch 3 --cpu", "(did you mean --batch_size, --num_epochs?); in place of --cpu: --pl"),
+        ("--unheard_of", "unrecognized arguments: --unheard_of\n"),
+    ],
+)
+def test_an_option_that_is_not_there_is_answered_with_ours_or_with_nothing(option, remedy, capsys):
+    text = refusal(capsys, *NEEDED, *option.split())
+    assert f"unrecognized arguments: {option}" in text
+    assert remedy in text
+
+
 def test_validation_sets_of_both_spellings_add_up():
     assert parse("--eval_datasets", "a.json", "--val_manifest2", "b.json").eval_datasets == ["a.json", "b.json"]
     assert parse().eval_datasets == []

@@ -81,8 +81,8 @@ def test_the_version_is_that_of_the_installed_package(capsys):
 
 
 def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys):
-    assert dispatch.main(["sya"]) == 2
-    expected = 'nemo-lite: error: "sya" is not a subcommand; known: fail, gone, one, say (did you mean say?)\n'
+    assert dispatch.main(["gonne"]) == 2
+    expected = 'nemo-lite: error: "gonne" is not a subcommand; known: fail, gone, one, say (did you mean gone?)\n'
     assert capsys.readouterr().err == expected
 
 

@@ -133,7 +133,7 @@ class AsrArgParser(NemoArgParser):
         add("--beta1", type=_beta, help="first decay rate of the optimizer")
         add("--beta2", type=_beta, help="second decay rate of the optimizer")
         add_policy_options(self, not_negative_int, not_negative_float)
-        add("--random_seed", type=not_negative_int, help="seed of every random draw (default: 0)")
+        add("--random_seed", "--seed", type=not_negative_int, help="seed of every random draw (default: 0)")
         seeds_help = "train with so many seeds, one after the other; the end is a table of mean and spread (default: 1)"
         add("--seeds", type=positive_int, default=1, help=seeds_help)
         add("--global_batch_size", type=positive_int, help="items per step of all processes, not --batch_size")

@@ -96,8 +96,10 @@ def test_make_runs_the_maker_of_the_name(folder, capsys):
             main(["make", corpus, "--help"])
         assert stopped.value.code == 0
         assert capsys.readouterr().out.startswith(f"usage: nemo-lite data make {corpus} "), "as it was typed"
-    with pytest.raises(UnknownNameError, match=r'corpus "an5" is not known; known: aishell.*\(did you mean an4\?\)'):
-        main(["make", "an5"])
+    with pytest.raises(
+        UnknownNameError, match=r'corpus "aishel" is not known; known: aishell.*\(did you mean aishell\?\)'
+    ):
+        main(["make", "aishel"])
 
 
 def test_a_language_model_is_trained_from_texts_without_audio(tmp_path, monkeypatch, capsys):

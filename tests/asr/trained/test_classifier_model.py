@@ -51,6 +51,7 @@ def test_the_script_follows_from_the_model_or_the_configuration(stored, tmp_path
     assert evaluation_script(["--load_dir", str(folder)]) == "classify_eval.py"
     (tmp_path / "model.yaml").write_text(TEXT)
     assert training_script([f"--model_config={tmp_path / 'model.yaml'}", "--lr", "1"]) == "classify.py"
+    assert training_script([f"--config={tmp_path / 'model.yaml'}"]) == "classify.py", "another name of the option"
     assert training_script(["--model_config", "digits"]) == "jasper.py"
 
 

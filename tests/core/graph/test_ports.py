@@ -151,10 +151,8 @@ def test_outputs_may_be_numbered_and_inputs_may_not() -> None:
 # When a module is connected
 
 
-def test_a_superfluous_input_is_refused_with_the_nearest_port() -> None:
-    with pytest.raises(
-        NeuralPortNameMismatchError, match=r'layer: "xx" is not an input port; input ports: x \(did you mean x\?\)'
-    ):
+def test_a_superfluous_input_is_refused_with_the_known_ports() -> None:
+    with pytest.raises(NeuralPortNameMismatchError, match=r'layer: "xx" is not an input port; input ports: x$'):
         Layer()(xx=Source()())
 
 

@@ -189,7 +189,7 @@ def _summary(made: Made, root: Path) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.aishell") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write manifests of AISHELL-1 and a configuration with its characters."
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     parser.add_argument("source", help="data_aishell, or the archive of it (data_aishell.tgz)")
     parser.add_argument("out", help="folder to write to")
     config_help = "configuration whose labels are replaced: a file or a name (default: %(default)s)"

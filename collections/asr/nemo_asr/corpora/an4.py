@@ -149,7 +149,7 @@ def _raw_samples(path: Path, place: str) -> npt.NDArray[np.int16]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.an4") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write the AN4 corpus as WAV files and manifests."
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     parser.add_argument("--data_root", required=True, help="folder to write to")
     parser.add_argument("--source", help="the unpacked corpus or its archive (default: downloaded to the data root)")
     options = parser.parse_args(argv)

@@ -110,7 +110,7 @@ def _entries(folder: Path, root: Path) -> Iterator[Entry]:
 def main(argv: Sequence[str] | None = None, program: str = "python -m nemo_asr.corpora.librispeech") -> None:
     """The command line; ``program`` is what the user typed."""
     description = "Write manifests of LibriSpeech."
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     parser.add_argument("--data_root", required=True, help="folder to write to")
     sets_help = "one or more sets, or ALL (default: dev_clean)"
     parser.add_argument("--data_sets", nargs="+", default=["dev_clean"], help=sets_help)

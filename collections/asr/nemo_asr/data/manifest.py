@@ -6,7 +6,6 @@ is asked for. No audio is opened and no text is turned into labels in this file;
 
 from __future__ import annotations
 
-import difflib
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -147,4 +146,4 @@ def _near(path: str) -> str:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f" (there is no folder {folder})"
-    return did_you_mean(os.path.basename(path), difflib.get_close_matches(os.path.basename(path), os.listdir(folder)))
+    return did_you_mean(os.path.basename(path), os.listdir(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from nemo_asr.trained.card import CARD, read_card
 from nemo_asr.trained.folder import find_model
 from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
 from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils.argparse import OneLineParser
 
 _TRAINING = {"transcription": "jasper.py", "classification": "classify.py"}
 _EVALUATION = {"transcription": "jasper_eval.py", "classification": "classify_eval.py"}
@@ -31,7 +31,7 @@ def _script_for(
     arguments: Sequence[str], option: str, task_in: Callable[[str], str], scripts: Mapping[str, str]
 ) -> str:
     """By the task of what stands behind the option; what is wrong with it, the script for texts says."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = OneLineParser(add_help=False)  # takes other spellings of the option, as the script will
     parser.add_argument(option, dest="given", nargs="?")
     given = parser.parse_known_args(list(arguments))[0].given
     try:

@@ -44,5 +44,5 @@ def test_texts_that_cannot_be_used_are_told():
         train_subwords(["", " \u2581 "], 10)
     with pytest.raises(DataError, match="a text is too long: got 1048577 bytes"):
         train_subwords(["a" * (2**20 + 1)], 10)
-    with pytest.raises(UnknownNameError, match=r"did you mean bpe\?"):
-        train_subwords(TEXTS, 20, algorithm="bpa")
+    with pytest.raises(UnknownNameError, match=r"did you mean unigram\?"):
+        train_subwords(TEXTS, 20, algorithm="unigramm")
