@@ -118,7 +118,7 @@ def make_callbacks(
     if args.run_dir:
         manifests = dict(zip(evals, args.eval_datasets, strict=True))
         folder, metric = args.run_dir / "model", args.eval_metric
-        settings = metric, trackers.record, recipe.tokenizer
+        settings = metric, trackers.record, recipe.tokenizer, bool(args.init_from)
         callbacks.append(nemo_asr.BestModelCallback(folder, model, card, config, manifests, *settings))
     return callbacks
 

@@ -31,7 +31,7 @@ class Factory:
 @pytest.fixture
 def args(tmp_path):
     given = {"run_dir": tmp_path, "checkpoint_dir": None, "track": [], "exp_name": "mine", "report": True}
-    return Namespace(**given, eval_metric="wer", placement=object)
+    return Namespace(**given, eval_metric="wer", placement=object, init_from=None)
 
 
 def test_a_run_that_goes_on_reads_its_records_and_says_how_to_make_the_report(args, tmp_path, capsys):

@@ -8,6 +8,8 @@ from toys.launched import run_as_script
 from toys.ranks import on_ranks
 from toys.tone_corpus import ASR, CONFIG, read_manifest, run_script, write_manifest
 
+from nemo_asr.scoring.report.run_folder import read_run
+from nemo_asr.trained.folder import read_model
 from nemo_lite.backends.pytorch.checkpoint import read_tensors
 
 
@@ -65,6 +67,16 @@ def test_the_same_command_again_goes_on_and_does_not_start_from_the_weights_agai
         f"--init_from {base} is not used: the run goes on from its checkpoints in runs/Tuned/checkpoints" in again.err
     )
     assert "Weights from" not in again.out
+
+
+def test_a_training_that_makes_the_model_worse_keeps_the_one_that_it_started_from(corpus, base, tmp_path):
+    options = ["--log_style", "plain", "--lr", "30", "--eval_datasets", corpus / "dev.json"]
+    started = tune(corpus, base, *options, max_steps=2)
+    assert started.code == 0, started.err
+    best = re.search(r"Best model \(WER .* of dev, step 0.*: training has not made it better\)", started.out)
+    assert best, started.out
+    (history,) = read_run(tmp_path / "runs/Tuned").history
+    assert history.best_step == read_model(tmp_path / "runs/Tuned").card.step == 0
 
 
 def test_a_frozen_encoder_stays_as_it_is_with_its_statistics(corpus, base, tmp_path):

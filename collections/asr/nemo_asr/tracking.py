@@ -76,7 +76,7 @@ def _terminal(args: Namespace) -> TerminalLines:
     records = read_records(run / METRICS) if run and (run / METRICS).is_file() else RunRecords()
     evaluations = [each for of_set in records.evaluations.values() for each in of_set.values()]
     earlier = [*evaluations, *([records.model] if records.model else [])]
-    return TerminalLines(rates, use, report, earlier, records.seconds)
+    return TerminalLines(rates, use, report, earlier, records.seconds, starts_trained=bool(args.init_from))
 
 
 def start_record(args: Namespace, factory: NeuralModuleFactory) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class TerminalLines(Tracker):
         earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
             steps before the first evaluation count for what is the best.
         earlier_seconds: how long the run has taken before it was started again.
+        starts_trained: the weights come from a trained model: the evaluation before the first step counts too.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class TerminalLines(Tracker):
         if_stopped: str = "",
         earlier: Sequence[Record] = (),
         earlier_seconds: float = 0.0,
+        starts_trained: bool = False,
     ) -> None:
         self._rates, self._use, self._if_stopped, self._earlier = rates, use, if_stopped, earlier
-        self._earlier_seconds = earlier_seconds
+        self._earlier_seconds, self._starts_trained = earlier_seconds, starts_trained
         self._total_steps: int | None = None
         self._sets: dict[str, _Set] = {}
         self._model: Record | None = None
@@ -97,11 +99,11 @@ class TerminalLines(Tracker):
         found = self._sets[record["set"]]
         found.last, found.last_step, found.count = values, record["step"], found.count + 1
         found.num_items = record.get("num_items")
-        # Of equal rates the other rate decides, then the loss; at step 0 nothing is trained yet. What keeps the best
-        # model ranks in the same way.
+        # Of equal rates the other rate decides, then the loss. What keeps the best model ranks in the same way.
         numbers = [values[name] for name in (*self._rates, "loss") if name in values]
         rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
-        if found.last_step and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
+        counts = found.last_step > 0 or self._starts_trained
+        if counts and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
             found.best, found.best_step, found.best_values = rank, found.last_step, values
 
     def _recall(self, name: str, step: int) -> None:
@@ -160,7 +162,8 @@ class TerminalLines(Tracker):
         found = self._sets.get(str(record["set"]))
         if found is not None and found.best_step == record["step"]:
             shown += interval(found.best_values, metric)
-        return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']})"
+        start = "" if record["step"] else ": training has not made it better"
+        return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']}{start})"
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -24,12 +24,12 @@ def _make(tmp_path):
     recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")
     model = recipe.model()
 
-    def made(manifests=("dev", "other"), metric="wer", record=None):
+    def made(manifests=("dev", "other"), metric="wer", record=None, **options):
         for name in manifests:
             (tmp_path / f"{name}.json").write_text(f"{name}\n")
         paths = {name: str(tmp_path / f"{name}.json") for name in manifests}
         return nemo_asr.BestModelCallback(
-            tmp_path / "model", model, describe(recipe), recipe.config.as_yaml(), paths, metric, record
+            tmp_path / "model", model, describe(recipe), recipe.config.as_yaml(), paths, metric, record, **options
         )
 
     return made
@@ -62,6 +62,21 @@ def test_the_model_with_the_lowest_rate_of_the_first_set_is_kept(make, tmp_path)
     assert list(card.rates[0].manifests) == ["dev.json"]
     assert len(card.rates[0].manifests["dev.json"]) == 64
     assert card.parameters == sum(p.numel() for m in callback._modules.values() for p in m.parameters())
+
+
+@pytest.mark.parametrize(("last", "kept"), [(0.3, 0), (0.1, 5)], ids=["worse", "better"])
+def test_of_a_run_that_starts_from_a_trained_model_the_start_counts_too(make, tmp_path, last, kept):
+    callback, state = make(starts_trained=True), FakeState()
+    callback.on_action_start(state)
+    evaluate(state, callback, "dev", 0, wer=0.2)
+    callback.on_epoch_start(state)
+    assert read_model(tmp_path / "model").card.step == 0
+    state.step = 4
+    evaluate(state, callback, "dev", 5, wer=last)
+    callback.on_step_end(state)
+    callback.on_action_end(state)
+    card = read_model(tmp_path / "model").card
+    assert (card.step, card.rates[0].wer) == (kept, min(last, 0.2))
 
 
 def test_a_run_that_goes_on_keeps_the_better_model_of_its_folder(make, tmp_path):

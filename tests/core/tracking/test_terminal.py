@@ -50,6 +50,13 @@ def test_an_evaluation_is_one_line_with_the_best_one_before(told):
     ]
 
 
+def test_a_run_that_starts_from_a_trained_model_can_have_its_best_step_at_the_start(told):
+    model = {"kind": "model", "step": 0, "set": "dev-clean", "metric": "wer", "value": 0.0, "path": "RUN/model"}
+    lines = told(evaluation(0, 0.0), model, evaluation(12, 0.04), end(), starts_trained=True)
+    assert lines[1] == "dev-clean  WER 4.0 % (best 0.0 % at 0)  CER 4.2 %  n=2703"
+    assert lines[-1] == "Best model (WER 0.0 % of dev-clean, step 0: training has not made it better): RUN/model"
+
+
 def test_each_set_has_a_best_of_its_own_and_the_first_of_equals_stays(told):
     lines = told(
         evaluation(1, 0.2), evaluation(1, 0.5, "dev-other"), evaluation(2, 0.2), evaluation(2, 0.4, "dev-other")

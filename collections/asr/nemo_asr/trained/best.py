@@ -37,6 +37,7 @@ class BestModelCallback(NeMoCallback):
         metric: ``wer`` or ``cer``; ``error`` of a classifier.
         record: called with "model" and what a record of this kind holds when a model is written: ``Trackers.record``.
         tokenizer: the subwords that the model's labels are: ``Recipe.tokenizer``.
+        starts_trained: training starts from a trained model: the evaluation before the first step counts too.
 
     Raises:
         UsageError: the tokenizer is not the one that the card names; when training starts, the folder cannot be written
@@ -54,20 +55,21 @@ class BestModelCallback(NeMoCallback):
         metric: str = "wer",
         record: Callable[..., object] | None = None,
         tokenizer: Subwords | None = None,
+        starts_trained: bool = False,
     ) -> None:
         self._folder, self._modules, self._config = Path(folder), trained_modules(model), config
         parameters = sum(each.numel() for module in self._modules.values() for each in module.parameters())
         self._card = msgspec.structs.replace(card, parameters=parameters)
         self._manifests, self._metric, self._record = dict(manifests), metric, record
         check_tokenizer(folder, card, tokenizer)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._starts_trained = tokenizer, starts_trained
         self._first = next(iter(self._manifests), "")
         self._digests: dict[str, dict[str, str]] = {}
         self._forget()
 
     def fingerprint(self) -> Mapping[str, object]:
-        """By which rate it ranks; folder and manifests are of rank 0's machine."""
-        return {"metric": self._metric}
+        """By which rate it ranks, and from where on; folder and manifests are of rank 0's machine."""
+        return {"metric": self._metric, "starts_trained": self._starts_trained}
 
     def _forget(self) -> None:
         """Nothing is known of the run that begins."""
@@ -106,8 +108,7 @@ class BestModelCallback(NeMoCallback):
             manifests=self._digests.get(result.name, {}),
             **numbers,
         )
-        # At step 0 there is nothing trained yet.
-        decides = result.name == self._first and result.step > 0
+        decides = result.name == self._first and (result.step > 0 or self._starts_trained)
         rank = self._rank_of(rate)
         if decides and rank is not None and (self._best is None or rank < self._best):
             self._best, self._is_due = rank, True

@@ -160,6 +160,13 @@ def test_the_numbers_of_the_page_are_those_of_the_transcripts(run, page):
             assert numbers.replace(" ", "") in shown
 
 
+def test_characters_come_first_where_they_decide(tmp_path):
+    write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "今天天气很好", "今天天气不好")])
+    page = Page(write_report(tmp_path))
+    header = [text for _, text in page.all("th")]
+    assert header.index("CER") < header.index("WER")
+
+
 def test_the_curves_are_drawn(page):
     assert [text for _, text in page.all("figcaption")] == [
         *("Loss", "Word error rate", "Character error rate", "Learning rate"),

@@ -39,8 +39,29 @@ def test_the_history_of_a_set_has_its_last_and_its_best_rate(tmp_path):
     lines = [{"kind": "evaluation", "set": "dev", "step": step, "wer": wer, "cer": wer / 2} for step, wer in WERS]
     write_lines(tmp_path / "metrics.jsonl", lines)
     (history,) = read_run(tmp_path).history
-    assert (history.num_evaluations, history.last_step, history.last_wer, history.last_cer) == (3, 30, 0.3, 0.15)
-    assert (history.best_step, history.best_wer) == (20, 0.2)
+    assert (history.num_evaluations, history.last_step, history.last) == (3, 30, {"wer": 0.3, "cer": 0.15})
+    assert (history.best_step, history.best["wer"]) == (20, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "best"),
+    [
+        ({}, (20, {"wer": 0.25, "cer": 0.25})),
+        ({"init_from": "runs/Base"}, (0, {"wer": 0.0, "cer": 0.25})),
+        ({"eval_metric": "cer"}, (10, {"cer": 0.125, "wer": 0.5})),
+    ],
+    ids=["from nothing", "from a model", "by characters"],
+)
+def test_the_best_step_is_that_of_the_log_and_of_the_best_model(tmp_path, arguments, best):
+    rates = [(0, 0.0, 0.25), (10, 0.5, 0.125), (20, 0.25, 0.25), (30, 0.25, 0.5)]
+    lines = [{"kind": "evaluation", "set": "dev", "step": step, "wer": wer, "cer": cer} for step, wer, cer in rates]
+    write_lines(tmp_path / "metrics.jsonl", [{"kind": "start", "arguments": arguments}, *lines])
+    report = read_run(tmp_path)
+    (history,) = report.history
+    assert (history.best_step, history.best) == best
+    assert list(history.best) == list(best[1]), "the one that counts comes first"
+    charts = ["Word error rate", "Character error rate"]
+    assert [chart.title for chart in report.charts] == (charts if report.metric == "wer" else charts[::-1])
 
 
 WERS = [(10, 0.5), (20, 0.2), (30, 0.3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_asr.scoring.bootstrap import Interval
@@ -88,15 +88,18 @@ class ScoredSet:
 
 @dataclass(frozen=True)
 class History:
-    """A set's evaluations in the course of training. Rates are fractions; steps are steps done."""
+    """A set's evaluations in the course of training. Rates are fractions; steps are steps done.
+
+    Attributes:
+        last, best: the rates of the last and of the best evaluation by name, the one that decides first.
+    """
 
     name: str
     num_evaluations: int
     last_step: int
-    last_wer: float | None
-    last_cer: float | None
+    last: Mapping[str, float | None]
     best_step: int | None
-    best_wer: float | None
+    best: Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ class Report:
         arguments: options and their values.
         configuration: names and texts of the configuration files.
         dags: pictures of the DAGs.
+        metric: ``wer`` or ``cer``, the rate that comes first.
     """
 
     title: str
@@ -132,3 +136,4 @@ class Report:
     arguments: Sequence[tuple[str, str]] = ()
     configuration: Sequence[tuple[str, str]] = ()
     dags: Sequence[Picture] = ()
+    metric: str = "wer"

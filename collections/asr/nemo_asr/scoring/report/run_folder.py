@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -43,9 +44,9 @@ def read_run(
         DataError: a file of it is damaged.
     """
     folder = Path(folder)
-    found = {name: path for name, path in find_transcripts(folder).items() if sets is None or name in sets}
+    paths = {name: path for name, path in find_transcripts(folder).items() if sets is None or name in sets}
     has_records = (folder / FILE_NAME).is_file()
-    if not found and not has_records:
+    if not paths and not has_records:
         raise UsageError(
             "there is nothing to report",
             place=str(folder),
@@ -53,17 +54,22 @@ def read_run(
             remedy="give the folder of a run or of an evaluation",
         )
     records = read_records(folder / FILE_NAME) if has_records else RunRecords()
-    transcripts = {name: read_transcripts(path) for name, path in found.items()}
+    scored = scored_sets({name: read_transcripts(path) for name, path in paths.items()}, ClipMaker())
+    options = _options(records.start)
+    # A run says what counts; of an evaluation the texts decide.
+    metric = str(options.get("eval_metric") or ("cer" if scored and scored[0].unit == "character" else "wer"))
+    starts_trained = bool(options.get("init_from"))
     return Report(
         title=folder.resolve().name,
         facts=[*(facts or {}).items(), *_facts(records)],
         notes=list(_notes(records, has_records)),
-        sets=scored_sets(transcripts, ClipMaker()),
-        history=[_history(name, list(items.values())) for name, items in records.evaluations.items() if items],
-        charts=[*_charts(records), *reliability_charts(folder)],
+        sets=scored,
+        history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
+        charts=[*_charts(records, metric), *reliability_charts(folder)],
         arguments=_arguments(records.start),
         configuration=_configuration(folder),
         dags=_dags(folder),
+        metric=metric,
     )
 
 
@@ -105,15 +111,18 @@ def _notes(records: RunRecords, has_records: bool) -> Iterator[str]:
         yield f"The run was started {records.num_starts} times; arguments and versions are those of the last start."
 
 
-def _charts(records: RunRecords) -> list[Chart]:
+def _charts(records: RunRecords, metric: str) -> list[Chart]:
     def of_sets(key: str) -> list[Curve]:
         named = enumerate(records.evaluations.items(), 1)
         return [Curve(name, _points(items, key), colour) for colour, (name, items) in named]
 
-    drawn = (
-        chart("Loss", [Curve("training", _points(records.train, "loss")), *of_sets("loss")], may_be_log=True),
+    rates = (
         chart("Word error rate", of_sets("wer"), percent=True),
         chart("Character error rate", of_sets("cer"), percent=True),
+    )
+    drawn = (
+        chart("Loss", [Curve("training", _points(records.train, "loss")), *of_sets("loss")], may_be_log=True),
+        *(rates if metric == "wer" else reversed(rates)),
         chart("Learning rate", [Curve("learning rate", _points(records.train, "lr"), 1)]),
     )
     return [each for each in drawn if each is not None]
@@ -124,23 +133,29 @@ def _points(records: Mapping[int, Record], key: str) -> list[Point]:
     return [(float(step), value) for step, value in values if value is not None]
 
 
-def _history(name: str, evaluations: Sequence[Record]) -> History:
-    last = max(evaluations, key=_step)
-    rates = [(wer, _step(record)) for record in evaluations if (wer := number_of(record, "wer")) is not None]
-    best = min(rates, default=None)
+def _options(start: Record | None) -> Mapping[str, object]:
+    arguments = (start or {}).get("arguments")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _history(name: str, evaluations: Mapping[int, Record], metric: str, starts_trained: bool) -> History:
+    """The evaluations of a set; what is the best is decided as in the log and for the best model."""
+    metrics = sorted(("wer", "cer"), key=lambda each: each != metric)
+    ranks = {
+        step: tuple(math.inf if (n := number_of(record, key)) is None else n for key in (*metrics, "loss"))
+        for step, record in evaluations.items()
+        if (step > 0 or starts_trained) and number_of(record, metrics[0]) is not None
+    }
+    best = min(ranks, key=lambda step: (ranks[step], step), default=None)
+    last = max(evaluations)
     return History(
         name=name,
         num_evaluations=len(evaluations),
-        last_step=_step(last),
-        last_wer=number_of(last, "wer"),
-        last_cer=number_of(last, "cer"),
-        best_step=best[1] if best else None,
-        best_wer=best[0] if best else None,
+        last_step=last,
+        last={metric: number_of(evaluations[last], metric) for metric in metrics},
+        best_step=best,
+        best={metric: None if best is None else number_of(evaluations[best], metric) for metric in metrics},
     )
-
-
-def _step(record: Record) -> int:
-    return int(record["step"])
 
 
 def _arguments(start: Record | None) -> list[tuple[str, str]]:
