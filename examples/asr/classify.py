@@ -15,7 +15,7 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import AsrArgParser, unique_tags
+from nemo_asr.argparse import AsrArgParser, evaluation_steps, unique_tags
 from nemo_asr.helpers import monitor_classification_training_progress, process_classification_evaluation_batch
 from nemo_asr.regularization_options import OF_TRANSCRIPTION, policy_of
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses
@@ -61,6 +61,7 @@ def make_callbacks(
     model: nemo_asr.Classifier,
     train: nemo_asr.ClassWires,
     evals: dict[str, nemo_asr.ClassWires],
+    eval_step: int,
 ) -> list[Callback]:
     """The run's records, each evaluation set's error rate, checkpoints and the best model."""
     card, config = nemo_asr.describe(recipe), recipe.config.as_yaml()
@@ -102,7 +103,7 @@ def make_callbacks(
             eval_tensors=wires.scored,
             user_iter_callback=process_classification_evaluation_batch,
             user_epochs_done_callback=ScoredClasses(tag),
-            eval_step=args.eval_freq,
+            eval_step=eval_step,
             name=tag,
         )
         for tag, wires in evals.items()
@@ -154,7 +155,7 @@ def main() -> None:
         return
     factory.train(
         tensors_to_optimize=[train.loss],
-        callbacks=make_callbacks(args, factory, recipe, model, train, evals),
+        callbacks=make_callbacks(args, factory, recipe, model, train, evals, evaluation_steps(args, steps_per_epoch)),
         lr_policy=lr_policy,
         optimizer=args.optimizer,
         optimization_params={

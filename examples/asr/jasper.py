@@ -18,7 +18,7 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import AsrArgParser, unique_tags
+from nemo_asr.argparse import AsrArgParser, evaluation_steps, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
 from nemo_asr.regularization_options import policy_of
 from nemo_asr.scoring.report import try_report
@@ -75,6 +75,7 @@ def make_callbacks(
     train: nemo_asr.Wires,
     evals: dict[str, nemo_asr.Wires],
     eval_data: dict[str, nemo.DataLayerNM],
+    eval_step: int,
 ) -> list[Callback]:
     """The run's records, each validation set's error rate, checkpoints and the best model."""
     labels, card, config = recipe.labels, nemo_asr.describe(recipe), recipe.config.as_yaml()
@@ -110,7 +111,7 @@ def make_callbacks(
             eval_tensors=wires.scored,
             user_iter_callback=partial(process_evaluation_batch, labels=labels, scored=wires.scored),
             user_epochs_done_callback=nemo_asr.ScoredSet(tag, eval_data[tag], transcripts, args.eval_metric),
-            eval_step=args.eval_freq,
+            eval_step=eval_step,
             name=tag,
         )
         for tag, wires in evals.items()
@@ -234,7 +235,8 @@ def main() -> None:
     if args.precision_check:
         show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
         return
-    callbacks = make_callbacks(args, factory, recipe, model, train, evals, eval_data)
+    eval_step = evaluation_steps(args, steps_per_epoch)
+    callbacks = make_callbacks(args, factory, recipe, model, train, evals, eval_data, eval_step)
     factory.train(
         tensors_to_optimize=[loss],
         callbacks=[

@@ -7,7 +7,7 @@ from toys.launchers import no_launcher, slurm_task, torchrun
 from toys.lion import registered_lion
 
 import nemo_asr
-from nemo_asr.argparse import AsrArgParser, EvalArgParser
+from nemo_asr.argparse import AsrArgParser, EvalArgParser, evaluation_steps
 from nemo_asr.regularization_options import policy_of
 from nemo_asr.shipped import config_path
 from nemo_lite import DeviceType, logging
@@ -141,7 +141,10 @@ def test_the_defaults_are_those_of_nemos_jasper():
     parsed = parse()
     assert (parsed.optimizer, parsed.batch_size, parsed.lr, parsed.weight_decay) == ("novograd", 64, 0.02, 0.001)
     assert (parsed.lr_policy, parsed.warmup_steps, parsed.exp_name) == ("CosineAnnealing", 0, "Jasper")
-    assert (parsed.eval_freq, parsed.checkpoint_save_freq, parsed.random_seed) == (1000, None, 0)
+    assert (parsed.eval_freq, parsed.checkpoint_save_freq, parsed.random_seed) == (None, None, 0)
+    assert [evaluation_steps(parsed, steps) for steps in (8, 1000, 5000)] == [8, 1000, 1000]
+    parsed.eval_freq = 50
+    assert evaluation_steps(parsed, 8) == 50
     assert (parsed.amp_opt_level, parsed.betas, parsed.run_dir, parsed.create_tb_writer) == (None, None, None, False)
 
 

@@ -52,7 +52,7 @@ def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
     assert len(newer.losses) == 6
     assert newer.losses == older.losses
     evaluated = [re.findall(r"Evaluation (?:Loss|WER) .*", finished.out) for finished in (newer, older)]
-    assert len(evaluated[0]) == 8  # before the first step and at the end
+    assert len(evaluated[0]) == 12  # before the first step and after both epochs
     assert evaluated[0] == evaluated[1]
 
 
@@ -133,8 +133,18 @@ def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     assert len(re.findall("Evaluation WER dev", finished.out)) == 3  # at the start, at step 4, at the end
     saved = sorted(path.name for path in (tmp_path / "runs/mine/checkpoints").glob("checkpoint-*"))
     assert saved == [
-        f"checkpoint-STEP-{step}" for step in (3, 4, 5, 6)
-    ]  # the newest 4: 3 ends an epoch, 5 was evaluated
+        f"checkpoint-STEP-{step}" for step in (2, 3, 4, 6)
+    ]  # the newest 4: 3 and 6 end epochs, 4 was evaluated
+
+
+def test_evaluations_come_after_every_so_many_steps_and_by_default_after_each_short_epoch(base, corpus, tmp_path):
+    options = ("--max_steps", 8, "--eval_datasets", corpus / "dev.json", "--work_dir", "runs")
+    for given, steps in (((), [0, 3, 6, 8]), (("--eval_freq", 4), [0, 4, 8])):
+        name = f"every{len(given)}"
+        finished = train(*base, *options, *given, "--exp_name", name)
+        assert finished.code == 0, finished.err
+        records = read_metrics(tmp_path / "runs" / name / "metrics.jsonl")
+        assert [record["step"] for record in records if record["kind"] == "evaluation"] == steps
 
 
 def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base, corpus, tmp_path):

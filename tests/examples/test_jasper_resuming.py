@@ -33,7 +33,18 @@ def trained(corpus: Path, where: str, max_steps: int, workers: int = 0) -> list[
     folders = ("--work_dir", where, "--placement", "CPU", "--no-create_tb_writer")
     ended = run_script(
         *("jasper.py", "--model_config", "recipe.yaml", *data, *options, *schedule, *folders),
-        *("--max_steps", max_steps, "--checkpoint_save_freq", 3, "--checkpoint_minutes", 0, "--random_seed", 7),
+        *(
+            "--max_steps",
+            max_steps,
+            "--checkpoint_save_freq",
+            3,
+            "--checkpoint_minutes",
+            0,
+            "--random_seed",
+            7,
+            "--checkpoints_to_keep",
+            9,
+        ),
     )
     assert ended.code == 0, ended.err
     return ended.losses

@@ -29,7 +29,16 @@ def trained(corpus, tmp_path_factory):
     (folder / "gru.yaml").write_text(GRU_CONFIG)
     finished = run_script(
         *("jasper.py", "--import", GRU, "--model_config", folder / "gru.yaml"),
-        *("--train_dataset", corpus / "train.json", "--eval_datasets", corpus / "dev.json", "--num_epochs", 60),
+        *(
+            "--train_dataset",
+            corpus / "train.json",
+            "--eval_datasets",
+            corpus / "dev.json",
+            "--num_epochs",
+            60,
+            "--eval_freq",
+            1000,
+        ),
         *("--batch_size", 4, "--optimizer", "adam_w", "--lr", 0.02, "--checkpoint_dir", folder / "saved"),
         *("--log_freq", 1),
     )
@@ -121,7 +130,7 @@ def test_ports_of_other_names_train_and_are_planned_evaluated_and_transcribed(co
     (tmp_path / "other.yaml").write_text(config)
     (tmp_path / "plain.yaml").write_text(CONFIG)
     data = ["--train_dataset", corpus / "train.json", "--eval_datasets", corpus / "dev.json", "--batch_size", 4]
-    rest = [*data, "--optimizer", "adam_w", "--lr", 0.02, "--log_freq", 1, "--num_epochs", 40]
+    rest = [*data, "--optimizer", "adam_w", "--lr", 0.02, "--log_freq", 1, "--num_epochs", 40, "--eval_freq", 1000]
     own = ["--import", OWN / "other_ports.py", "--model_config", "other.yaml"]
     planned = run_script("jasper.py", *own, *rest, "--plan")
     assert (planned.code, planned.err) == (0, "")

@@ -15,7 +15,17 @@ def trained(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     finished = run_script(
         *("jasper.py", "--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
-        *("--eval_datasets", corpus / "dev.json", corpus / "other.json", "--num_epochs", 40, "--batch_size", 4),
+        *(
+            "--eval_datasets",
+            corpus / "dev.json",
+            corpus / "other.json",
+            "--eval_freq",
+            1000,
+            "--num_epochs",
+            40,
+            "--batch_size",
+            4,
+        ),
         *("--optimizer", "adam_w", "--lr", 0.02, "--checkpoint_dir", folder, "--log_freq", 1),
     )
     assert finished.code == 0, finished.err

@@ -58,6 +58,7 @@ _NEEDS = {
     "synced_bn_groupsize": ("synced_bn",),
 }
 _DEFAULT_BATCH_SIZE = 64
+MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
 _DEFAULT_NAME = "Jasper"
 
 # What some of the common options are in these scripts.
@@ -67,6 +68,7 @@ _HELP = {
     "model_config": "YAML file of the model, or the name of one that comes with nemo_lite: quartznet15x5 (default: the "
     "configuration of the model in --init_from)",
     "batch_size": f"items per training batch and process (default: {_DEFAULT_BATCH_SIZE})",
+    "eval_freq": f"optimizer steps between evaluations (default: an epoch, at most {MOST_STEPS_BETWEEN_EVALUATIONS})",
     "checkpoint_dir": "folder for checkpoints (default: WORK_DIR/EXP_NAME/checkpoints)",
     "tensorboard_dir": "folder for events (default: WORK_DIR/EXP_NAME/tensorboard)",
 }
@@ -104,6 +106,7 @@ class AsrArgParser(NemoArgParser):
         add_saving_options(self)
         self._add_older_options()
         self.set_defaults(optimizer="novograd", lr=0.02, weight_decay=0.001, lr_policy="CosineAnnealing")
+        self.set_defaults(eval_freq=None)
 
     def _add_run_folders(self) -> None:
         add = self.add_argument
@@ -308,6 +311,11 @@ class EvalArgParser(LaunchedParser):
         _set_log(parsed)
         super().check(parsed)
         fold_precision(self, parsed)
+
+
+def evaluation_steps(parsed: Any, steps_per_epoch: int) -> int:
+    """Optimizer steps between evaluations: what the options say, or an epoch, but not too many."""
+    return int(parsed.eval_freq or min(MOST_STEPS_BETWEEN_EVALUATIONS, steps_per_epoch))
 
 
 def add_report_option(parser: ArgumentParser, page: str) -> None:

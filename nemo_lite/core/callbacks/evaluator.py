@@ -28,15 +28,14 @@ class _SoFar:
     Attributes:
         is_stale: the weights may differ from those evaluated last.
         num_steps: steps done; 0 before the first step of this run.
-        evaluated_at_step: index of a step that needs no evaluation after it: there was one before it, or it is step 0;
-            ``None`` before the first epoch.
+        has_begun: an epoch has started.
         num_evaluated: how many steps were done at the last evaluation that came to its end; ``None`` before it.
         is_resumed: the run goes on from a checkpoint that knows the above, and no epoch of it has started.
     """
 
     is_stale: bool = True
     num_steps: int = 0
-    evaluated_at_step: int | None = None
+    has_begun: bool = False
     num_evaluated: int | None = None
     is_resumed: bool = False
 
@@ -55,11 +54,10 @@ class Collected(dict[str, Any]):
 class EvaluatorCallback(ActionCallback):
     """Evaluates a DAG over its own data layer: before the first step, while training, and at the end.
 
-    It evaluates after each step whose index ``eval_step`` divides, after each ``eval_epoch``-th epoch, and at the end
-    unless the weights are those evaluated last. The evaluation at the start takes the place of that after step 0: it
-    costs one pass over the data, shows where training began, and an evaluation that cannot work ends the run there
-    instead of hours later. A run that is resumed has no such evaluation; what was due when it was interrupted, or was
-    interrupted itself, it makes up for.
+    It evaluates after every ``eval_step``-th step (100, 200, 300), after each ``eval_epoch``-th epoch, and at the end
+    unless the weights are those evaluated last. The evaluation at the start costs one pass over the data, shows where
+    training began, and an evaluation that cannot work ends the run there instead of hours later. A run that is resumed
+    has no such evaluation; what was due when it was interrupted, or was interrupted itself, it makes up for.
 
     With several ranks each evaluates its part of the data. The user's functions get the values of all, in data order,
     on rank 0, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
@@ -150,16 +148,15 @@ class EvaluatorCallback(ActionCallback):
         if self._so_far.is_resumed:
             self._so_far.is_resumed = False
             self._make_up_for()
-        elif self._so_far.evaluated_at_step is None:
-            self._so_far.evaluated_at_step = self.step if self._eval_at_start else 0
-            if self._eval_at_start:
-                self._evaluate("Evaluation before the first step", self.step)
+        elif not self._so_far.has_begun and self._eval_at_start:
+            self._evaluate("Evaluation before the first step", self.step)
+        self._so_far.has_begun = True
 
     def on_iteration_end(self) -> None:
         """Evaluate after every ``eval_step``-th step."""
         self._so_far.is_stale, self._so_far.num_steps = True, self.step + 1
-        if self._is_due_after(self.step):
-            self._evaluate("Evaluation", self.step)
+        if self._is_due_after(self._so_far.num_steps):
+            self._evaluate("Evaluation", self._so_far.num_steps)
 
     def on_epoch_end(self) -> None:
         """Evaluate after every ``eval_epoch``-th epoch."""
@@ -167,15 +164,15 @@ class EvaluatorCallback(ActionCallback):
             self._evaluate("Evaluation", self._so_far.num_steps)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Which evaluations there were."""
-        return {"evaluated_at_step": self._so_far.evaluated_at_step, "num_evaluated": self._so_far.num_evaluated}
+        """Which evaluation was the last."""
+        return {"num_evaluated": self._so_far.num_evaluated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Evaluate at the steps at which the uninterrupted run would: not at the start, unless one was due there."""
-        self._so_far = _SoFar(is_resumed=True, num_steps=self.step, **state)
+        self._so_far = _SoFar(is_resumed=True, num_steps=self.step, num_evaluated=state.get("num_evaluated"))
 
-    def _is_due_after(self, step: int) -> bool:
-        return bool(self._eval_step and step % self._eval_step == 0 and step != self._so_far.evaluated_at_step)
+    def _is_due_after(self, num_steps: int) -> bool:
+        return bool(self._eval_step and num_steps and num_steps % self._eval_step == 0)
 
     def _is_due_at(self, num_epochs: int) -> bool:
         return bool(self._eval_epoch and num_epochs % self._eval_epoch == 0)
@@ -185,9 +182,7 @@ class EvaluatorCallback(ActionCallback):
         done = self.step  # nothing has been made yet: those of the checkpoint
         if self._so_far.num_evaluated == done:
             return
-        if self._is_due_after(done - 1):
-            self._evaluate("Evaluation", done - 1)
-        elif self.action.is_epoch_over and self._is_due_at(self.epoch_num):
+        if self._is_due_after(done) or (self.action.is_epoch_over and self._is_due_at(self.epoch_num)):
             self._evaluate("Evaluation", done)
 
     def on_action_end(self) -> None:
@@ -196,7 +191,7 @@ class EvaluatorCallback(ActionCallback):
             self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
         self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
         # For the next action, which may be an evaluation alone; a checkpoint that is still to be saved has its state.
-        self._so_far = _SoFar(**self.state_dict())
+        self._so_far = _SoFar(num_evaluated=self._so_far.num_evaluated)
 
     def evaluate_now(self, state: ActionState, num_steps: int) -> None:
         """Evaluate the weights as they are. All ranks call it, inside an action.

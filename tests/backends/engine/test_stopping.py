@@ -103,8 +103,8 @@ def test_a_signal_in_an_evaluation_ends_it_and_saves(tmp_path):
     assert end.code == 75
     assert end.out.count("EVALUATING") in (1, 2)  # of 10 batches
     assert "EVALUATED" not in end.out
-    assert "stopped after 5 steps; saved" in end.out
-    assert read_checkpoint(tmp_path / "checkpoints").step == 5
+    assert "stopped after 4 steps; saved" in end.out
+    assert read_checkpoint(tmp_path / "checkpoints").step == 4
 
 
 def test_a_signal_while_saving_lets_it_finish(tmp_path):

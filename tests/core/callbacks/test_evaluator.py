@@ -59,19 +59,19 @@ def test_evaluation_happens_before_the_first_step_by_frequency_and_at_the_end(wi
 def test_without_a_start_there_is_no_evaluation_at_step_0(wires):
     callback, _ = evaluating(wires, eval_step=4, eval_at_start=False)
     state = train(FakeState(), [callback], steps_per_epoch=9)
-    assert steps_evaluated(state) == [4, 8]
+    assert steps_evaluated(state) == [3, 7, 8], "indices of steps: after 4, after 8, at the end"
 
 
-def test_without_a_start_a_resumed_run_evaluates_after_its_first_step(wires):
+def test_without_a_start_a_resumed_run_evaluates_when_it_is_due(wires):
     callback, _ = evaluating(wires, eval_step=4, eval_at_start=False)
     state = train(FakeState(step=8), [callback], steps_per_epoch=6)
-    assert steps_evaluated(state) == [8, 12, 13]
+    assert steps_evaluated(state) == [11, 13]
 
 
 def test_the_end_is_not_evaluated_twice(wires):
     callback, _ = evaluating(wires, eval_step=1)
     state = train(FakeState(), [callback], steps_per_epoch=3)
-    assert steps_evaluated(state) == [0, 1, 2]
+    assert steps_evaluated(state) == [0, 0, 1, 2], "before the first step, and after each"
 
 
 def test_one_step_is_evaluated_before_and_after(wires):
@@ -95,11 +95,11 @@ def test_eval_epoch_acts_and_then_steps_do_not(wires):
 def test_steps_and_epochs_together_evaluate_one_state_once(wires):
     callback, _ = evaluating(wires, eval_step=2, eval_epoch=1, eval_at_start=False)
     state = train(FakeState(), [callback], num_epochs=1, steps_per_epoch=3)
-    assert steps_evaluated(state) == [2]
+    assert steps_evaluated(state) == [1, 2]
 
 
 def test_the_default_is_every_step(wires):
-    assert len(train(FakeState(), [evaluating(wires)[0]], steps_per_epoch=4).evaluated) == 4
+    assert len(train(FakeState(), [evaluating(wires)[0]], steps_per_epoch=4).evaluated) == 5
 
 
 def test_evaluation_alone_runs_once_each_time_it_is_asked_for(wires):
@@ -133,11 +133,11 @@ def test_a_result_that_is_no_number_names_its_tag(wires):
 def test_results_go_to_wandb_when_it_is_named(wires, wandb):
     callback, _ = evaluating(wires, eval_step=2, wandb_project="speech")
     train(FakeState(), [callback], steps_per_epoch=3)
-    assert wandb.logged == [(0, {"batches": 0}), (2, {"batches": 0})]
+    assert wandb.logged == [(0, {"batches": 0}), (2, {"batches": 0}), (3, {"batches": 0})]
 
 
 def test_an_evaluation_says_when_it_begins_and_how_long_it_took(wires, capsys):
-    train(FakeState(), [evaluating(wires, eval_step=2)[0]], steps_per_epoch=4)
+    train(FakeState(), [evaluating(wires, eval_step=2)[0]], steps_per_epoch=3)
     lines = [line.rstrip(". ") for line in messages(capsys.readouterr().out)]
     assert lines[::2] == ["Evaluation before the first step", "Evaluation", "Final evaluation"]
     assert all(re.fullmatch(r"Evaluation time: [\d.e-]+ seconds", line) for line in lines[1::2])
@@ -232,7 +232,7 @@ def test_other_callbacks_get_the_result_of_an_evaluation(wires):
     )
     train(FakeState(batches=[[[1], [2]]], num_items=7, digest="abc"), [evaluator, note], steps_per_epoch=5)
     assert [(each.name, each.step, each.values) for each in seen] == [
-        ("dev", 4, {"wer": 0.25, "worst": "a b"}),
+        ("dev", 3, {"wer": 0.25, "worst": "a b"}),
         ("dev", 5, {"wer": 0.25, "worst": "a b"}),
     ]
     assert (seen[0].num_items, seen[0].digest) == (7, "abc")

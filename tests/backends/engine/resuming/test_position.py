@@ -147,7 +147,7 @@ def read_state(folder: Path) -> str:
 
 def test_a_resumed_run_is_evaluated_when_the_uninterrupted_one_is(tmp_path: Path) -> None:
     expected = train(tmp_path / "whole", 9, evaluate=4, **TWO)
-    assert [step for step, _ in expected.evaluations] == [0, 5, 9]
+    assert [step for step, _ in expected.evaluations] == [0, 4, 8, 9]
     for cut in (2, 6):
         parts = in_parts(tmp_path / str(cut), cut, 9, evaluate=4, **TWO)
         # The first part evaluates its weights at its end.
@@ -159,10 +159,10 @@ def test_a_run_stopped_inside_an_evaluation_repeats_it_and_goes_on_as_if_nothing
     expected = train(tmp_path / "whole", 9, evaluate=4, **TWO)
     with pytest.raises(Interrupted):
         train(tmp_path / "parts", 9, evaluate=4, stop_in_evaluation=True, **TWO)
-    assert read_checkpoint(tmp_path / "parts").step == 5
+    assert read_checkpoint(tmp_path / "parts").step == 4
     rest = in_parts(tmp_path / "parts", 9, evaluate=4, **TWO)
     assert rest.evaluations == expected.evaluations[1:]
-    assert (rest.steps, rest.weights) == (expected.steps[5:], expected.weights)
+    assert (rest.steps, rest.weights) == (expected.steps[4:], expected.weights)
 
 
 # Other data, and older checkpoints
