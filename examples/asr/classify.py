@@ -15,7 +15,7 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import AsrArgParser, evaluation_steps, unique_tags
+from nemo_asr.argparse import AsrArgParser, evaluation_steps, steps_of_run, unique_tags
 from nemo_asr.helpers import monitor_classification_training_progress, process_classification_evaluation_batch
 from nemo_asr.regularization_options import OF_TRANSCRIPTION, policy_of
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses
@@ -144,7 +144,7 @@ def main() -> None:
     evals = {tag: nemo_asr.connect_classifier(model, data_layer) for tag, data_layer in eval_data.items()}
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
-    total_steps = args.max_steps or steps_per_epoch * args.num_epochs
+    total_steps = steps_of_run(args, steps_per_epoch)
     lr_policy = policy_of(args, total_steps)
     if args.plan:
         dags = {"training": nemo.Dag([train.loss])}

@@ -18,7 +18,7 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import AsrArgParser, evaluation_steps, unique_tags
+from nemo_asr.argparse import AsrArgParser, evaluation_steps, steps_of_run, unique_tags
 from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
 from nemo_asr.regularization_options import policy_of
 from nemo_asr.scoring.report import try_report
@@ -152,12 +152,20 @@ def average(
     return [nemo_asr.AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
 
 
+def take_weights(
+    args: Namespace, factory: nemo.NeuralModuleFactory, recipe: nemo_asr.Recipe, model: nemo_asr.Model
+) -> None:
+    """Start from the weights of --init_from, unless the run goes on from its own checkpoints."""
+    own = args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+    factory.on_first(lambda: nemo_asr.init_from(args.init_from, model, recipe, own, args.allow_feature_change))
+
+
 def fine_tune(
     args: Namespace, factory: nemo.NeuralModuleFactory, recipe: nemo_asr.Recipe, model: nemo_asr.Model
 ) -> list[Callback]:
     """Take over a trained model's weights and freeze the encoder, as far as asked for; the callbacks for it."""
     if args.init_from:
-        factory.on_first(lambda: nemo_asr.init_from(args.init_from, model, recipe, unless_in=factory.checkpoint_dir))
+        take_weights(args, factory, recipe, model)
     if not args.freeze_encoder_until:
         return []
     encoder: Any = model.encoder  # of any class that is registered; all that run on torch can be frozen
@@ -224,10 +232,12 @@ def main() -> None:
     factory.on_first(lambda: nemo_asr.warn_of_leaks(train_data, eval_data))
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)
-    total_steps = args.max_steps or steps_per_epoch * args.num_epochs
+    total_steps = steps_of_run(args, steps_per_epoch)
     lr_policy = policy_of(args, total_steps)
     dags = {"training": nemo.Dag([loss]), **{f"evaluation_{tag}": nemo.Dag(w.scored) for tag, w in evals.items()}}
     if args.plan:
+        if args.init_from:  # a plan refuses what training would refuse
+            take_weights(args, factory, recipe, model)
         factory.on_first(
             lambda: nemo_asr.show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir)
         )

@@ -132,8 +132,8 @@ def use_search(model: nemo_asr.TrainedModel, args: Namespace, factory: nemo.Neur
     )
 
 
-def main() -> None:
-    """Evaluate one model, or with --compare two and whether they differ."""
+def make_parser() -> EvalArgParser:
+    """The options."""
     parser = EvalArgParser(description="Word error rate of a trained model")
     parser.add_argument("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
     parser.add_argument("--out", default=".", help="folder for the transcripts (default: here)")
@@ -146,6 +146,12 @@ def main() -> None:
     add_language_option(parser)
     add_metric_option(parser)
     add_search_options(parser, with_weight_search=True)
+    return parser
+
+
+def main() -> None:
+    """Evaluate one model, or with --compare two and whether they differ."""
+    parser = make_parser()
     args = parser.parse_args()
     check_search_options(parser, args)
     if args.compare and (args.overrides or args.model_config):

@@ -230,7 +230,7 @@ class Actions(Protocol):
     ) -> Any:
         """An optimizer over modules, or over the modules behind wires."""
 
-    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
+    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """Optimizer steps that an epoch of training over this data layer takes."""
 
     def save_state_to(self, path: str | Path) -> None:

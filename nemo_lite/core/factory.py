@@ -86,11 +86,10 @@ class NeuralModuleFactory(RunEnvironment):
             raise UnknownNameError("module", name, known, place=collection or "")
         return known[name](**(params or {}))
 
-    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
+    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """Optimizer steps that an epoch of training over this data layer takes.
 
-        Raises:
-            UsageError: the data layer does not know how many batches it has.
+        None where the data layer does not know how many batches it has, as with a ``data_iterator`` without a length.
         """
         return self.get_trainer().steps_per_epoch(data_layer, batches_per_step, uneven)
 

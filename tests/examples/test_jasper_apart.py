@@ -56,7 +56,7 @@ def test_the_plan_counts_the_steps_that_the_leftover_policy_gives(options, corpu
     options[3] = write_manifest(tmp_path / "odd.json", read_manifest(corpus / "train.json")[:11])
     words = [*options[:4], "--num_epochs", 1, "--batch_size", 5, "--plan", "--uneven", "drop"]
     first, _ = on_ranks(2, run_apart, tmp_path, "jasper.py", words)  # with pad, two
-    assert "1 steps an epoch, 1 steps in all" in first.out
+    assert "1 step an epoch, 1 step in all" in first.out
 
 
 def test_all_gpus_can_be_asked_for_and_the_line_that_starts_them_is_printed(options, monkeypatch):

@@ -79,6 +79,16 @@ def test_a_training_that_makes_the_model_worse_keeps_the_one_that_it_started_fro
     assert history.best_step == read_model(tmp_path / "runs/Tuned").card.step == 0
 
 
+def test_a_plan_refuses_what_training_refuses(corpus, base, tmp_path):
+    for option in ([], ["--plan"]):
+        refused = tune(corpus, base, "--set", "sample_rate=8000", *option)
+        assert refused.code == 2
+        assert "its features are not those of the model that the weights are from: got sample_rate 8000" in refused.err
+        assert refused.err.endswith("or give --allow_feature_change\n")
+    planned = tune(corpus, base, "--plan")
+    assert (planned.code, "1 step in all" in planned.out) == (0, True), planned.err
+
+
 def test_a_frozen_encoder_stays_as_it_is_with_its_statistics(corpus, base, tmp_path):
     finished = tune(corpus, base, freeze_encoder_until=2, max_steps=2)
     assert finished.code == 0, finished.err

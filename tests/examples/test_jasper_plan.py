@@ -95,4 +95,4 @@ def test_every_configuration_of_a_transcriber_that_is_shipped_has_a_plan(corpus,
         texts = "".join(label for label in nemo_asr.load_recipe(config).labels if label.strip())[:1]
         write_manifest(tmp_path / "one.json", [{**lines[0], "text": texts}])
         printed = plan("--model_config", config, "--train_dataset", "one.json", "--max_steps", 1)
-        assert "1 steps in all" in printed, config
+        assert "1 step in all" in printed, config

@@ -33,21 +33,8 @@ def zips(corpus, tmp_path_factory):
 
 def training(config, train, dev, *more):
     words = ["jasper.py", "--model_config", config, "--train_dataset", train, "--eval_datasets", dev, *more]
-    return [
-        *words,
-        "--batch_size",
-        4,
-        "--optimizer",
-        "adam_w",
-        "--lr",
-        0.02,
-        "--log_freq",
-        1,
-        "--num_epochs",
-        40,
-        "--eval_freq",
-        1000,
-    ]
+    words += ["--num_epochs", 40, "--eval_freq", 1000]
+    return [*words, "--batch_size", 4, "--optimizer", "adam_w", "--lr", 0.02, "--log_freq", 1]
 
 
 @pytest.fixture(scope="module")

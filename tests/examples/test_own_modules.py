@@ -29,17 +29,19 @@ def trained(corpus, tmp_path_factory):
     (folder / "gru.yaml").write_text(GRU_CONFIG)
     finished = run_script(
         *("jasper.py", "--import", GRU, "--model_config", folder / "gru.yaml"),
+        *("--train_dataset", corpus / "train.json", "--eval_datasets", corpus / "dev.json", "--num_epochs", 60),
         *(
-            "--train_dataset",
-            corpus / "train.json",
-            "--eval_datasets",
-            corpus / "dev.json",
-            "--num_epochs",
-            60,
             "--eval_freq",
             1000,
+            "--batch_size",
+            4,
+            "--optimizer",
+            "adam_w",
+            "--lr",
+            0.02,
+            "--checkpoint_dir",
+            folder / "saved",
         ),
-        *("--batch_size", 4, "--optimizer", "adam_w", "--lr", 0.02, "--checkpoint_dir", folder / "saved"),
         *("--log_freq", 1),
     )
     assert finished.code == 0, finished.err
@@ -50,6 +52,51 @@ def test_an_encoder_of_ones_own_learns(trained):
     _, finished = trained
     assert float(finished.losses[-1]) < 0.1 * float(finished.losses[0])
     assert re.findall(r"Evaluation WER dev: +(\S+)%", finished.out)[-1] == "0.00"
+
+
+STREAM = """
+import nemo_asr
+from nemo_lite import DataLayerNM
+
+
+class Lengthless:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class StreamDataLayer(DataLayerNM):
+    def __init__(self, manifest: str, labels: list[str], batch_size: int):
+        super().__init__()
+        self.inner = nemo_asr.AudioToTextDataLayer(manifest, labels, batch_size)
+
+    @property
+    def output_ports(self):
+        return self.inner.output_ports
+
+    @property
+    def data_iterator(self):
+        return Lengthless(self.inner.data_iterator)
+
+
+nemo_asr.register(StreamDataLayer)
+"""
+
+
+def test_a_data_layer_that_does_not_know_its_length_is_trained_on_for_a_number_of_steps(corpus, tmp_path):
+    (tmp_path / "stream.py").write_text(STREAM)
+    layer = "AudioToTextDataLayer:\n  train: {shuffle: true}\n  eval: {shuffle: false}\n"
+    (tmp_path / "stream.yaml").write_text(CONFIG.replace(layer, "StreamDataLayer: {}\n"))
+    words = ["jasper.py", "--import", "stream.py", "--model_config", "stream.yaml", "--batch_size", 4]
+    words += ["--train_dataset", corpus / "train.json", "--log_freq", 1]
+    finished = run_script(*words, "--max_steps", 4)
+    assert (finished.code, len(finished.losses)) == (0, 4), finished.err
+    assert "\n4 steps in all\n" in run_script(*words, "--max_steps", 4, "--plan").out
+    finished = run_script(*words, "--num_epochs", 1)
+    assert finished.code == 2
+    assert "does not know how many batches an epoch has; give --max_steps" in finished.err
 
 
 def test_it_is_planned_with_its_shapes_and_parameters(options):

@@ -22,6 +22,7 @@ from nemo_asr.shipped import config_path
 from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType, logging
 from nemo_lite.config.ranges import Between
+from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
     LaunchedParser,
@@ -56,6 +57,7 @@ _NEEDS = {
     "seeds": ("eval_datasets",),
     "eval_batch_size": ("eval_datasets",),
     "synced_bn_groupsize": ("synced_bn",),
+    "allow_feature_change": ("init_from",),
 }
 _DEFAULT_BATCH_SIZE = 64
 MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
@@ -313,9 +315,23 @@ class EvalArgParser(LaunchedParser):
         fold_precision(self, parsed)
 
 
-def evaluation_steps(parsed: Any, steps_per_epoch: int) -> int:
+def steps_of_run(parsed: Any, steps_per_epoch: int | None) -> int:
+    """Optimizer steps of a whole run.
+
+    Raises:
+        UsageError: it is to train for epochs, and the data layer does not know how long they are.
+    """
+    if parsed.max_steps:
+        return int(parsed.max_steps)
+    if steps_per_epoch is None:
+        raise UsageError("the data layer does not know how many batches an epoch has", remedy="give --max_steps")
+    return int(steps_per_epoch * parsed.num_epochs)
+
+
+def evaluation_steps(parsed: Any, steps_per_epoch: int | None) -> int:
     """Optimizer steps between evaluations: what the options say, or an epoch, but not too many."""
-    return int(parsed.eval_freq or min(MOST_STEPS_BETWEEN_EVALUATIONS, steps_per_epoch))
+    most = MOST_STEPS_BETWEEN_EVALUATIONS
+    return int(parsed.eval_freq or min(most, steps_per_epoch or most))
 
 
 def add_report_option(parser: ArgumentParser, page: str) -> None:

@@ -12,13 +12,15 @@ from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positiv
 
 
 def add_fine_tuning_options(parser: LaunchedParser) -> None:
-    """Add ``--init_from``, ``--freeze_encoder_until`` and ``--module_lr``."""
+    """Add ``--init_from``, ``--allow_feature_change``, ``--freeze_encoder_until`` and ``--module_lr``."""
     add = parser.add_argument_group("fine-tuning").add_argument
     from_help = (
         "a trained model whose weights training starts from: a run's folder, a model folder or a folder of "
         "checkpoints; steps, epochs and optimizer start anew, and labels may differ"
     )
     add("--init_from", type=_path, metavar="MODEL", help=from_help)
+    features_help = "use --init_from also where its features differ from those of the configuration"
+    add("--allow_feature_change", action="store_true", help=features_help)
     freeze_help = "steps in which the encoder stays as it is, its batch statistics too"
     add("--freeze_encoder_until", type=positive_int, metavar="N", help=freeze_help)
     rate_help = "learning rate of a module, instead of --lr: JasperEncoder=0.002"

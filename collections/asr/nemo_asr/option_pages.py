@@ -27,7 +27,10 @@ TRAINING = HelpPages(
         ),
         "model": Group(
             "the configuration, modules of your own, weights to start from",
-            "model_config overrides imports load_dir init_from freeze_encoder_until plan precision_check",
+            """
+            model_config overrides imports load_dir init_from allow_feature_change freeze_encoder_until plan
+            precision_check
+            """,
         ),
         "optimisation": Group(
             "how long, learning rate, optimizer, batch statistics",

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from nemo_lite import logging
 from nemo_lite.errors import ConfigError, did_you_mean
@@ -49,14 +50,20 @@ def config_path(given: str | os.PathLike[str]) -> Path:
     raise ConfigError(f"{given}: is neither a file nor the name of a configuration; known names: {names}")
 
 
-def run_script(script: str, subcommand: str, arguments: Sequence[str]) -> None:
-    """Call ``main()`` of one of the scripts, as if its name were ``nemo-lite SUBCOMMAND``."""
+def load_script(script: str) -> ModuleType:
+    """One of the scripts as a module."""
     path = examples_folder() / script
     spec = importlib.util.spec_from_file_location(f"nemo_asr_script_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def run_script(script: str, subcommand: str, arguments: Sequence[str]) -> None:
+    """Call ``main()`` of one of the scripts, as if its name were ``nemo-lite SUBCOMMAND``."""
+    module = load_script(script)
     before, sys.argv = sys.argv, [f"nemo-lite {subcommand}", *arguments]
     try:
         module.main()

@@ -145,12 +145,10 @@ class PtActions(Counters, DeploymentExport):
         """The module that computes these wires from a batch of their data layer."""
         return lower(Dag(tensors).slice())
 
-    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int:
+    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """See :meth:`NeuralModuleFactory.steps_per_epoch`."""
         count = length_of(self._loader(data_layer, uneven))
-        if count is None:
-            raise UsageError(f"{data_layer.label} does not know its number of batches", remedy="train for max_steps")
-        return math.ceil(count / batches_per_step)
+        return None if count is None else math.ceil(count / batches_per_step)
 
     def create_optimizer(
         self, optimizer: str | Optimizer, things_to_optimize: Sequence[Any], optimizer_params: Mapping[str, Any]
@@ -268,9 +266,12 @@ class PtActions(Counters, DeploymentExport):
             callback.compare_with_training(dag)
         for wires in called.eval_wires:
             state.prepare_evaluation(wires)
-        trained = {parameter for objective in objectives for parameter in objective.parameters}
+        weights = {weight for objective in objectives for weight in objective.halves or objective.parameters}
+        total = sum(map(torch.numel, weights))
+        num_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+        count = f"{num_trained:,}" if num_trained == total else f"{num_trained:,} of {total:,}"
         length = "" if state.total_steps is None else f", {state.total_steps} steps"
-        logging.info("Training %s parameters%s", f"{sum(map(torch.numel, trained)):,}", length)
+        logging.info("Training %s parameters%s", count, length)
         arguments.tell_batch_size(data_layer, self._comm, options)
         state.position.is_seed_drawn = self._seed is None
         state.position.seed = self._comm.random_seed() if self._seed is None else self._seed

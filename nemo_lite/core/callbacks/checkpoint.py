@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,11 @@ from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder
 
 # Any: what is said about a checkpoint is JSON.
+
+
+# Words of a metric's name by which it is known whether low or high values are good.
+_LOW_IS_GOOD = {"wer", "cer", "ler", "per", "eer", "error", "errors", "loss", "mse", "mae", "rmse", "perplexity", "ppl"}
+_HIGH_IS_GOOD = {"accuracy", "acc", "precision", "recall", "f1", "auc", "bleu", "score"}
 
 
 class CheckpointCallback(NeMoCallback):
@@ -45,7 +51,8 @@ class CheckpointCallback(NeMoCallback):
         best_of: the evaluation (``EvaluatorCallback(name=...)``) by which checkpoints are judged; "": by none.
         best_metric: the tag of the value that decides.
         best_to_keep: how many of the best stay, beside the newest.
-        best_is: whether a good value is the ``lowest`` or the ``highest``.
+        best_is: whether a good value is the ``lowest`` or the ``highest``; by default as the metric's name says
+            (``wer`` and ``loss``, ``accuracy`` and ``f1``).
         epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
         format: of the files; with ``pt``, ``torch.load`` and NeMo 0.x read them.
         allow_world_size_change: go on, too, from a checkpoint that another number of processes saved. What is left of
@@ -54,7 +61,8 @@ class CheckpointCallback(NeMoCallback):
             ``Trackers.record``.
 
     Raises:
-        UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
+        UsageError: a frequency of 0, or fewer than one checkpoint to keep; ``best_of`` without ``best_is`` for a metric
+            whose name does not say it; when training starts: a folder that cannot
             be written.
         CheckpointError: when training starts: a checkpoint that does not fit, none with ``force_load``, or one that
             another number of processes saved.
@@ -74,7 +82,7 @@ class CheckpointCallback(NeMoCallback):
         best_of: str = "",
         best_metric: str = "wer",
         best_to_keep: int = 2,
-        best_is: Literal["lowest", "highest"] = "lowest",
+        best_is: Literal["lowest", "highest"] | None = None,
         epoch_names: bool = True,
         format: Literal["safetensors", "pt"] = "safetensors",  # noqa: A002  # the field's word
         allow_world_size_change: bool = False,
@@ -91,8 +99,10 @@ class CheckpointCallback(NeMoCallback):
         )
         if minutes is not None and not minutes > 0:
             raise UsageError("minutes must be above 0", place="CheckpointCallback", got=str(minutes))
-        if best_is not in ("lowest", "highest"):
+        if best_is not in (None, "lowest", "highest"):
             raise UnknownNameError("best_is", best_is, ("lowest", "highest"), place="CheckpointCallback")
+        if best_of and best_is is None:
+            best_is = _good_values_of(best_metric)
         self._folder, self._load_from_folder = folder, load_from_folder
         self._keep, self._minutes = checkpoints_to_keep, minutes
         if format not in ("safetensors", "pt"):
@@ -201,6 +211,15 @@ class CheckpointCallback(NeMoCallback):
         say("Saved checkpoint %s in %s", name, self._folder)
         if self._record is not None:
             self._record("checkpoint", step=step, epoch=epoch, path=path)
+
+
+def _good_values_of(metric: str) -> Literal["lowest", "highest"]:
+    words = set(re.findall("[a-z]+1?", metric.lower()))
+    is_low, is_high = bool(words & _LOW_IS_GOOD), bool(words & _HIGH_IS_GOOD)
+    if is_low == is_high:
+        problem = f"it is not known whether a good {metric} is low or high"
+        raise UsageError(problem, place="CheckpointCallback", remedy='give best_is="lowest" or best_is="highest"')
+    return "lowest" if is_low else "highest"
 
 
 class ModuleSaverCallback(ActionCallback):

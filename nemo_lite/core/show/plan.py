@@ -8,6 +8,7 @@ from pathlib import Path
 from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.show.svg import write_svg
 from nemo_lite.core.show.text import as_text
+from nemo_lite.errors import counted
 from nemo_lite.utils import logging
 from nemo_lite.utils.files import make_writable_folder, write_atomically
 
@@ -16,7 +17,7 @@ def show_plan(
     dags: Mapping[str, Dag],
     lr_policy: Callable[[float, int, int], float],
     initial_lr: float,
-    steps_per_epoch: int,
+    steps_per_epoch: int | None,
     total_steps: int,
     folder: Path | None = None,
 ) -> None:
@@ -26,7 +27,7 @@ def show_plan(
         dags: the DAGs by name.
         lr_policy: learning rate from (initial rate, step, epoch).
         initial_lr: the initial rate.
-        steps_per_epoch: optimizer steps in an epoch.
+        steps_per_epoch: optimizer steps in an epoch; None where nobody knows.
         total_steps: optimizer steps in all.
         folder: where to save; it is made.
 
@@ -34,8 +35,10 @@ def show_plan(
         UsageError: the folder is not writable.
     """
     points = sorted({0, total_steps // 3, 2 * total_steps // 3, total_steps - 1})
-    rates = [f"{lr_policy(initial_lr, step, step // steps_per_epoch):.3g} at step {step}" for step in points]
-    schedule = f"{steps_per_epoch} steps an epoch, {total_steps} steps in all\nlearning rate {', '.join(rates)}"
+    of_epoch = steps_per_epoch or total_steps
+    rates = [f"{lr_policy(initial_lr, step, step // of_epoch):.3g} at step {step}" for step in points]
+    epoch = f"{counted(steps_per_epoch, 'step')} an epoch, " if steps_per_epoch else ""
+    schedule = f"{epoch}{counted(total_steps, 'step')} in all\nlearning rate {', '.join(rates)}"
     text = "\n\n".join([*(as_text(dag, title=name) for name, dag in dags.items()), schedule]) + "\n"
     print(text)
     if folder is None:

@@ -16,10 +16,12 @@ from nemo_lite.errors import UsageError
         ("A B --compare --out o", "--load_dir A --compare B --out o"),
         ("A B --eval_datasets x y --compare", "--load_dir A --eval_datasets x y --compare B"),
         ("A --compare B --out o", "--load_dir A --compare B --out o"),
+        ("--import f.py A --eval_datasets x", "--load_dir A --import f.py --eval_datasets x"),
+        ("--out A --details A --eval_datasets x y", "--load_dir A --out A --details --eval_datasets x y"),
         ("", ""),
     ],
 )
-def test_models_in_front_become_options(given, options):
+def test_models_in_front_of_options_and_behind_them_become_options(given, options):
     assert as_options(given.split()) == options.split()
 
 

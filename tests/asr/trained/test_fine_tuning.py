@@ -66,6 +66,14 @@ def test_parts_that_stay_new_are_a_warning(trained, tmp_path, capsys):
     assert "(is (48, 32, 1), was (64, 32, 1))" in said
 
 
+def test_features_that_differ_are_taken_with_a_warning_where_that_is_allowed(trained, tmp_path, capsys):
+    folder, _ = trained
+    made = recipe(tmp_path, changed=("sample_rate: 16000", "sample_rate: 8000"))
+    assert nemo_asr.init_from(folder, made.model(), made, allow_feature_change=True) is not None
+    told = "its features are not those of the model that the weights are from: got sample_rate 8000, wanted"
+    assert told in capsys.readouterr().err
+
+
 def test_features_that_differ_are_refused(trained, tmp_path):
     folder, _ = trained
     for old, new, told in (

@@ -13,7 +13,7 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 
 
-def test_a_frozen_module_keeps_its_weights_its_statistics_and_its_mode(factory):
+def test_a_frozen_module_keeps_its_weights_its_statistics_and_its_mode(factory, capsys):
     net, head = Net(norm=True, name="net"), Net(name="head")
     head.fc = nn.Linear(1, 1)
     x, y = Points()()
@@ -24,6 +24,8 @@ def test_a_frozen_module_keeps_its_weights_its_statistics_and_its_mode(factory):
     assert all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
     assert not net.training
     assert head.training
+    frozen, trained = (sum(p.numel() for p in module.parameters()) for module in (net, head))
+    assert f"Training {trained} of {frozen + trained} parameters" in capsys.readouterr().out
 
 
 def test_a_part_that_the_user_put_into_evaluation_mode_stays_there(factory):

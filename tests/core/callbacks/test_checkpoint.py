@@ -52,6 +52,25 @@ def test_a_callback_that_only_restores_from_elsewhere_gives_no_warning(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("metric", "highest"),
+    [("wer", False), ("CER", False), ("val_loss", False), ("accuracy", True), ("top1_acc", True), ("f1", True)],
+)
+def test_the_name_of_a_metric_says_which_values_are_good(metric, highest):
+    best = CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric=metric)._best
+    assert best is not None
+    assert best.highest is highest
+
+
+def test_of_a_metric_of_another_name_it_has_to_be_said_which_values_are_good():
+    remedy = 'CheckpointCallback: it is not known whether a good mos is low or high; give best_is="lowest" or'
+    with pytest.raises(UsageError, match=remedy):
+        CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric="mos")
+    best = CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric="mos", best_is="highest")._best
+    assert best is not None
+    assert best.highest
+
+
 def test_nothing_is_saved_when_no_step_was_made():
     state = train(FakeState(), [CheckpointCallback("ck", step_freq=4)], num_epochs=0)
     assert state.saved == []

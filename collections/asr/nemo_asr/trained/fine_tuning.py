@@ -29,7 +29,11 @@ _DERIVED = ("n_fft", "highfreq")
 
 
 def init_from(
-    path: str | Path, model: Model, recipe: Recipe, unless_in: str | Path | None = None
+    path: str | Path,
+    model: Model,
+    recipe: Recipe,
+    unless_in: str | Path | None = None,
+    allow_feature_change: bool = False,
 ) -> Initialised | None:
     """Copy the weights of a trained model into a new one, as far as they fit, and log what was loaded.
 
@@ -42,6 +46,7 @@ def init_from(
         recipe: of the new model.
         unless_in: the folder of the run's checkpoints. Where it holds one, the run goes on from it, and nothing is
             copied.
+        allow_feature_change: take the weights also where the features differ; it is logged in what.
 
     Returns:
         What was done; None where the run goes on.
@@ -57,7 +62,7 @@ def init_from(
     if stored.config:
         place, carried = _config_place(stored), stored.tokenizer
         trained = recipe_from_text(stored.config, place, tokenizer=carried, for_training=False)
-        _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe)
+        _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe, allow_feature_change)
     (decoder,) = unique_names([model.decoder])
     modules = trained_modules(model)
     try:
@@ -103,22 +108,26 @@ def _log(stored: StoredModel, done: Initialised) -> None:
     say("Weights from %s, %s:\n%s", stored.place, stored.card.progress(), indent(str(done), "  "))
 
 
-def _compare_features(old: NeuralModule, new: NeuralModule, place: str, recipe: Recipe) -> None:
-    """Weights mean something on the features that they were trained on only.
+def _compare_features(old: NeuralModule, new: NeuralModule, place: str, recipe: Recipe, may_differ: bool) -> None:
+    """Weights mean something on the features that they were trained on only; on near ones they are a good start.
 
     Raises:
-        CheckpointError: the preprocessors differ; it shows in what.
+        CheckpointError: the preprocessors differ, and may not; it shows in what.
     """
     theirs, mine = _meaning(old), _meaning(new)
     different = [key for key in {**mine, **theirs} if not _is_same(key, mine.get(key), theirs.get(key))]
-    if different:
-        raise CheckpointError(
-            "its features are not those of the model that the weights are from",
-            place=recipe.config.place(),
-            got=", ".join(f"{key} {mine.get(key)}" for key in different),
-            wanted=f"{', '.join(f'{key} {theirs.get(key)}' for key in different)} as in {place}",
-            remedy="change the preprocessor's section, or leave --init_from out",
-        )
+    if not different:
+        return
+    error = CheckpointError(
+        "its features are not those of the model that the weights are from",
+        place=recipe.config.place(),
+        got=", ".join(f"{key} {mine.get(key)}" for key in different),
+        wanted=f"{', '.join(f'{key} {theirs.get(key)}' for key in different)} as in {place}",
+        remedy="" if may_differ else "change the preprocessor's section, or give --allow_feature_change",
+    )
+    if not may_differ:
+        raise error
+    logging.warning("%s", error)
 
 
 def _meaning(preprocessor: NeuralModule) -> Mapping[str, Any]:
