@@ -193,6 +193,20 @@ def outline_of(path: Path) -> list[str]:
     return ["| " + " ".join(re.findall("`[^`]+`", line)) if line[0] == "|" else line for line in lines]
 
 
+def test_packages_to_install_are_named_and_not_extras_of_a_name_that_is_on_no_index():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras_text = re.search(r"^\[project.optional-dependencies\]\n(.*?)^\[", project, re.DOTALL | re.MULTILINE)[1]
+    extras = dict(re.findall(r"^(\w+) = \[(.*?)\](?=\s*(?:#.*)?\n)", extras_text, re.DOTALL | re.MULTILINE))
+    known = {"wandb", "mlflow", *re.findall(r'"([\w-]+)[>"]', extras_text)}
+    texts = {path: path.read_text(encoding="utf-8") for path in [*PACKAGES, *ENGLISH.values(), *CHINESE.values()]}
+    assert [str(path) for path, text in texts.items() if "nemo-lite[" in text] == []
+    lines = [line for text in texts.values() for line in re.findall(r"pip install ((?:[a-z][\w-]+ ?)+)", text)]
+    named = {package for line in lines for package in line.split()} - {"nemo_asr"}  # of which the FAQ warns
+    assert {"onnx", "onnxruntime", "sentencepiece", "argcomplete", "matplotlib"} <= named
+    assert named <= known, named - known
+    assert set(re.findall(r"\w+", extras["all"].partition("[")[2])) == extras.keys() - {"dev", "all"}
+
+
 def test_every_page_is_there_in_both_languages():
     assert sorted(CHINESE) == sorted(ENGLISH), "docs/zh and docs/en: translate the page that only one of them has"
 

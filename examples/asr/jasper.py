@@ -89,8 +89,6 @@ def make_callbacks(
             step_freq=args.log_freq,
         )
         callbacks.append(logger)
-    if factory.checkpoint_dir is None:
-        nemo.logging.warning("No checkpoint will be saved: there is no --work_dir, --exp_name or --checkpoint_dir")
     if folder := args.load_dir or factory.checkpoint_dir:
         factory.on_first(partial(nemo_asr.check_goes_on, folder, recipe))
         callbacks.append(

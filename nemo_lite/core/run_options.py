@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from nemo_lite.core.compile_options import CompileOptions
 from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.errors import UnknownNameError, UsageError, counted
 
 # Any: values that a script gives are checked when the options are made.
 
@@ -112,9 +112,9 @@ class RunOptions:
         name = "max_steps" if by_steps else "num_epochs"
         return UsageError(
             "there is nothing left to train",
-            got=f"{steps} steps ({epochs} epochs) done before",
+            got=f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) done before",
             wanted=f"a larger --{name} than {total}",
-            remedy=f"--{name} is a total; use --{name} {done + total} or --init_from",
+            remedy=f"--{name} is a total; use --{name} {done + total}, --init_from or another --exp_name",
         )
 
     def check_world_size(self, world_size: int) -> None:

@@ -60,7 +60,9 @@ def test_the_runs_folder_is_named_after_the_run_also_without_a_folder_to_put_it_
     assert parse("--exp_name", "mine", "--work_dir", "runs").run_dir == Path("runs/mine")
     assert parse("--exp_name", "mine", "--save_freq", "5").checkpoint_save_freq == 5
     assert parse("--work_dir", "runs").run_dir == Path("runs/Jasper")
-    assert (parse().run_dir, parse().exp_name) == (None, "Jasper")
+    assert (parse().run_dir, parse().exp_name) == (Path("runs/Jasper"), "Jasper")
+    for option in ("--plan", "--checkpoint_dir=here"):
+        assert parse(option).run_dir is None
 
 
 def test_seed_is_a_name_of_random_seed_and_no_option_is_abbreviated(capsys):
@@ -145,7 +147,12 @@ def test_the_defaults_are_those_of_nemos_jasper():
     assert [evaluation_steps(parsed, steps) for steps in (8, 1000, 5000)] == [8, 1000, 1000]
     parsed.eval_freq = 50
     assert evaluation_steps(parsed, 8) == 50
-    assert (parsed.amp_opt_level, parsed.betas, parsed.run_dir, parsed.create_tb_writer) == (None, None, None, False)
+    assert (parsed.amp_opt_level, parsed.betas, parsed.run_dir, parsed.create_tb_writer) == (
+        None,
+        None,
+        Path("runs/Jasper"),
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,9 +186,8 @@ def test_the_defaults_are_those_of_nemos_jasper():
         ("{} --lr -1", "'-1' is not a number from 0"),
         ("{} --lr 1e300", "'1e300' is not a number from 0"),
         ("{} --placement TPU", "'TPU' is none of GPU, CPU, AllGpu"),
-        ("{} --create_tb_writer", "--create_tb_writer needs a folder for the events"),
+        ("{} --create_tb_writer --checkpoint_dir c", "--create_tb_writer needs a folder for the events"),
         ("{} --tensorboard_dir tb --no-create_tb_writer", "--no-create_tb_writer contradicts --tensorboard_dir"),
-        ("{} --save_freq 5", "--checkpoint_save_freq has no effect without --work_dir or --exp_name or --ch"),
         ("{} --eval_freq 5", "--eval_freq has no effect without --eval_datasets"),
         ("{} --eval_batch_size 5", "--eval_batch_size has no effect without --eval_datasets"),
         ("{} --synced_bn_groupsize 2", "--synced_bn_groupsize has no effect without --synced_bn; leave it out"),
@@ -385,7 +391,7 @@ def test_a_service_whose_package_is_there_is_taken(monkeypatch):
 
 def test_tensorboard_as_a_tracker_is_the_writer_of_events(capsys):
     assert parse("--track", "tensorboard", "--work_dir", "runs").create_tb_writer is True
-    text = refusal(capsys, *NEEDED, "--track", "tensorboard")
+    text = refusal(capsys, *NEEDED, "--track", "tensorboard", "--checkpoint_dir", "c")
     assert "--track tensorboard needs a folder for the events; give --work_dir, --exp_name or --tensorboard_dir" in text
     both = ("--track", "tensorboard", "--no-create_tb_writer", "--work_dir", "runs")
     assert "--no-create_tb_writer contradicts --track tensorboard" in refusal(capsys, *NEEDED, *both)

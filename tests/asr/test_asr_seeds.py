@@ -19,7 +19,14 @@ from nemo_lite.errors import NemoLiteError, UsageError
 @pytest.fixture
 def args(tmp_path):
     """Options of three seeds from 5 on, in the folder runs/Toy."""
-    given = {"seeds": 3, "random_seed": 5, "exp_name": "Toy", "run_dir": tmp_path / "Toy", "num_processes": 1}
+    given = {
+        "seeds": 3,
+        "random_seed": 5,
+        "exp_name": "Toy",
+        "work_dir": None,
+        "run_dir": tmp_path / "Toy",
+        "num_processes": 1,
+    }
     return Namespace(
         **given, tells_for_all=True, eval_metric="wer", lr=0.1, num_epochs=2, max_steps=None, betas=(0.9, 0.98)
     )
@@ -45,7 +52,7 @@ def trained(args, monkeypatch):
     """The seeds that are trained, in order; ``codes`` are exit codes of some."""
     done, codes = [], {}
 
-    def run_seed(seed, exp_name):
+    def run_seed(seed, exp_name, work_dir):
         assert exp_name == "Toy"
         done.append(seed)
         if not codes.get(seed):
@@ -138,6 +145,7 @@ def test_the_command_is_that_of_this_process_with_a_seed_and_a_folder(monkeypatc
     assert seeds.command_of(4, "Toy") == [sys.executable, *command, *own]
     monkeypatch.setattr(sys, "argv", ["jasper.py", "--lr", "2"])  # called by another program
     assert seeds.command_of(4, "Toy") == [sys.executable, "jasper.py", "--lr", "2", *own]
+    assert seeds.command_of(4, "Toy", "runs")[-2:] == ["--work_dir", "runs"], "also where it is the default"
 
 
 def test_a_signal_is_handed_on_to_the_run_which_may_save(monkeypatch):
@@ -164,7 +172,7 @@ def test_a_signal_is_handed_on_to_the_run_which_may_save(monkeypatch):
 
 
 def test_the_exit_code_of_a_run_is_that_of_its_process(monkeypatch):
-    monkeypatch.setattr(seeds, "command_of", lambda seed, name: [sys.executable, "-c", f"raise SystemExit({seed})"])
+    monkeypatch.setattr(seeds, "command_of", lambda seed, *folders: [sys.executable, "-c", f"raise SystemExit({seed})"])
     assert (seeds.run_seed(0, "Toy"), seeds.run_seed(7, "Toy")) == (0, 7)
 
 
@@ -175,7 +183,6 @@ BASE = ("--model_config", "x.yaml", "--train_dataset", "t.json", "--num_epochs",
     ("given", "wanted"),
     [
         (("--work_dir", "runs"), "--seeds has no effect without --eval_datasets"),
-        (("--eval_datasets", "d.json"), "--seeds needs a folder for its runs; give --work_dir or --exp_name"),
         (("--eval_datasets", "d", "--work_dir", "r", "--cudnn_benchmark"), "--seeds contradicts --cudnn_benchmark"),
         (
             ("--eval_datasets", "d", "--work_dir", "r", "--checkpoint_dir", "c"),
@@ -202,7 +209,7 @@ def test_the_script_trains_each_seed_in_its_folder_and_prints_the_table(tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "orig_argv", ["python"])
 
-    def run_seed(seed, exp_name):
+    def run_seed(seed, exp_name, work_dir):
         finished = run_script("jasper.py", *seeds.command_of(seed, exp_name)[2:])
         assert finished.code == 0, finished.err
         return finished.code

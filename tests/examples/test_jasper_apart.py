@@ -46,7 +46,7 @@ def test_only_the_first_process_keeps_results_and_needs_the_checkpoints(options,
 def test_a_plan_is_printed_and_saved_once(options, tmp_path):
     ends = on_ranks(2, run_apart, tmp_path, "jasper.py", [*options, "--plan", "--work_dir", "runs"])
     assert [end.code for end in ends] == [0, 0], ends[0].err + ends[1].err
-    assert "1 steps in all" in ends[0].out
+    assert "1 step in all" in ends[0].out
     assert ends[1].out == ""
     assert left_in(tmp_path / "0") == {"runs/Jasper/plan.txt", "runs/Jasper/training.svg"}
     assert left_in(tmp_path / "1") == set()

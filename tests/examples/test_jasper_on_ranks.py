@@ -76,7 +76,7 @@ def test_the_first_process_says_everything_once_and_the_second_nothing(trained):
     assert len(re.findall(table, first.out)) == 1
     assert first.out.count("3 x 2 ranks = 6 items per step") == 1
     assert len(losses(first.out)) == 16
-    assert first.out.count("Final evaluation") == 1
+    assert first.out.count("Evaluation before the first step") == 1
 
 
 def test_checkpoints_are_saved_once_and_each_process_has_its_log(trained):

@@ -1,5 +1,6 @@
 """jasper.py: every option has the effect that --help promises, in the spellings of both generations."""
 
+import itertools
 import json
 import re
 
@@ -12,10 +13,12 @@ import nemo_asr
 from nemo_asr.argparse import AsrArgParser
 from nemo_lite.core.tracking import read_metrics
 
+NUMBERS = itertools.count()
 # Options that the parser turns into others.
 FOLDED = {
     *("beta1", "beta2", "disable_mixed_precision", "global_batch_size", "imports", "num_gpus", "work_dir"),
     *("exp_name", "log_level", "log_style", "label_smoothing"),
+    "allow_feature_change",  # read with --init_from
 }
 
 
@@ -31,6 +34,9 @@ def flat(options):
 
 
 def train(*args):
+    """A run; in a folder of its own where the options name none."""
+    if not {"--work_dir", "--exp_name", "--checkpoint_dir", "--logdir"} & set(args):
+        args = (*args, "--work_dir", f"runs{next(NUMBERS)}")
     finished = run_script("jasper.py", *args)
     assert finished.code == 0, finished.err
     return finished
@@ -247,9 +253,15 @@ def test_folders_can_be_chosen_one_by_one(base, tmp_path):
     assert not (tmp_path / "runs/Jasper/tensorboard").exists()
 
 
-def test_without_a_folder_nothing_is_saved_and_that_is_said(base, tmp_path):
-    assert "No checkpoint will be saved: there is no --work_dir, --exp_name or --checkpoint_dir" in train(*base).err
+def test_without_a_folder_the_results_go_to_runs_and_a_plan_leaves_nothing(base, tmp_path):
+    assert run_script("jasper.py", *base, "--plan").code == 0
     assert list(tmp_path.iterdir()) == []
+    assert run_script("jasper.py", *base).code == 0
+    assert (tmp_path / "runs/Jasper/model/model.json").is_file()
+    again = run_script("jasper.py", *base)
+    assert again.code == 0
+    assert "There is nothing left to train: got 3 steps (1 epoch) done" in again.err
+    assert "or another --exp_name" in again.err
 
 
 def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_path):
@@ -262,7 +274,7 @@ def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_
     )
     assert over.code == 2
     assert "there is nothing left to train: got 5 steps" in over.err
-    assert "--max_steps is a total; use --max_steps 10 or --init_from" in over.err
+    assert "--max_steps is a total; use --max_steps 10, --init_from or another --exp_name" in over.err
     assert not (tmp_path / "other").exists(), "told before the folder is made"
     finished = train(*base, "--max_steps", 5, "--work_dir", "runs")
     assert "There is nothing left to train: got 5 steps" in finished.err

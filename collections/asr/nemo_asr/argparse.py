@@ -45,13 +45,8 @@ _OLDER = {
     "save_freq": "checkpoint_save_freq",
 }
 _VAL_MANIFESTS = ("val_manifest1", "val_manifest2", "val_manifest3")
-_SAVING = ("work_dir", "exp_name", "checkpoint_dir")
 # An option -> those of which it needs one, because otherwise it would have no effect.
 _NEEDS = {
-    "checkpoint_save_freq": _SAVING,
-    "checkpoint_epoch_freq": _SAVING,
-    "checkpoint_minutes": _SAVING,
-    "checkpoints_to_keep": _SAVING,
     "best_to_keep": ("eval_datasets",),
     "eval_freq": ("eval_datasets",),
     "seeds": ("eval_datasets",),
@@ -62,6 +57,7 @@ _NEEDS = {
 _DEFAULT_BATCH_SIZE = 64
 MOST_STEPS_BETWEEN_EVALUATIONS = 1000  # where --eval_freq does not say it
 _DEFAULT_NAME = "Jasper"
+_DEFAULT_FOLDER = "runs"  # where nothing says where the results go
 
 # What some of the common options are in these scripts.
 _HELP = {
@@ -113,7 +109,10 @@ class AsrArgParser(NemoArgParser):
     def _add_run_folders(self) -> None:
         add = self.add_argument
         add("--plan", action="store_true", help="print and save the DAGs and the schedule, then exit")
-        name_help = f"name of the run: its results go to WORK_DIR/EXP_NAME, or ./EXP_NAME (default: {_DEFAULT_NAME})"
+        name_help = (
+            "name of the run: its results go to WORK_DIR/EXP_NAME, without --work_dir to ./EXP_NAME, without both to "
+            f"{_DEFAULT_FOLDER}/{_DEFAULT_NAME} (default: {_DEFAULT_NAME})"
+        )
         add("--exp_name", help=name_help)
         add("--create_tb_writer", action=BooleanOptionalAction, help="write TensorBoard events (default: to a folder)")
         add("--num_workers", type=number_within(WORKERS, int), help="processes that load data (default: the model's)")
@@ -260,8 +259,6 @@ class AsrArgParser(NemoArgParser):
             parsed.seeds = 1
         if parsed.seeds == 1:
             return
-        if parsed.run_dir is None:
-            self.error("--seeds needs a folder for its runs; give --work_dir or --exp_name")
         if parsed.cudnn_benchmark:
             self.error("--seeds contradicts --cudnn_benchmark, with which runs have no seed; leave one out")
         for option in ("load_dir", "checkpoint_dir", "tensorboard_dir"):
@@ -280,6 +277,9 @@ class AsrArgParser(NemoArgParser):
             if parsed.create_tb_writer is False:
                 self.error("--no-create_tb_writer contradicts --track tensorboard; leave one out")
             parsed.create_tb_writer = True
+        keeps_nothing = parsed.plan or parsed.precision_check or parsed.checkpoint_dir
+        if not parsed.work_dir and not parsed.exp_name and not keeps_nothing:
+            parsed.work_dir = _DEFAULT_FOLDER
         has_run_dir = bool(parsed.work_dir or parsed.exp_name)
         has_folder = has_run_dir or bool(parsed.tensorboard_dir)
         if parsed.create_tb_writer and not has_folder:

@@ -60,7 +60,7 @@ def train_seeds(args: Namespace) -> None:
         if args.tells_for_all:
             state = "has finished before" if seed in done else "training"
             logging.info("Seed %d (%d of %d): %s in %s", seed, number, args.seeds, state, folders[seed])
-        if seed not in done and (code := run_seed(seed, args.exp_name)):
+        if seed not in done and (code := run_seed(seed, args.exp_name, args.work_dir)):
             failed[seed] = _judge(code, seed, folders[seed], args.tells_for_all)
     if args.tells_for_all:
         _tell(folders, failed, args)
@@ -97,18 +97,19 @@ def is_finished(folder: Path, args: Namespace) -> bool:
     return all(before.get(name) == now[name] for name in _LENGTHS)
 
 
-def command_of(seed: int, exp_name: str) -> list[str]:
+def command_of(seed: int, exp_name: str, work_dir: str | None = None) -> list[str]:
     """The command that trains one seed: that of this process, and behind it options that replace earlier ones."""
     _, *options = sys.argv
     _, *original = sys.orig_argv  # with the interpreter's options, and nemo-lite as it was started
     words = original if original[len(original) - len(options) :] == options else sys.argv
     own = ["--seeds", "1", "--random_seed", str(seed), "--exp_name", f"{exp_name}/seed_{seed}"]
+    own += ["--work_dir", work_dir] if work_dir else []
     return [sys.executable, *words, *own]
 
 
-def run_seed(seed: int, exp_name: str) -> int:
+def run_seed(seed: int, exp_name: str, work_dir: str | None = None) -> int:
     """Train one seed; the exit code of its process. A signal that this process gets is handed on, and waited for."""
-    with subprocess.Popen(command_of(seed, exp_name)) as process:
+    with subprocess.Popen(command_of(seed, exp_name, work_dir)) as process:
         try:
             return process.wait()
         except KeyboardInterrupt as stop:

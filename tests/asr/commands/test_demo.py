@@ -38,5 +38,5 @@ def test_packages_that_are_missing_are_named_before_anything_is_made(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     with pytest.raises(UsageError) as caught:
         demo.main([])
-    expected = 'packages are missing: matplotlib; pip install "nemo-lite[demo]"'
+    expected = "packages are missing: matplotlib; pip install espeakng-loader matplotlib"
     assert str(caught.value) == expected

@@ -184,9 +184,11 @@ def test_a_loaded_run_that_is_over_says_how_to_go_on(factory, tmp_path):
         train(factory, tmp_path / "b", total={"num_epochs": 2}, load_from=tmp_path / "a")
     assert str(caught.value) == (
         "there is nothing left to train: got 6 steps (2 epochs) done before, wanted a larger --num_epochs than 2; "
-        "--num_epochs is a total; use --num_epochs 4 or --init_from"
+        "--num_epochs is a total; use --num_epochs 4, --init_from or another --exp_name"
     )
-    with pytest.raises(UsageError, match="--max_steps is a total; use --max_steps 9 or --init_from"):
+    with pytest.raises(
+        UsageError, match="--max_steps is a total; use --max_steps 9, --init_from or another --exp_name"
+    ):
         train(factory, tmp_path / "b", total={"max_steps": 3}, load_from=tmp_path / "a")
 
 

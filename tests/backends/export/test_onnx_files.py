@@ -82,7 +82,9 @@ def test_what_torch_cannot_export_is_told_in_one_line(tmp_path):
 
 def test_missing_packages_are_named_with_the_install_line(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_files, "find_spec", lambda name: None if name == "onnxscript" else name)
-    with pytest.raises(UsageError, match=r'onnxscript must be installed for ONNX; pip install "nemo-lite\[onnx\]"'):
+    with pytest.raises(
+        UsageError, match=r"onnxscript must be installed for ONNX; pip install onnx onnxscript onnxruntime$"
+    ):
         write_onnx(Sums(), ARGUMENTS, ["a", "b"], tmp_path / "m.onnx", lambda run: None)
 
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
-        remedy = 'pip install "nemo-lite[demo]"'
+        remedy = "pip install espeakng-loader matplotlib"
         raise UsageError(f"packages are missing: {', '.join(missing)}", remedy=remedy)
     synth.main([args.corpus, *_sizes(args.utterances)], parser.prog)
     epochs = () if args.num_epochs is None else ("--num_epochs", str(args.num_epochs))

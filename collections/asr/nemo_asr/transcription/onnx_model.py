@@ -44,7 +44,7 @@ OUTPUTS = ("log_probs", "log_probs_length")
 _KIND = FileKind("the ONNX file", (1 << 31) - 1, CheckpointError, "write it with nemo-lite export")
 _FIRST_BYTE = b"\x08"  # ir_version comes first
 _MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
-_INSTALL = 'pip install "nemo-lite[onnx]"'
+_INSTALL = "pip install onnxruntime"
 
 
 class OnnxModel:

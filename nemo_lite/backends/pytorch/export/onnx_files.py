@@ -21,7 +21,7 @@ from nemo_lite.utils.files import check_replaceable, write_atomically
 
 # Any: what the packages onnx and onnxruntime give has no types.
 
-INSTALL = 'pip install "nemo-lite[onnx]"'
+INSTALL = "pip install onnx onnxscript onnxruntime"
 _EXPORTERS_LOG = "torch.onnx"
 _DYNAMIC: dict[AxisKindAbstract, str] = {AxisKind.Batch: "batch", AxisKind.Time: "time"}
 

@@ -40,5 +40,5 @@ def test_damaged_binaries_and_those_without_words_are_refused(path):
 
 def test_without_the_package_the_remedy_is_told(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", None)
-    with pytest.raises(UsageError, match=r'needs a package; pip install "nemo-lite\[kenlm\]", or give the ARPA file'):
+    with pytest.raises(UsageError, match=r"needs a package; pip install ufal-kenlm, or give the ARPA file"):
         KenlmModel(path)

@@ -14,7 +14,7 @@ _MAGIC = b"mmap lm http://kheafield.com/code"
 _BINARY = FileKind("the binary of KenLM", 1 << 40)  # mapped, not read
 _FIRST_WORD = b"<unk>\0"
 _MARKS = ("<unk>", "<s>", "</s>")
-INSTALL = 'pip install "nemo-lite[kenlm]"'
+INSTALL = "pip install ufal-kenlm"
 
 
 def is_kenlm_binary(path: Path) -> bool:

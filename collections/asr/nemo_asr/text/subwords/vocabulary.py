@@ -13,7 +13,7 @@ from nemo_lite.errors import UsageError
 
 # Any: sentencepiece's objects.
 
-INSTALL = 'pip install "nemo-lite[subwords]"'
+INSTALL = "pip install sentencepiece"
 
 
 class Subwords(tuple[str, ...]):
