@@ -71,7 +71,7 @@ class NeuralModuleFactory(RunEnvironment):
             name: the class.
             params: its constructor's arguments.
             collection: accepted and not needed: the class is looked up among all that are loaded.
-            pretrained: refused: there are no pretrained weights to download.
+            pretrained: refused: weights of a published model come by ``ASRConvCTCModel.from_pretrained``.
 
         Raises:
             UnknownNameError: no loaded class has this name.

@@ -93,9 +93,10 @@ def test_what_is_only_about_machines_does_not(option, base, plain_losses):
 
 
 @pytest.fixture(scope="module")
-def plain_losses(corpus):
+def plain_losses(corpus, tmp_path_factory):
     options = {"model_config": corpus / "tones.yaml", "train_dataset": corpus / "train.json", "max_steps": 3}
-    return train(*flat(options), "--batch_size", 4, "--log_freq", 1).losses
+    folder = tmp_path_factory.mktemp("plain")  # a fixture of a module does not start in a folder of its own
+    return train(*flat(options), "--batch_size", 4, "--log_freq", 1, "--work_dir", folder).losses
 
 
 def test_every_option_is_read_by_the_script_or_folded_by_the_parser(base, corpus, monkeypatch):

@@ -150,5 +150,5 @@ def test_a_run_in_which_the_rate_never_falls_is_warned_of(capsys):
     policy_of(parsed("--warmup_steps", "30"), 20)
     policy_of(parsed("--warmup_steps", "10", "--hold_steps", "10"), 20)
     told = capsys.readouterr().err
-    assert "The run has 20 steps, and the learning rate rises in all of them" in told
-    assert "The run has 20 steps, and the learning rate never falls (--hold_steps)" in told
+    assert "The run has 20 steps, and the learning rate rises in all of them; give --warmup_steps 2" in told
+    assert "The run has 20 steps, and the learning rate never falls; lower --hold_steps" in told

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from nemo_lite import logging
 from nemo_lite.config import Config, check_call, load_config, override, raise_if
 from nemo_lite.config.ranges import Between
-from nemo_lite.errors import did_you_mean
+from nemo_lite.errors import counted, did_you_mean
 from nemo_lite.utils.argparse import OPTIMIZERS, LaunchedParser, not_negative_float, positive_float, positive_int
 from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
 
@@ -172,9 +172,11 @@ def policy_of(parsed: argparse.Namespace, total_steps: int) -> LRPolicy:
     policy = get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
     warmup_steps = getattr(policy, "warmup_steps", 0)
     if warmup_steps >= total_steps:
-        logging.warning("The run has %d steps, and the learning rate rises in all of them", total_steps)
+        problem = "The run has %s, and the learning rate rises in all of them; give --warmup_steps %d"
+        logging.warning(problem, counted(total_steps, "step"), total_steps // 10)
     elif warmup_steps + (parsed.hold_steps or 0) >= total_steps:
-        logging.warning("The run has %d steps, and the learning rate never falls (--hold_steps)", total_steps)
+        problem = "The run has %s, and the learning rate never falls; lower --hold_steps"
+        logging.warning(problem, counted(total_steps, "step"))
     return policy
 
 
