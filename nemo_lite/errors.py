@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
@@ -226,6 +227,18 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def marked(word: str, stream: TextIO | None = None) -> str:
+    """``error:`` or ``warning:``, in colour where the stream (by default stderr) is a terminal.
+
+    Without colour where NO_COLOR is set (no-color.org), or the terminal has none.
+    """
+    stream = stream or sys.stderr
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if is_plain or stream is None or not stream.isatty():
+        return word
+    return f"\x1b[{'33' if word.startswith('warning') else '31'}m{word}\x1b[0m"
+
+
 def counted(number: int, singular: str, plural: str = "") -> str:
     """``1 step``, ``2 steps``. Give ``plural`` for nouns that do not just add an s: ``batches``."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
@@ -267,7 +280,7 @@ def reported_to_user(program: str = "") -> Iterator[None]:
             sys.stdout.flush()
         except NemoLiteError as error:  # first, because one may be an OSError too
             if not getattr(error, "is_told", False):
-                print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+                print(f"{program}: {marked('error:')} {error}", file=sys.stderr, flush=True)
             _tell_others(error)
             sys.exit(error.exit_code)
         except OSError as error:
@@ -302,7 +315,10 @@ def _end_if_output_fails(error: OSError, program: str) -> None:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        print(f"{program}: error: the output cannot be written: {error.strerror}; free some space", file=sys.stderr)
+        print(
+            f"{program}: {marked('error:')} the output cannot be written: {error.strerror}; free some space",
+            file=sys.stderr,
+        )
         sys.exit(UsageError.exit_code)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 
-from nemo_lite.errors import did_you_mean, reported_to_user
+from nemo_lite.errors import did_you_mean, marked, reported_to_user
+from nemo_lite.utils.help_pages import two_columns
 from nemo_lite.utils.launch import without_passed_rank
 
 PROGRAM = "nemo-lite"
@@ -65,8 +66,7 @@ def _complete(commands: Mapping[str, EntryPoint]) -> None:
 
 
 def _overview(commands: Mapping[str, EntryPoint]) -> str:
-    width = max(map(len, commands))
-    lines = [f"  {name:{width}}  {_summary(point)}" for name, point in commands.items()]
+    lines = two_columns({name: _summary(point) for name, point in commands.items()})
     return "\n".join(
         [
             f"usage: {PROGRAM} SUBCOMMAND ...",
@@ -87,5 +87,5 @@ def _summary(point: EntryPoint) -> str:
 
 
 def _refuse(problem: str) -> int:
-    print(f"{PROGRAM}: error: {problem}", file=sys.stderr)
+    print(f"{PROGRAM}: {marked('error:')} {problem}", file=sys.stderr)
     return 2

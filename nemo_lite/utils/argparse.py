@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from nemo_lite.config.ranges import WAITING_SECONDS, Between
-from nemo_lite.errors import UsageError, did_you_mean, nearest
+from nemo_lite.errors import UsageError, did_you_mean, marked, nearest
 from nemo_lite.utils.help_pages import HelpPages, PageFormatter, ShowHelp
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
@@ -98,7 +98,8 @@ class OneLineParser(argparse.ArgumentParser):
         defaults = {"formatter_class": PageFormatter, "add_help": False, "allow_abbrev": False}
         super().__init__(*args, **{**defaults, **kwargs})
         if has_help:
-            self.add_argument("-h", "--help", action=ShowHelp, help="show this and end")
+            has_pages = self.help_pages is not None
+            self.add_argument("-h", "--help", action=ShowHelp, has_pages=has_pages, help="show this and end")
 
     def parse_args(  # type: ignore[override]  # one signature for what argparse declares as three overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -166,7 +167,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the script with one line and exit code 2; the full list of options is left to ``--help``."""
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(f"{self.prog}: {marked('error:')} {message}", file=sys.stderr)
         raise SystemExit(2) from UsageError(message)  # the cause is for reported_to_user: other processes are told
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_lite.errors import did_you_mean
 
-WIDTH = 100
+MOST_COLUMNS = 100  # of a page; longer lines are hard to read
+_FEWEST_COLUMNS = 40
 _LONGEST_CHOICES = 30  # characters; longer ones are listed in the help text
 _ALL = "all"
 
@@ -39,11 +42,11 @@ class HelpPages:
         positional = [action for action in parser._actions if not action.option_strings]
         text = _page(parser, "most used", [*positional, *_of(self.most_used, by_name)])
         names = {name: group.summary for name, group in self._with_other(by_name).items()}
-        width = max(map(len, names))
-        lines = [f"  {name:{width}}  {summary}" for name, summary in {**names, _ALL: "everything"}.items()]
+        lines = two_columns({**names, _ALL: "everything"})
         called = " ".join([parser.prog, *map(_called, positional), "[options]"])
         usage = parser.usage % {"prog": parser.prog} if parser.usage else called
-        head = [f"usage: {usage}", "", parser.description or "", ""]
+        head = [*textwrap.wrap(f"usage: {usage}", columns(), subsequent_indent="  "), ""]
+        head += [*textwrap.wrap(parser.description or "", columns()), ""]
         return "\n".join([*head, text, "--help GROUP shows more:", *lines, ""])
 
     def page(self, parser: argparse.ArgumentParser, name: str) -> str:
@@ -71,9 +74,17 @@ class HelpPages:
 class ShowHelp(argparse.Action):
     """``--help``, and ``--help GROUP`` for a parser whose ``help_pages`` are there."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:  # noqa: A002  # argparse's name
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        help: str,  # noqa: A002  # argparse's name
+        has_pages: bool = True,
+    ) -> None:
+        nargs: Any = "?" if has_pages else 0
+        metavar = "GROUP" if has_pages else None
         super().__init__(
-            option_strings, argparse.SUPPRESS, nargs="?", help=help, default=argparse.SUPPRESS, metavar="GROUP"
+            option_strings, argparse.SUPPRESS, nargs=nargs, help=help, default=argparse.SUPPRESS, metavar=metavar
         )
 
     def __call__(
@@ -97,11 +108,28 @@ class ShowHelp(argparse.Action):
         parser.exit()
 
 
+def columns() -> int:
+    """How wide a page may be: as the terminal, within limits; without a terminal as wide as is good to read."""
+    wide = shutil.get_terminal_size((MOST_COLUMNS + 2, 24)).columns - 2
+    return max(_FEWEST_COLUMNS, min(MOST_COLUMNS, wide))
+
+
+def two_columns(summaries: Mapping[str, str]) -> list[str]:
+    """Lines with names and what is said about them, as wide as a page."""
+    indent = max(map(len, summaries)) + 4
+    wrapped = textwrap.TextWrapper(columns(), subsequent_indent=" " * indent, break_on_hyphens=False)
+    return [
+        line
+        for name, summary in summaries.items()
+        for line in wrapped.wrap(f"{'  ' + name:{indent}}{summary}") or [name]
+    ]
+
+
 class PageFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Short placeholders, and defaults where there is something to show and the help does not do it itself."""
 
     def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 32, "width": WIDTH, **options})
+        super().__init__(prog, **{"max_help_position": 32, "width": columns(), **options})
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         needs_no_default = (

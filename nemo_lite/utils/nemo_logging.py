@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from nemo_lite.errors import UnknownNameError, printable
+from nemo_lite.errors import UnknownNameError, marked, printable
 from nemo_lite.utils.launch import rank_in
 from nemo_lite.utils.run_files import AppendedFile
 
@@ -53,8 +53,9 @@ class Logger:
         self._logger.propagate = False
         self._once: set[str] = set()
         self._style: str | None = None
-        self._stdout = _StandardStream("stdout", _TerminalFormatter(self))
-        self._stderr = _StandardStream("stderr", _TerminalFormatter(self))
+        self._stdout, self._stderr = _StandardStream("stdout"), _StandardStream("stderr")
+        for stream in (self._stdout, self._stderr):
+            stream.setFormatter(_TerminalFormatter(self, stream))
         self._stdout.addFilter(lambda record: not _is_for_stderr(record))
         self._stderr.addFilter(_is_for_stderr)
         for handler in (self._stdout, self._stderr):
@@ -220,11 +221,10 @@ class Logger:
 class _StandardStream(_logging.StreamHandler[TextIO]):
     """Writes to the current ``sys.stdout`` or ``sys.stderr``, so that redirections take effect."""
 
-    def __init__(self, name: str, formatter: _logging.Formatter) -> None:
+    def __init__(self, name: str) -> None:
         self.patched: TextIO | None = None
         self._name_in_sys, self._is_told = name, False
         super().__init__()
-        self.setFormatter(formatter)
 
     @property
     def stream(self) -> TextIO:
@@ -294,9 +294,9 @@ class _NemoFormatter(_logging.Formatter):
 class _TerminalFormatter(_logging.Formatter):
     """The message, marked if it is a warning or an error; or NeMo's line, as the logger's style says."""
 
-    def __init__(self, logger: Logger) -> None:
+    def __init__(self, logger: Logger, handler: _StandardStream) -> None:
         super().__init__()
-        self._logger, self._nemo = logger, _NemoFormatter()
+        self._logger, self._handler, self._nemo = logger, handler, _NemoFormatter()
 
     def format(self, record: _logging.LogRecord) -> str:
         return self._nemo.format(record) if self._logger.style == "nemo" else super().format(record)
@@ -308,7 +308,8 @@ class _TerminalFormatter(_logging.Formatter):
         if _is_set("NEMO_TESTING"):
             parts.append(f"[rank {rank_in(os.environ)}]")
         if record.levelno >= _logging.WARNING:
-            parts.append("error:" if record.levelno >= _logging.ERROR else "warning:")
+            word = "error:" if record.levelno >= _logging.ERROR else "warning:"
+            parts.append(marked(word, self._handler.stream))
         return " ".join([*parts, printable(record.message)])
 
 

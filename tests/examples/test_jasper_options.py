@@ -161,7 +161,7 @@ def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base
     )
     lines = [line for line in finished.out.splitlines() if line.startswith(("epoch ", "dev  ", "Done: ", "  dev  "))]
     rates = r"WER \d+\.\d %( \(best( .*)?\))?  CER \d+\.\d %"
-    step = r"epoch \d  step {}/4  loss [\d.]+  lr \d\.\de-\d  [\d.]+ audio-s/s  data \d+ %"
+    step = r"epoch \d  step {}/4  loss [\d.]+  lr \d\.\de-\d  [\d.]+ audio-s/s  data \d+ %(  [\d.]+ s left)?"
     wanted = [f"dev  {rates}  n=4", *(step.format(number) for number in (1, 2, 4)), f"dev  {rates}  n=4"]
     with_intervals = rates.replace(" %", r" % \[[\d.]+ to [\d.]+\]")
     wanted += [r"Done: 4 steps, 2 epochs in .* s", f"  dev  {with_intervals}"]

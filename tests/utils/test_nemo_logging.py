@@ -256,3 +256,28 @@ def test_control_characters_in_a_message_are_shown_and_not_obeyed(logger, style,
     logger.set_style(style)
     logger.info("%s", "a\x1b[2Jb\x9b\nc\td")
     assert capsys.readouterr().out.endswith("a\\x1b[2Jb\\x9b\nc\td\n")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_warnings_and_errors_are_coloured_on_a_terminal_and_nowhere_else(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for stream, variables, warning, error in (
+        (Terminal(), {}, "\x1b[33mwarning:\x1b[0m", "\x1b[31merror:\x1b[0m"),
+        (Terminal(), {"NO_COLOR": "1"}, "warning:", "error:"),
+        (Terminal(), {"TERM": "dumb"}, "warning:", "error:"),
+        (io.StringIO(), {}, "warning:", "error:"),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with exported.patch_stderr_handler(stream):
+                exported.warning("one")
+                exported.error("two")
+        assert stream.getvalue() == f"{warning} one\n{error} two\n"

@@ -82,3 +82,18 @@ USE = HelpPages(
         "logging": Group("lines in the terminal", "log_level log_style"),
     },
 )
+
+TRANSCRIBING = HelpPages(
+    most_used="format out decoder lm nbest batch_size num_workers placement",
+    groups={
+        "data": Group(
+            "what is written, batches, modules of your own",
+            "format out nbest batch_size batch_seconds num_workers imports",
+        ),
+        "decoding": Group(
+            "beam search, lexicon, language model, hot words",
+            "decoder beam_size lexicon lm hotwords alpha beta hotword_weight weights",
+        ),
+        "launching": _LAUNCHING,
+    },
+)

@@ -56,7 +56,7 @@ from nemo_lite.core.graph.dag import Dag
 from nemo_lite.core.neural_types.nm_tensor import NmTensor
 from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
 from nemo_lite.core.show import PrecisionReport
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
 
@@ -270,7 +270,7 @@ class PtActions(Counters, DeploymentExport):
         total = sum(map(torch.numel, weights))
         num_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         count = f"{num_trained:,}" if num_trained == total else f"{num_trained:,} of {total:,}"
-        length = "" if state.total_steps is None else f", {state.total_steps} steps"
+        length = "" if state.total_steps is None else f", {counted(state.total_steps, 'step')}"
         logging.info("Training %s parameters%s", count, length)
         arguments.tell_batch_size(data_layer, self._comm, options)
         state.position.is_seed_drawn = self._seed is None

@@ -19,9 +19,13 @@ from nemo_lite.utils import logging
 
 T = TypeVar("T")
 
+# For tqdm: short enough for 80 columns, with a bar, in runs of 100,000 steps and a day.
+_SHAPE = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+_SHAPE_WITHOUT_END = "{n_fmt} steps [{elapsed}{postfix}]"
+
 
 class ProgressBar(NeMoCallback):
-    """A bar with the moving loss, seconds a step, throughput, and the share of time spent waiting for data.
+    """A bar with the time left, the moving loss, the speed as log lines have it, and the share of waiting for data.
 
     Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks rank 0
     shows it.
@@ -73,7 +77,8 @@ class ProgressBar(NeMoCallback):
         if not _on_terminal():  # asked here: the ranks' terminals differ, what they call must not
             return
         state.timing(self)
-        bar = tqdm(total=state.total_steps, initial=state.step, unit="step", file=sys.stderr, dynamic_ncols=True)
+        shape = _SHAPE if state.total_steps else _SHAPE_WITHOUT_END
+        bar = tqdm(total=state.total_steps, initial=state.step, file=sys.stderr, dynamic_ncols=True, bar_format=shape)
         self._bar = self._held.enter_context(bar)
         self._held.enter_context(_log_lines_above())
 
@@ -88,9 +93,8 @@ class ProgressBar(NeMoCallback):
 
     def _text(self, timing: StepTiming) -> str:
         loss = [] if self._loss is None else [f"loss {self._loss:.4g}"]
-        speed = f"{timing.step_seconds:.3g} s/step"
-        amount = f"{timing.amount_per_second:.4g} {timing.amount_unit}/s"
-        return ", ".join([*loss, speed, amount, f"waiting for data {timing.data_wait_share:.0%}"])
+        speed = f"{timing.amount_per_second:.3g} {timing.amount_unit}/s"
+        return ", ".join([*loss, speed, f"data {timing.data_wait_share:.0%}"])
 
     @staticmethod
     @contextmanager
@@ -111,6 +115,9 @@ class _AboveBar(io.TextIOBase):
 
     def __init__(self, name: str) -> None:
         self._name_in_sys = name
+
+    def isatty(self) -> bool:
+        return bool(getattr(sys, self._name_in_sys).isatty())
 
     def write(self, text: str) -> int:
         tqdm.write(text, file=getattr(sys, self._name_in_sys), end="")

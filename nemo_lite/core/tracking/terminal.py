@@ -58,6 +58,7 @@ class TerminalLines(Tracker):
         self._sets: dict[str, _Set] = {}
         self._model: Record | None = None
         self._checkpoint: Record | None = None
+        self._has_stepped = False
 
     def write(self, record: Record) -> None:
         """Log what there is to say."""
@@ -87,8 +88,15 @@ class TerminalLines(Tracker):
                 f"lr {scientific(record['lr'])}",
                 f"{number(record['amount_per_second'], 3)} {record['amount_unit']}/s",
                 f"data {record['data_wait_share']:.0%}".replace("%", " %"),
+                *self._time_left(record),
             ]
         )
+
+    def _time_left(self, record: Record) -> list[str]:
+        """As the steps since the last line took, without evaluations; the first step of a run says little."""
+        steps = 0 if self._total_steps is None else self._total_steps - record["step"]
+        is_first, self._has_stepped = not self._has_stepped, True
+        return [] if is_first or steps <= 0 else [f"{duration_text(steps * record['step_seconds'])} left"]
 
     def _note(self, record: Record) -> None:
         """Keep the numbers of an evaluation, and see whether it is the best so far: the one with the lowest rate."""

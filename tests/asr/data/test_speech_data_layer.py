@@ -5,6 +5,7 @@ import json
 import os
 import re
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from toys.ranks import on_ranks
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer
+from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
+from nemo_asr.data.speech_data_layer import _tell_counts
 from nemo_lite import DeviceType
 from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
 from nemo_lite.backends.pytorch.data import Shard, settle
@@ -69,6 +72,17 @@ def test_the_first_rank_tells_what_all_have_skipped_and_converted_once_and_all_k
     assert first.err.count("train.json: 2 of 6 utterances could not be used:\n  rank 0 (") == 1
     assert first.out.count("4 utterances resampled from 16000 Hz to 8000 Hz") == first.out.count("resampled") == 1
     assert second.err == ""
+
+
+def test_all_conversions_of_a_set_are_one_line(capsys):
+    rates = Counter({8000: 3, 44100: 1})
+    counts = {RESAMPLED: rates, MIXED_DOWN: Counter({2: 1}), OTHER_DURATION: Counter(), UNKNOWN: Counter("é")}
+    _tell_counts("dev.json", 16000, True, counts)
+    told = capsys.readouterr()
+    line = "4 utterances resampled from 8000, 44100 Hz to 16000 Hz, 1 utterance of several channels averaged to one"
+    assert told.out.endswith(f"dev.json: {line}\n")
+    assert told.out.count("dev.json") == 1
+    assert "1 character outside the vocabulary" in told.err
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def test_the_summary_tells_what_was_dropped_why_and_where(folder):
     with pytest.raises(DataError, match=r"no utterance is left: 4 longer than max_duration 0\.01 s"):
         Manifest.open("train.json", max_duration=0.01)
     summary = Manifest.open("train.json", min_duration=0.1, max_duration=30).summary().splitlines()
-    assert summary[0] == "train.json: 1 utterances kept (0.01 h)"
+    assert summary[0] == "train.json: 1 utterance kept (0.01 h)"
     assert summary[1] == "  dropped 1 shorter than min_duration 0.1 s (0.00 h: train.json:2)"
     assert summary[2] == "  dropped 2 longer than max_duration 30 s (1.01 h: train.json:1, train.json:4)"
 

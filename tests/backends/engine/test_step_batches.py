@@ -92,6 +92,14 @@ def test_ranks_that_run_out_of_data_neither_hang_nor_go_unnoticed(policy, steps,
     assert told in finished[0].out
 
 
+def padded_by_one():
+    train_net(rank_factory(), Net(), Points(n=9, batch_size=2), [], max_steps=None, num_epochs=1)
+
+
+def test_one_repeated_item_is_told_in_the_singular():
+    assert "Epoch 0 (uneven=pad): 1 item came twice" in on_ranks(2, padded_by_one)[0].out
+
+
 def test_uneven_data_can_be_refused():
     finished = on_ranks(2, uneven, "error")
     assert [end.code for end in finished] == [2, 2]

@@ -54,7 +54,20 @@ def test_it_shows_steps_loss_time_throughput_and_the_wait_for_data(on_terminal):
     loss = 0.5
     for step in range(1, 5):
         loss = 0.7 * loss + 0.3 * (step + 0.5)
-    assert f"loss {loss:.4g}, 0.25 s/step, 100 audio-s/s, waiting for data 20%" in last
+    assert f"loss {loss:.4g}, 100 audio-s/s, data 20%]" in last
+
+
+def test_it_has_one_speed_and_a_bar_within_80_columns(on_terminal, monkeypatch):
+    terminal = on_terminal()
+    monkeypatch.setattr(ProgressBar, "_text", lambda self, timing: "loss 12.34, 1234 audio-s/s, data 100%")
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda stream: (80, 24))
+    state = FakeState(step=123455, total_steps=654321)
+    train(state, [ProgressBar(0.0)], steps_per_epoch=2)
+    last = terminal.getvalue().rstrip("\n").split("\r")[-1]
+    assert len(last) <= 80
+    assert "|" in last.replace("||", ""), "there is a bar"
+    assert last.count("/s") == 1
+    assert last.endswith("left, loss 12.34, 1234 audio-s/s, data 100%]")
 
 
 def test_a_resumed_run_begins_where_it_stood(on_terminal):
@@ -67,7 +80,7 @@ def test_a_resumed_run_begins_where_it_stood(on_terminal):
 def test_a_run_of_unknown_length_counts_its_steps(on_terminal):
     terminal = on_terminal()
     train(FakeState(), [ProgressBar()], steps_per_epoch=3)
-    assert "3step" in terminal.getvalue()
+    assert "3 steps [" in terminal.getvalue()
 
 
 def test_the_loss_is_read_rarely(on_terminal):
@@ -87,7 +100,8 @@ def test_a_loss_that_is_not_finite_is_shown_and_then_forgotten(on_terminal):
     assert [shown[0], *shown[2:]] == pytest.approx([2.0, 2.0, 2.0])
 
 
-def test_log_lines_appear_whole_above_the_bar(on_terminal, capsys):
+def test_log_lines_appear_whole_above_the_bar(on_terminal, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
     terminal = on_terminal()
 
     def log(state):

@@ -42,6 +42,13 @@ def test_a_step_is_one_line(told):
     assert told(TRAIN) == [line.replace("/145", "")]
 
 
+def test_from_the_second_line_on_the_time_left_is_told(told):
+    start, last = {"kind": "start", "total_steps": 145}, {**TRAIN, "step": 145}
+    lines = told(start, {**TRAIN, "step": 1}, TRAIN, {**TRAIN, "step_seconds": 100.0}, last)
+    assert [line.partition("data 1 %")[2] for line in lines] == ["", "  18.0 s left", "  1 h 15 min left", ""]
+    assert not any("left" in line for line in told(TRAIN, TRAIN)), "the end is not known"
+
+
 def test_an_evaluation_is_one_line_with_the_best_one_before(told):
     assert told(evaluation(0, 1.0), evaluation(900, 0.121), evaluation(1000, 0.124)) == [
         "dev-clean  WER 100.0 %  CER 4.2 %  n=2703",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_asr.decoding.text_search import TextSearch
+from nemo_asr.option_pages import TRANSCRIBING
 from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
 from nemo_asr.transcription.formats import FORMATS, SUBTITLES
 from nemo_asr.transcription.inputs import recordings_of
@@ -16,7 +17,7 @@ from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
-from nemo_lite.errors import UsageError, counted, printable
+from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import (
     LaunchedParser,
@@ -112,8 +113,14 @@ def _exit_code(result: Transcribed, recordings: Sequence[Recording]) -> int:
     return 2 if len(result.faults) == len(recordings) else 1
 
 
+class TranscribeParser(LaunchedParser):
+    """The options of ``nemo-lite transcribe``."""
+
+    help_pages = TRANSCRIBING
+
+
 def _parser() -> LaunchedParser:
-    parser = LaunchedParser(prog=PROGRAM, description="Audio to text with a trained model")
+    parser = TranscribeParser(prog=PROGRAM, description="Audio to text with a trained model")
     add = parser.add_argument
     add(
         "model",
@@ -163,12 +170,12 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
     if count:
         _write(args, result.transcripts, is_one=count + bad == 1)
     for position in sorted(result.faults):
-        print(f"{PROGRAM}: error: {printable(result.faults[position])}", file=sys.stderr)
+        print(f"{PROGRAM}: {marked('error:')} {printable(result.faults[position])}", file=sys.stderr)
     silent = [each.name for each in result.transcripts if not each.words]
     if silent:
         some = f"{len(silent)} of {counted(count, 'recording')}: {', '.join(silent[:3])}"
         more = ", ..." if len(silent) > 3 else ""
-        print(f"{PROGRAM}: warning: the model heard nothing in {printable(some)}{more}", file=sys.stderr)
+        print(f"{PROGRAM}: {marked('warning:')} the model heard nothing in {printable(some)}{more}", file=sys.stderr)
     if count:
         recordings = counted(count, "recording") + (f" ({bad} more could not be read)" if bad else "")
         factor = f"real-time factor {took / max(result.seconds, 1e-3):.2g}"

@@ -337,10 +337,14 @@ class SpeechDataLayer(SpeechPorts):
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:
     """Log what was converted on the way and, where not all texts were checked before, which characters were lost."""
-    for rate, count in sorted(counts[RESAMPLED].items()):
-        logging.info(f"{name}: {counted(count, 'utterance')} resampled from {rate} Hz to {sample_rate} Hz")
+    converted = []
+    if resampled := counts[RESAMPLED]:
+        rates = ", ".join(map(str, sorted(resampled)))
+        converted.append(f"{counted(resampled.total(), 'utterance')} resampled from {rates} Hz to {sample_rate} Hz")
     if mixed_down := counts[MIXED_DOWN].total():
-        logging.info(f"{name}: {counted(mixed_down, 'utterance')} of several channels averaged to one")
+        converted.append(f"{counted(mixed_down, 'utterance')} of several channels averaged to one")
+    if converted:
+        logging.info(f"{name}: {', '.join(converted)}")
     if differences := counts[OTHER_DURATION]:
         largest = max(differences, key=abs)
         logging.warning(
@@ -349,7 +353,9 @@ def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts
             "(nemo-lite data check lists them)"
         )
     if with_unknown and (unknown := counts[UNKNOWN]):
-        logging.warning(f"{name}: {len(unknown)} characters outside the vocabulary: {shown_symbols(unknown)}")
+        logging.warning(
+            f"{name}: {counted(len(unknown), 'character')} outside the vocabulary: {shown_symbols(unknown)}"
+        )
 
 
 def _with_paths(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_lite.backends.pytorch.data import MAX_LISTED
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.errors import DataError, UsageError, counted
 
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
@@ -160,7 +160,7 @@ class Utterances(ABC, Generic[R]):
 
     def summary(self) -> str:
         """What was kept and what was dropped, and why: one line for each."""
-        kept = f"{self.name}: {len(self)} utterances kept ({self.seconds / 3600:.2f} h)"
+        kept = f"{self.name}: {counted(len(self), 'utterance')} kept ({self.seconds / 3600:.2f} h)"
         return "\n".join([kept, *(f"  dropped {dropped}" for dropped in self.dropped)])
 
 

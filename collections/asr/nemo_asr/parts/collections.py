@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 from nemo_asr.data.labelled.classes import KEYS
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_asr.parts.manifest import Item, audio_of, duration_of, item_iter, json_object, numbered_lines
-from nemo_lite.errors import DataError
+from nemo_lite.errors import DataError, counted
 from nemo_lite.utils import logging
 
 # Any: what a manifest holds, and rows of named tuples whose fields depend on the class.
@@ -50,7 +50,9 @@ class _Collection(UserList[Any]):
         if sort:
             self.data.sort(key=lambda row: row.duration)
         hours = sum(row.duration for row in self.data) / 3600
-        about = f"{len(self.data)} utterances kept ({hours:.2f} h), {left_out} left out ({seconds / 3600:.2f} h)"
+        about = (
+            f"{counted(len(self.data), 'utterance')} kept ({hours:.2f} h), {left_out} left out ({seconds / 3600:.2f} h)"
+        )
         logging.info(f"{type(self).__name__}: {about}")
 
 

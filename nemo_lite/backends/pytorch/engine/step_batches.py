@@ -376,12 +376,12 @@ class StepBatchLoader:
         """Log how many items the epoch repeated or left out to keep the ranks together."""
         left = leftover_of(self._loader, self._epoch)
         counts = [
-            f"{counted(round(count), noun)} {what}"
-            for count, noun, what in (
-                (left.num_repeated + self._repeated, "item", "came twice"),
-                (left.num_dropped, "item", "left out"),
-                (self._dropped, "item", "or more were left out, because another rank had none"),
-                (self._joined, "time", "a rank without data took part with weight zero"),
+            f"{counted(round(count), one, several)}{rest}"
+            for count, one, several, rest in (
+                (left.num_repeated + self._repeated, "item", "items", " came twice"),
+                (left.num_dropped, "item was", "items were", " left out"),
+                (self._dropped, "item or more was", "items or more were", " left out, because another rank had none"),
+                (self._joined, "time", "times", " a rank without data took part with weight zero"),
             )
             if count
         ]

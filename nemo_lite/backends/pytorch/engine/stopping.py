@@ -39,7 +39,7 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
             logging.info("%s", line)
     if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
         problem = "the schedule is over: the learning rate would be 0 for the rest"
-        got = f"{steps} steps ({epochs} epochs) done before"
+        got = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) done before"
         error = UsageError(problem, got=got, remedy="a schedule of its own begins with --init_from")
     if error is None:
         return

@@ -242,6 +242,15 @@ def test_a_gradient_that_is_not_finite_skips_the_step_too(monkeypatch, name):
     assert [math.isfinite(loss) for loss in host[1]] == [True] * 12
 
 
+def test_of_steps_in_a_row_the_first_is_told_and_the_others_are_counted(factory, capsys):
+    train(factory, [build(BadItems(5, 9, 13), Net())[1]], params={"num_epochs": 1})
+    told = capsys.readouterr().err
+    assert told.count("the step is skipped") == 1
+    assert "the loss of step 1 is not finite" in told
+    assert "2 more steps were skipped after it" in told
+    assert "3 of 6 steps were skipped" in told
+
+
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_message_says_whether_loss_or_gradient_is_not_finite(factory, monkeypatch, capsys, on_device):
     if on_device:

@@ -75,7 +75,7 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
         f"{math.sqrt(factor):.3g} times with Adam and its like"
     )
     steps, steps_before = now.steps_per_epoch, before.steps_per_epoch
-    counts = f": an epoch has {steps} steps instead of {steps_before}" if steps and steps_before else ""
+    counts = f": an epoch has {counted(steps, 'step')} instead of {steps_before}" if steps and steps_before else ""
     yield (
         f"warm-up and schedule: they count steps{counts}; to keep their lengths in epochs, give {1 / factor:.3g} times "
         "the steps of each (--warmup_steps, --hold_steps, --max_steps)"

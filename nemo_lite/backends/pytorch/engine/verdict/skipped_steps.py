@@ -14,7 +14,7 @@ from nemo_lite.backends.pytorch.data import Batch
 from nemo_lite.backends.pytorch.distributed import Comm
 from nemo_lite.backends.pytorch.engine.verdict.item_losses import INFINITE, NAN
 from nemo_lite.core.run_options import RunOptions
-from nemo_lite.errors import NonFiniteLossError
+from nemo_lite.errors import NonFiniteLossError, counted
 from nemo_lite.utils import logging
 
 _SHOWN_ITEMS = 20
@@ -80,7 +80,7 @@ class SkippedSteps:
     ) -> None:
         self._comm, self._options, self._place_of, self._scales_loss = comm, options, place_of, scales_loss
         self._weights_not_finite = weights_not_finite
-        self._total = self._in_a_row = 0
+        self._total = self._in_a_row = self._untold = 0
         self._num_left_out = 0
         self._left_out: set[str] = set()
 
@@ -99,7 +99,9 @@ class SkippedSteps:
 
     def none(self) -> None:
         """The last step counts."""
-        self._in_a_row = 0
+        if self._untold:
+            logging.warning("%s skipped after it", counted(self._untold, "more step was", "more steps were"))
+        self._in_a_row = self._untold = 0
 
     def left_out(self, found: Found) -> None:
         """Tell about the items that a step which counts leaves out. All ranks call it, if one of them has such."""
@@ -130,6 +132,10 @@ class SkippedSteps:
             logging.info("%s; the step is skipped, and the loss scale lowered", problem)
             return
         self._total += 1
+        # Of several in a row the first is told; of a run that diverges the error tells the last.
+        if self._in_a_row > 1:
+            self._untold += 1
+            return
         logging.warning("%s; the step is skipped", problem)
 
     def check_weights(self, problem: str) -> None:
@@ -151,8 +157,9 @@ class SkippedSteps:
     def report(self, num_steps: int) -> None:
         """Say at the end how many of the run's steps were left out, and how many items of the others."""
         if self._num_left_out:
-            left_out = "%d times an item was left out of its step, because its loss was infinite (%d different items)"
-            logging.warning(left_out, self._num_left_out, len(self._left_out))
+            left_out = "%s an item was left out of its step, because its loss was infinite (%s)"
+            items = counted(len(self._left_out), "different item")
+            logging.warning(left_out, counted(self._num_left_out, "time"), items)
         if self._total:
             skipped = "%d of %d steps were skipped: their loss or gradient was not finite"
             logging.warning(skipped, self._total, num_steps)
