@@ -95,8 +95,8 @@ class TerminalLines(Tracker):
     def _time_left(self, record: Record) -> list[str]:
         """As the steps since the last line took, without evaluations; the first step of a run says little."""
         steps = 0 if self._total_steps is None else self._total_steps - record["step"]
-        is_first, self._has_stepped = not self._has_stepped, True
-        return [] if is_first or steps <= 0 else [f"{duration_text(steps * record['step_seconds'])} left"]
+        is_known, self._has_stepped = self._has_stepped, True
+        return [] if not is_known or steps <= 0 else [f"{duration_text(steps * record['step_seconds'])} left"]
 
     def _note(self, record: Record) -> None:
         """Keep the numbers of an evaluation, and see whether it is the best so far: the one with the lowest rate."""
