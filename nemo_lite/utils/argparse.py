@@ -40,6 +40,7 @@ _OF_THE_LAUNCH = (
 _SAME_OPTIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("learning_rate", "initial_lr"), ("lr",)),
     **dict.fromkeys(("epochs", "n_epochs", "max_epochs", "num_train_epochs"), ("num_epochs",)),
+    **dict.fromkeys(("steps", "n_steps", "max_iters"), ("max_steps",)),
     **dict.fromkeys(("output_dir", "save_dir", "default_root_dir"), ("work_dir", "out")),
     **dict.fromkeys(("output", "output_file"), ("out",)),
     **dict.fromkeys(

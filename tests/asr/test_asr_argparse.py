@@ -111,6 +111,7 @@ def test_dashes_and_names_of_other_programs_are_accepted(elsewhere, ours, value)
         ("--dropout 0.1", "--set KEY=VALUE"),
         ("--lerning_rat 3 --bacth_size 4", "(did you mean --batch_size?)"),
         ("--bacth_size 4 --num_epoch 3 --cpu", "(did you mean --batch_size, --num_epochs?); in place of --cpu: --pl"),
+        ("--test_dataset x", "unrecognized arguments: --test_dataset x\n"),
         ("--unheard_of", "unrecognized arguments: --unheard_of\n"),
     ],
 )
