@@ -50,7 +50,10 @@ _SAME_OPTIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), ("grad_norm_clip",)),
     **dict.fromkeys(("optim", "opt"), ("optimizer",)),
     **dict.fromkeys(("workers", "dataloader_num_workers"), ("num_workers",)),
-    **dict.fromkeys(("val", "val_dataset", "val_datasets", "eval_dataset"), ("eval_datasets",)),
+    **dict.fromkeys(
+        ("val", "val_dataset", "val_datasets", "eval_dataset", "eval_data", "val_data"), ("eval_datasets",)
+    ),
+    **dict.fromkeys(("train", "train_data", "train_file"), ("train_dataset",)),
     **dict.fromkeys(("config", "cfg"), ("model_config",)),
     **dict.fromkeys(("name", "run_name"), ("exp_name",)),
     **dict.fromkeys(("seed", "manual_seed", "random_state"), ("random_seed",)),

@@ -85,6 +85,8 @@ def test_seed_is_a_name_of_random_seed_and_no_option_is_abbreviated(capsys):
         ("--name=mine", "exp_name", "mine"),
         ("--workers=0", "num_workers", 0),
         ("--val=dev.json", "eval_datasets", ["dev.json"]),
+        ("--train=other.json", "train_dataset", "other.json"),
+        ("--steps=9", "max_steps", 9),
         ("--grad_clip=1", "grad_norm_clip", 1.0),
         ("--config=n.yaml", "model_config", "n.yaml"),
         ("--manual_seed=3", "random_seed", 3),
