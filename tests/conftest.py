@@ -82,6 +82,14 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _one_width() -> Iterator[None]:
+    """Pages of ``--help`` are as wide as the terminal; pytest-xdist has one of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "102")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests, launchers and killed processes leave in the folder for temporary files goes with the session."""
     tmp_path_factory.getbasetemp()  # pytest's own folder stays where it is: it has what a failed test made

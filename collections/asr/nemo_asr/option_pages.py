@@ -88,7 +88,7 @@ TRANSCRIBING = HelpPages(
     groups={
         "data": Group(
             "what is written, batches, modules of your own",
-            "format out nbest batch_size batch_seconds num_workers imports",
+            "format out nbest batch_size batch_seconds num_workers worker_timeout imports",
         ),
         "decoding": Group(
             "beam search, lexicon, language model, hot words",

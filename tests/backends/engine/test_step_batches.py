@@ -132,7 +132,7 @@ def test_a_rank_that_never_has_a_batch_takes_part_and_adds_nothing():
         assert steps == 3
         for name, value in three_items_by_hand().items():
             torch.testing.assert_close(torch.tensor(weights[name]), torch.tensor(value), rtol=1e-5, atol=1e-7)
-    assert "Epoch 0 (uneven=join): 1 times a rank without data took part with weight zero" in finished[0].out
+    assert "Epoch 0 (uneven=join): 1 time a rank without data took part with weight zero" in finished[0].out
 
 
 class OnlyLater(Points):
@@ -236,6 +236,6 @@ def test_counts_of_one_are_told_as_one(monkeypatch):
     monkeypatch.setattr(logging, "info", lambda text, *values: told.append(text % values))
     batches.report()
     assert told == [
-        "Epoch 0 (uneven=pad): 1 item came twice, 1 item left out, "
+        "Epoch 0 (uneven=pad): 1 item came twice, 1 item was left out, "
         "1 time a rank without data took part with weight zero"
     ]
