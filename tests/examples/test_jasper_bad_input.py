@@ -327,6 +327,15 @@ def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_name
 
 @pytest.mark.slow
 def test_a_process_of_its_own_says_one_line_and_returns_2(corpus):
-    options = ["--model_config", corpus / "tones.yaml", "--train_dataset", "none", "--max_steps", 1]
+    options = [
+        "--model_config",
+        corpus / "tones.yaml",
+        "--train_dataset",
+        "none",
+        "--max_steps",
+        1,
+        "--log_level",
+        "warning",
+    ]
     told = "jasper.py: error: none: the manifest does not exist; name a file with one JSON object a line\n"
     assert run_process("jasper.py", *options) == (2, "", told)

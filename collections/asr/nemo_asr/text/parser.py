@@ -20,8 +20,8 @@ from nemo_asr.text.spoken_numbers import speak_numbers
 from nemo_asr.text.subwords.vocabulary import Subwords
 from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
 from nemo_asr.text.symbols import shown_symbols as shown_symbols
-from nemo_lite import logging
 from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printable
+from nemo_lite.utils import logging
 from nemo_lite.utils.nemo_logging import LogMode
 
 # Marks a byte outside the vocabulary in the table of the fast path; real ids stay below.
