@@ -34,9 +34,9 @@ import soundfile
 import torch
 from torch.utils.data import DataLoader
 
-from nemo_asr.data_layer import AudioToTextDataLayer
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.utils import logging
 
 RATE, SECONDS, BATCH_SIZE, NUM_BATCHES = 16000, 12, 32, 5

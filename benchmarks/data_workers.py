@@ -47,8 +47,8 @@ def measured(method: str, workers: int) -> tuple[float, float, int]:
     import numpy as np
     import soundfile
 
-    from nemo_asr.data_layer import AudioToTextDataLayer
-    from nemo_lite.backends.pytorch.data import Shard
+    from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+    from nemo_lite.backends.pytorch.data.order import Shard
     from nemo_lite.utils import logging
 
     logging.setLevel("ERROR")

@@ -43,10 +43,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.recipe import Recipe
+from nemo_asr.recipe.recipe import Recipe
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.data import Batch, Shard
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.data.loaders import Batch
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.action_state import ActionState
 

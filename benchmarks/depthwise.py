@@ -19,10 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.models.convolution import TimeConv1d
-from nemo_asr.models.frames import Frames
-from nemo_asr.models.jasper_blocks import JasperBlock
-from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_asr.models.jasper import Frames, JasperBlock, JasperBlockSpec, TimeConv1d
 
 SHAPES = [(16, 256, 33, 400), (16, 96, 11, 400), (4, 512, 75, 400)]  # utterances, channels, taps, frames
 QUICK_SHAPES = [(2, 16, 11, 40)]
@@ -82,8 +79,8 @@ def report(title: str, runs: dict[str, Run], rounds: int) -> None:
 def plain(block: JasperBlock) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         with (
-            patch("nemo_asr.models.convolution.runs_on_cpu", return_value=False),
-            patch("nemo_asr.models.jasper_blocks.runs_on_cpu", return_value=False),
+            patch("nemo_asr.models.jasper.runs_on_cpu", return_value=False),
+            patch("nemo_asr.models.jasper.runs_on_cpu", return_value=False),
         ):
             return ours(block)(x)
 

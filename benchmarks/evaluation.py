@@ -28,7 +28,7 @@ import torch
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.helpers import post_process_predictions, post_process_transcripts
+from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
 
 RATE, SHORTEST, LONGEST = 16000, 0.3, 3.0
 ALONE, SHARED, TWICE = "one process", "two processes", "twice one process"

@@ -53,7 +53,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.core.backend import Optimization

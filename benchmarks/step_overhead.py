@@ -25,7 +25,7 @@ from torch.utils.data import TensorDataset
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"

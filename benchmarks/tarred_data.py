@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from nemo_asr.data.tarred import make_shards
-from nemo_asr.data_layer import AudioToTextDataLayer, TarredAudioToTextDataLayer
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.data.tarred import TarredAudioToTextDataLayer, make_shards
 from nemo_lite import DataLayerNM, logging
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 
 RATE, BATCH_SIZE, NUM_SHARDS, WINDOW = 16000, 32, 16, 500
 LABELS = [" ", *"abcdefghijklmnopqrstuvwxyz'"]

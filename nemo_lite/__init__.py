@@ -17,6 +17,7 @@ from nemo_lite.backends.pytorch import TrainableNeuralModuleWrapper as Trainable
 from nemo_lite.backends.pytorch import TrainableNM as TrainableNM
 from nemo_lite.backends.pytorch import WeightShareTransform as WeightShareTransform
 from nemo_lite.backends.pytorch import tutorials as tutorials
+from nemo_lite.compat import OLD_PATHS, add_old_paths
 from nemo_lite.core import Backend as Backend
 from nemo_lite.core import CheckpointCallback as CheckpointCallback
 from nemo_lite.core import Dag as Dag
@@ -37,3 +38,5 @@ from nemo_lite.utils.launch import accept_both_spellings
 
 accept_both_spellings()
 del accept_both_spellings
+
+add_old_paths("nemo_lite", OLD_PATHS)

@@ -18,7 +18,7 @@ from toys.tone_corpus import CONFIG, make_corpus, record, run_script, run_subcom
 
 import nemo_asr
 from nemo_asr.shipped import config_path
-from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
+from nemo_lite.backends.pytorch.distributed.contract import rank_table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

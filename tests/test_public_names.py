@@ -45,7 +45,7 @@ PUBLIC = {
     """
     + NEURAL_TYPES,
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison NmTensor" + OLDER_TYPES,
-    "nemo_lite.core.tracking": """
+    "nemo_lite.core.trackers": """
         FINISHED
         MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers TrackingCallback WandbTracker
         duration_text read_metrics
@@ -96,7 +96,11 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize("package", PUBLIC)
+# The others are files with code of their own.
+PACKAGES = [name for name in PUBLIC if str(vars(importlib.import_module(name)).get("__file__")).endswith("__init__.py")]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_re_exports_the_names_written_here_and_no_others(package: str) -> None:
     assert re_exported(package) == sorted(PUBLIC[package].split())
 
@@ -108,16 +112,19 @@ def test_every_public_name_is_there(package: str) -> None:
 
 
 def re_exported(package: str) -> list[str]:
-    """The names that a package's ``__init__`` imports as themselves."""
+    """The names that a package's ``__init__`` imports as themselves, and the modules of NeMo that it declares."""
     file = importlib.import_module(package).__file__
     assert file is not None
     body = ast.parse(Path(file).read_text(encoding="utf-8")).body
     imports = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
+    declared = [
+        node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return sorted(declared + [a.name for node in imports for a in node.names if a.asname == a.name])
 
 
 def test_packages_define_nothing_themselves() -> None:
-    for package in PUBLIC:
+    for package in PACKAGES:
         file = importlib.import_module(package).__file__
         assert file is not None
         for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:

@@ -12,16 +12,16 @@ DISTRIBUTED = "nemo_lite/backends/pytorch/distributed/"
 # Other files that may look at ranks, and how often at most, with the reason.
 ALLOWED = {
     "nemo_lite/utils/exp_logging.py": (10, "each rank writes a log file of its own, rank 0 the shared files"),
-    "nemo_lite/utils/launch/identity.py": (1, "says what `is_first` means"),
-    "nemo_lite/core/environment.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
+    "nemo_lite/utils/launch.py": (1, "says what `is_first` means"),
+    "nemo_lite/core/factory.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
     "nemo_lite/backends/pytorch/data/cost_sampling.py": (1, "one rank has nothing to balance: its batches stay"),
     "nemo_lite/backends/pytorch/data/order.py": (1, "the order of one rank is the order of the items"),
     "nemo_lite/backends/pytorch/nm.py": (1, "refuses a loader that cannot deal its data to several ranks"),
-    "nemo_lite/backends/pytorch/engine/arguments.py": (1, "refuses sharded weights on one rank"),
-    "nemo_lite/backends/pytorch/engine/evaluation/rounds.py": (1, "a single process exchanges no results"),
+    "nemo_lite/backends/pytorch/engine/objectives.py": (1, "refuses sharded weights on one rank"),
+    "nemo_lite/backends/pytorch/engine/evaluation.py": (1, "a single process exchanges no results"),
     "nemo_lite/backends/pytorch/engine/run_state.py": (1, "a single process stops without an exchange"),
-    "nemo_lite/backends/pytorch/engine/stopping.py": (1, "a launcher's command is not known to its processes"),
-    "nemo_lite/backends/pytorch/engine/step_batches.py": (2, "a single process exchanges nothing at a step"),
+    "nemo_lite/backends/pytorch/engine/training.py": (1, "a launcher's command is not known to its processes"),
+    "nemo_lite/backends/pytorch/engine/batches.py": (2, "a single process exchanges nothing at a step"),
     "nemo_lite/core/callbacks/evaluator.py": (1, "NeMo's wording of a distributed evaluation"),
     "nemo_lite/utils/argparse.py": (1, "only rank 0 needs the checkpoints, and what records a run, on its machine"),
 }

@@ -18,12 +18,20 @@ import torch
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import EvalArgParser, add_data_options, unique_tags
-from nemo_asr.metrics import all_pairs, classification_accuracy, classification_confusion_matrix, equal_error_rate
-from nemo_asr.scoring.bootstrap import Clusters, bootstrap_interval, class_errors
+from nemo_asr.argparse import EvalArgParser, add_data_options
+from nemo_asr.options import unique_tags
+from nemo_asr.scoring.rates import (
+    Clusters,
+    all_pairs,
+    bootstrap_interval,
+    class_errors,
+    classification_accuracy,
+    classification_confusion_matrix,
+    equal_error_rate,
+)
 from nemo_lite.errors import reported_to_user
+from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.utils.argparse import factory_arguments
-from nemo_lite.utils.files import make_writable_folder, write_atomically
 
 MOST_PAIRS = 5000  # recordings of which all pairs are compared
 

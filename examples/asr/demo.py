@@ -22,7 +22,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from nemo_asr.corpora.synth import say
-from nemo_lite.core.tracking import read_metrics
+from nemo_lite.core.trackers import read_metrics
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import positive_int
 

@@ -18,15 +18,16 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import AsrArgParser, evaluation_steps, steps_of_run, unique_tags
-from nemo_asr.helpers import monitor_asr_train_progress, process_evaluation_batch
-from nemo_asr.regularization_options import policy_of
-from nemo_asr.scoring.report import try_report
-from nemo_asr.text import main_metric
+from nemo_asr.argparse import AsrArgParser, evaluation_steps, steps_of_run
+from nemo_asr.options import unique_tags
+from nemo_asr.scoring.callbacks import monitor_asr_train_progress, process_evaluation_batch
+from nemo_asr.scoring.report.page import try_report
+from nemo_asr.text.labels import main_metric
+from nemo_asr.training_options import policy_of
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_precision
-from nemo_lite.core.tracking import TrackingCallback
+from nemo_lite.core.trackers import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 

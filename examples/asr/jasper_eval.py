@@ -19,30 +19,17 @@ from typing import Any
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.argparse import (
-    EvalArgParser,
-    add_data_options,
-    add_language_option,
-    add_metric_option,
-    add_report_option,
-    unique_tags,
-)
-from nemo_asr.decoding.weight_search import search_weights, write_weights
-from nemo_asr.helpers import post_process_predictions, post_process_transcripts
-from nemo_asr.metrics import count_errors
-from nemo_asr.scoring.report import (
-    compare_folders,
-    comparison_table,
-    score_transcripts,
-    scores_table,
-    try_report,
-    write_scores,
-)
-from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
-from nemo_asr.text import main_metric
+from nemo_asr.argparse import EvalArgParser, add_data_options, add_language_option, add_metric_option, add_report_option
+from nemo_asr.decoding.beam_search import search_weights, write_weights
+from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.options import add_search_options, check_search_options, search_arguments, unique_tags
+from nemo_asr.scoring.rates import count_errors
+from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report.records import score_transcripts, scores_table, write_scores
+from nemo_asr.text.labels import main_metric
 from nemo_lite.errors import reported_to_user
+from nemo_lite.files import make_writable_folder
 from nemo_lite.utils.argparse import factory_arguments
-from nemo_lite.utils.files import make_writable_folder
 
 
 def describe_rates(heard: list[str], said: list[str], metric: str) -> str:

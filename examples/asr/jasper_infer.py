@@ -10,7 +10,7 @@ from __future__ import annotations
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.argparse import EvalArgParser
-from nemo_asr.helpers import post_process_predictions
+from nemo_asr.decoding.greedy import post_process_predictions
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 

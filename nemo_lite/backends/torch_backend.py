@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
-from nemo_lite.backends.pytorch.checkpoint.torch_files import read_torch_file
+from nemo_lite.backends.pytorch.checkpoint.tensors import read_torch_file
 from nemo_lite.errors import CheckpointError, ModelNotFoundError
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.files import write_atomically
 from nemo_lite.utils.helpers import stored_as
 
 # Any: dictionaries, lists, numbers, texts and tensors in each other.

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 
 from nemo_lite.errors import did_you_mean, marked, reported_to_user
-from nemo_lite.utils.help_pages import two_columns
+from nemo_lite.utils.argparse import two_columns
 from nemo_lite.utils.launch import without_passed_rank
 
 PROGRAM = "nemo-lite"

@@ -1,11 +1,15 @@
 """The core: typed modules, DAGs, the factory and callbacks, without torch. Re-exports, nothing else."""
 
+import types
+
 from nemo_lite.core import callbacks as callbacks
 from nemo_lite.core import module_decorators as module_decorators
-from nemo_lite.core import neural_factory as neural_factory
-from nemo_lite.core import neural_modules as neural_modules
 from nemo_lite.core import neural_types as neural_types
 from nemo_lite.core import show as show
+from nemo_lite.core.backend import Backend as Backend
+from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
+from nemo_lite.core.backend import DeviceType as DeviceType
+from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks import Collected as Collected
@@ -28,27 +32,16 @@ from nemo_lite.core.callbacks import on_epoch_start as on_epoch_start
 from nemo_lite.core.callbacks import on_evaluation_end as on_evaluation_end
 from nemo_lite.core.callbacks import on_step_end as on_step_end
 from nemo_lite.core.callbacks import on_step_start as on_step_start
-from nemo_lite.core.factory import Backend as Backend
-from nemo_lite.core.factory import DeploymentFormat as DeploymentFormat
-from nemo_lite.core.factory import DeviceType as DeviceType
+from nemo_lite.core.dag import Dag as Dag
+from nemo_lite.core.dag import Node as Node
+from nemo_lite.core.dag import Slice as Slice
+from nemo_lite.core.dag import Step as Step
 from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
-from nemo_lite.core.factory import Optimization as Optimization
-from nemo_lite.core.graph.dag import Dag as Dag
-from nemo_lite.core.graph.dag import Node as Node
-from nemo_lite.core.graph.dag import Slice as Slice
-from nemo_lite.core.graph.dag import Step as Step
-from nemo_lite.core.graph.kinds import ModelMode as ModelMode
-from nemo_lite.core.graph.kinds import ModuleType as ModuleType
-from nemo_lite.core.graph.kinds import PretrainedModelInfo as PretrainedModelInfo
-from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
-from nemo_lite.core.graph.neural_interface import NeuralInterface as NeuralInterface
-from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
-from nemo_lite.core.graph.ports import Ports as Ports
-from nemo_lite.core.graph.recording import OperationMode as OperationMode
-from nemo_lite.core.models.nemo_model import NeMoModel as NeMoModel
+from nemo_lite.core.models import NeMoModel as NeMoModel
 from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
 from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel
 from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
+from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal
 from nemo_lite.core.neural_types import AxisKind as AxisKind
@@ -75,6 +68,7 @@ from nemo_lite.core.neural_types import MelSpectrogramType as MelSpectrogramType
 from nemo_lite.core.neural_types import MFCCSpectrogramType as MFCCSpectrogramType
 from nemo_lite.core.neural_types import NeuralType as NeuralType
 from nemo_lite.core.neural_types import NeuralTypeComparisonResult as NeuralTypeComparisonResult
+from nemo_lite.core.neural_types import NmTensor as NmTensor
 from nemo_lite.core.neural_types import NormalizedImageValue as NormalizedImageValue
 from nemo_lite.core.neural_types import PredictionsType as PredictionsType
 from nemo_lite.core.neural_types import RegressionValuesType as RegressionValuesType
@@ -84,11 +78,21 @@ from nemo_lite.core.neural_types import StringType as StringType
 from nemo_lite.core.neural_types import Target as Target
 from nemo_lite.core.neural_types import TokenIndex as TokenIndex
 from nemo_lite.core.neural_types import VoidType as VoidType
-from nemo_lite.core.neural_types.nm_tensor import NmTensor as NmTensor
+from nemo_lite.core.ports import ModelMode as ModelMode
+from nemo_lite.core.ports import ModuleType as ModuleType
+from nemo_lite.core.ports import NeuralInterface as NeuralInterface
+from nemo_lite.core.ports import OperationMode as OperationMode
+from nemo_lite.core.ports import Ports as Ports
+from nemo_lite.core.ports import PretrainedModelInfo as PretrainedModelInfo
+from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.utils.substitutes import tell_of_missing
+
+# NeMo's modules of these names (nemo_lite/compat.py).
+neural_factory: types.ModuleType
+neural_modules: types.ModuleType
 
 __getattr__ = tell_of_missing("nemo.core", __name__)

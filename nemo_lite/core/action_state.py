@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
 
 # Any: values of wires and optimizers are the backend's own.
 

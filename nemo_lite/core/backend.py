@@ -11,10 +11,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from nemo_lite.core.action_state import Inferred, TbWriter
 from nemo_lite.core.callbacks.base import Callback
-from nemo_lite.core.compile_options import CompileOptions
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.run_options import CompileOptions, InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UnknownNameError
 

@@ -1,6 +1,527 @@
-"""Re-exports for collections; the code is in ``core/graph/neural_module.py``."""
+"""NeuralModule: the check of its class, its calls on wires, and the graphs that record them."""
 
-from nemo_lite.core.graph.neural_module import NeuralModule as NeuralModule
-from nemo_lite.core.graph.neural_module import classes_by_name as classes_by_name
-from nemo_lite.core.graph.neural_module import subclasses as subclasses
-from nemo_lite.core.graph.neural_module import unique_names as unique_names
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from uuid import uuid4
+
+from nemo_lite.config import Letters, refuse_out_of_range
+from nemo_lite.core import module_config
+from nemo_lite.core.module_config import is_plain
+from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
+from nemo_lite.core.ports import (
+    HasType,
+    NeuralInterface,
+    OperationMode,
+    Ports,
+    PretrainedModelInfo,
+    check_ports,
+    refuse_unless_connectable,
+)
+from nemo_lite.core.shapes import Shape, shape_of
+from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, NotAWireError, did_you_mean
+from nemo_lite.utils import logging
+from nemo_lite.utils.alive import AppState
+
+if TYPE_CHECKING:
+    from nemo_lite.core.neural_types import NeuralType
+
+
+# What happens when a class of modules, and a module, is made: ports are checked, arguments recorded, names given.
+
+
+# Any: arguments of constructors, which YAML and users give.
+
+M = TypeVar("M", bound="NeuralModule")
+
+# Keywords that every constructor of the first NeMo took; placement is now the factory's alone.
+FIRST_GENERATION_KEYWORDS = ("factory", "placement")
+# Where our own base classes take them; no argument of a module.
+_OF_THE_BASE = "first_generation"
+
+
+def _ports_of_class(cls: type, attribute: str) -> Ports | None:
+    """The ports a class declares, if they can be read without an object; the others are checked with the object."""
+    declared: Any = inspect.getattr_static(cls, attribute)
+    if isinstance(declared, property):
+        try:
+            declared = declared.__get__(object.__new__(cls), cls)
+        except Exception:  # the property needs attributes that the constructor sets
+            return None
+    ports: Ports = declared
+    return ports
+
+
+class NeuralModuleMeta(type):
+    """Checks ports when a class is made; checks and records the constructor's arguments when an object is made."""
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(name, bases, namespace, **kwargs)
+        for attribute in ("input_ports", "output_ports"):
+            ports = _ports_of_class(cls, attribute)
+            if ports is not None:
+                cls._check_ports(attribute, ports)
+
+    def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
+        signature = _signature_of(cls)
+        kwargs = _known_arguments(cls, signature, kwargs) if kwargs else kwargs
+        arguments = _bound(signature, args, kwargs)
+        refuse_out_of_range(cls.__init__, arguments, cls.__name__)
+        module: M = type.__call__(cls, *args, **kwargs)
+        object.__setattr__(module, "_init_params", arguments)
+        object.__setattr__(module, "_unique_name", AppState().register_module(module, module._name))
+        for attribute in ("input_ports", "output_ports"):
+            if _ports_of_class(cls, attribute) is None:
+                cls._check_ports(attribute, getattr(module, attribute))
+        return module
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What a call of the class takes, for ``inspect.signature`` and ``help``: the constructor's parameters."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # the constructor of this very class
+        return signature.replace(parameters=[*signature.parameters.values()][1:], return_annotation=cls)
+
+    def _check_ports(cls, attribute: str, ports: Ports) -> None:
+        function: Callable[..., Any] | None = None
+        if attribute == "input_ports":
+            function = getattr(cls, cls.port_function, None)  # type: ignore[attr-defined]  # an attribute of the class
+        check_ports(cls.__name__, ports, function)
+
+
+def _signature_of(cls: type) -> inspect.Signature:
+    """The constructor's signature; kept with the class, for reading it takes longer than making a small module."""
+    constructor = cls.__init__  # type: ignore[misc]  # the constructor of this very class
+    known: tuple[object, inspect.Signature] | None = cls.__dict__.get("_known_signature")
+    if known is None or known[0] is not constructor:
+        known = (constructor, inspect.signature(constructor))
+        type.__setattr__(cls, "_known_signature", known)
+    return known[1]
+
+
+def without_unknown(place: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Keywords without those that a constructor does not have, which are warned of with the nearest name.
+
+    Constructors of NeMo 0.9 took any, and YAML files of that time have them.
+    """
+    known = [*known]
+    for key in (key for key in given if key not in known):
+        logging.warning("%s: %s is not an argument%s; it is left out", place, key, did_you_mean(key, known))
+    return {key: value for key, value in given.items() if key in known}
+
+
+def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that a constructor has parameters for; all, if it takes further ones of its own."""
+    parameters = [*signature.parameters.values()][1:]
+    names = [p.name for p in parameters]
+    if not {*FIRST_GENERATION_KEYWORDS} & {*names}:
+        kwargs = {key: value for key, value in kwargs.items() if key not in FIRST_GENERATION_KEYWORDS}
+    if any(p.kind is p.VAR_KEYWORD and p.name != _OF_THE_BASE for p in parameters):
+        return kwargs
+    return without_unknown(cls.__name__, kwargs, [name for name in names if name != _OF_THE_BASE])
+
+
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor by name. Plain values are copied: what the caller or the module does to them later
+    is not what was given."""
+    try:
+        bound = signature.bind(None, *args, **kwargs)
+    except TypeError:
+        return {}  # the call itself is about to say so, in Python's usual words
+    bound.apply_defaults()
+    values = dict(list(bound.arguments.items())[1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values.update(values.pop(parameter.name, {}))
+    return {name: deepcopy(value) if is_plain(value) else value for name, value in values.items()}
+
+
+# Recorder: what takes down the calls inside ``with graph:``. No graph, no modules and no wires are made here.
+
+
+class Recorder(ABC):
+    """Takes down every connecting call while it is the active one."""
+
+    operation_mode: OperationMode
+
+    @abstractmethod
+    def input_for(self, owner: str, port: str, ntype: NeuralType) -> NmTensor:
+        """The wire for an input port to which the recorder itself was given.
+
+        Raises:
+            GraphConnectionError: the recorder is not the active one.
+        """
+
+    @abstractmethod
+    def record(self, call: ModuleCall) -> None:
+        """Take down a call."""
+
+
+def active_recorder() -> Recorder | None:
+    """The recorder inside whose ``with`` this is, or None."""
+    recorder: Recorder | None = AppState().active_graph
+    return recorder
+
+
+def set_active_recorder(recorder: Recorder | None) -> None:
+    """Let a recorder take down the calls from here on, or none."""
+    AppState().active_graph = recorder
+
+
+def refuse_foreign(owner: str, inputs: Mapping[str, NmTensor]) -> None:
+    """Check that inputs of a graph are used inside of it.
+
+    Raises:
+        NeuralPortNameMismatchError: a wire is the input of a graph that is not the active one.
+    """
+    active = active_recorder()
+    for port, wire in inputs.items():
+        if wire.is_graph_input and wire.graph is not active:
+            remedy = "call the module inside `with` of the graph whose input this is"
+            raise NeuralPortNameMismatchError(
+                f'"{port}" is given the input of a graph that is not active', place=owner, got=wire.name, remedy=remedy
+            )
+
+
+# NeuralModule: ports, connecting calls and recorded constructor arguments. No torch and no execution in this file.
+
+
+# Any: arguments of constructors, which YAML and users give.
+
+
+class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
+    """A typed module. Called on wires it connects; called on tensors it runs.
+
+    Subclasses declare ``input_ports`` and ``output_ports`` as a property or a plain class attribute: a dictionary of
+    :class:`NeuralType` in the order of the values. The names of the input ports are the parameters of ``forward``.
+
+    In the style of NeMo 0.8, a static method ``create_ports`` may return both dictionaries; it gets the constructor's
+    arguments that it has parameters for.
+
+    Args:
+        name: its name in DAGs, messages and checkpoints. No other living module may have it.
+        first_generation: ``factory`` and ``placement``, accepted and not used: the factory made last is in force.
+
+    Attributes:
+        converts: ``(from, to)`` of a module that turns one element type into another; type errors then suggest it.
+        keep_float32: the call runs in float32, outside autocast and compiled regions: features and losses.
+        keep_uncompiled: the call stays out of compiled regions, as that of a module with ``keep_float32`` does.
+        training_only: augmentation: the identity in evaluation.
+        of_one_object: a class that a backend made to change one object: it stands for its base everywhere else.
+        port_function: the method whose parameters are the input ports.
+        type: what sort of module it is: a ``ModuleType``.
+        may_differ: arguments of the constructor that may differ between ranks: they change no output.
+    """
+
+    converts: ClassVar[tuple[type[ElementType], type[ElementType]] | None] = None
+    keep_float32: ClassVar[bool] = False
+    keep_uncompiled: ClassVar[bool] = False
+    training_only: ClassVar[bool] = False
+    of_one_object: ClassVar[bool] = False
+    port_function: ClassVar[str] = "forward"
+    may_differ: ClassVar[tuple[str, ...]] = ("name",)
+
+    # In NeMo 0.8 (ports in, ports out), from the constructor's arguments.
+    create_ports: ClassVar[Callable[..., tuple[Ports, Ports]] | None] = None
+
+    _init_params: dict[str, Any]
+    _name: str | None = None
+    _label: str = ""
+    _unique_name: str = ""
+    _id: str = ""
+    _operation_mode: OperationMode = OperationMode.both
+
+    def __init__(self, name: Annotated[str, Letters(256)] | None = None, **first_generation: object) -> None:
+        refuse_out_of_range(NeuralModule.__init__, {"name": name}, type(self).__name__)
+        without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
+        self._name = name
+
+    def __str__(self) -> str:
+        """The name under which its weights are saved: its own if it was given one, else its class's."""
+        return self.label if self.has_own_name else type(self).__name__
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other living module has: the given one, or ``jasperencoder0``, ``jasperencoder1``, ..."""
+        return self._unique_name or self.label
+
+    @name.setter
+    def name(self, name: str) -> None:
+        AppState().modules.rename(self, name)
+        self._name = self._unique_name = name
+
+    @property
+    def label(self) -> str:
+        """How DAGs and messages call it: its given name, or its class' in snake case, which a DAG numbers."""
+        return self._label or self._name or _snake_case(type(self).__name__)
+
+    @label.setter
+    def label(self, label: str) -> None:
+        self._label = label
+
+    @property
+    def has_own_name(self) -> bool:
+        """Whether a name was given; given names are unique, others are numbered."""
+        return self._name is not None
+
+    @property
+    def unique_instance_id(self) -> str:
+        """A text that no other module has, in any process."""
+        if not self._id:
+            self._id = str(uuid4())
+        return self._id
+
+    @property
+    def operation_mode(self) -> OperationMode:
+        """What the graph that it was called in last is for; ``both`` outside of graphs."""
+        return self._operation_mode
+
+    @operation_mode.setter
+    def operation_mode(self, operation_mode: OperationMode) -> None:
+        self._operation_mode = operation_mode
+
+    @property
+    def input_ports(self) -> Ports:
+        """What it takes, by port, in the order of the values."""
+        return self._created_ports()[0]
+
+    @property
+    def output_ports(self) -> Ports:
+        """What it gives, by port, in the order of the values."""
+        return self._created_ports()[1]
+
+    def _created_ports(self) -> tuple[Ports, Ports]:
+        """What a ``create_ports`` in the style of NeMo 0.8 gives; without one, no ports."""
+        create = type(self).create_ports
+        if create is None:
+            return {}, {}
+        parameters = inspect.signature(create).parameters.values()
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        names = {each.name for each in parameters}
+        return create(**{name: value for name, value in self._init_params.items() if takes_all or name in names})
+
+    @property
+    def init_params(self) -> dict[str, Any]:
+        """The constructor's arguments, defaults included, as they were when it was called."""
+        return dict(self._init_params)
+
+    def __validate_params(self, params: Mapping[str, Any]) -> bool:
+        """Whether a configuration can hold these arguments; as scripts of NeMo ask, by the mangled name."""
+        return module_config.is_plain(params)
+
+    @property
+    def _disabled_deployment_input_ports(self) -> Iterable[str]:
+        """Input ports that an exported module does not have."""
+        return ()
+
+    @property
+    def _disabled_deployment_output_ports(self) -> Iterable[str]:
+        """Output ports that an exported module does not have."""
+        return ()
+
+    def _prepare_for_deployment(self) -> tuple[Any, Any]:
+        """Make this module, a copy, ready to be exported; examples of its input and output, or None."""
+        return None, None
+
+    local_parameters = init_params  # its name before NeMo 0.10
+
+    @classmethod
+    def list_pretrained_models(cls) -> list[PretrainedModelInfo]:
+        """The trained models of this class that can be had by name: none."""
+        return []
+
+    @property
+    def num_weights(self) -> int:
+        """How many trainable numbers it holds."""
+        return 0
+
+    def is_trainable(self) -> bool:
+        """Whether it is of a kind that has weights to train."""
+        return False
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Symbolic shapes of the outputs, from those of the inputs; the default knows what the port types say.
+
+        Sizes of time axes are valid lengths: what the length port carries, without padding.
+        """
+        return {port: shape_of(ntype) for port, ntype in self.output_ports.items()}
+
+    def connect(self, *args: NmTensor | Recorder, **wires: NmTensor | Recorder) -> Any:
+        """Connect to wires, by port name or in port order. Inside ``with graph:`` the graph records the call.
+
+        A graph given in place of a wire stands for its input of the port's name, which is made where it is missing.
+
+        Returns:
+            The output wire, or a named tuple ``<Class>Output`` of them in port order.
+
+        Raises:
+            NeuralPortNameMismatchError: a superfluous or doubled input, or the input of a graph that is not active. A
+                missing input is an error of the DAG.
+            NotAWireError: a tensor beside wires.
+            NeuralPortNmTensorMismatchError: a wire of a type that the port does not take.
+            GraphConnectionError: a graph that is not active.
+        """
+        outputs = self.called_on(self._by_port(self.input_ports, args, wires)).outputs
+        if len(outputs) == 1:
+            return next(iter(outputs.values()))
+        return _output_tuple(f"{type(self).__name__}Output", tuple(outputs))(*outputs.values())
+
+    def called_on(self, inputs: Mapping[str, NmTensor], nested_in: tuple[NestedUse, ...] = ()) -> ModuleCall:
+        """A checked call on wires by port; ``nested_in`` is the use of a graph that repeats it. Raises as connect."""
+        refuse_foreign(self.label, inputs)
+        refuse_unless_connectable(self.label, self.input_ports, inputs, _converters)
+        call = ModuleCall(self, inputs, self.output_ports, nested_in)
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.record(call)
+        return call
+
+    def _by_port(self, ports: Ports, args: tuple[Any, ...], wires: Mapping[str, Any]) -> dict[str, NmTensor]:
+        if len(args) > len(ports):
+            raise NeuralPortNameMismatchError(
+                f"{len(args)} inputs are given", place=self.label, wanted=f"at most {len(ports)} ({', '.join(ports)})"
+            )
+        inputs = dict(zip(ports, args, strict=False))
+        for port in (port for port in inputs if port in wires):
+            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.label)
+        inputs.update(wires)
+        for port, value in inputs.items():
+            if isinstance(value, Recorder) and port in ports:
+                inputs[port] = value.input_for(self.label, port, ports[port])
+            elif not isinstance(value, NmTensor):
+                raise NotAWireError(
+                    f'input port "{port}" must be connected to a wire',
+                    place=self.label,
+                    got=type(value).__name__,
+                    remedy="give wires only (to connect) or tensors only (to run)",
+                )
+        return {port: inputs[port] for port in {**ports, **inputs} if port in inputs}
+
+    def serialize(self) -> dict[str, Any]:
+        """Its configuration: ``{"header": {...}, "init_params": {...}}``, see ``module_config``."""
+        return module_config.serialize(self)
+
+    def _serialize_configuration(self) -> dict[str, Any]:
+        """What is written as ``init_params``. Classes with arguments that YAML cannot hold override it."""
+        return self.init_params
+
+    @classmethod
+    def _deserialize_configuration(cls, init_params: dict[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments from what :meth:`_serialize_configuration` gave."""
+        return init_params
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What has to be the same on all ranks before they train together: values by readable names.
+
+        By default its class, and its constructor's arguments but those of ``may_differ``. A module whose outputs depend
+        on more (a file that it reads) adds that: see :mod:`nemo_lite.files`, and ``Content`` there.
+        """
+        arguments = {key: value for key, value in self.init_params.items() if key not in self.may_differ}
+        label = self.label
+        return {label: type(self).__qualname__} | {f"{label}.{key}": each for key, each in arguments.items()}
+
+    def compared_in_evaluation(self) -> Mapping[str, Any]:
+        """Constructor's arguments that should be the same in training and in evaluation, where both have such a module.
+
+        By default all but those of ``may_differ``. A difference is logged before the first step.
+        """
+        return {key: value for key, value in self.init_params.items() if key not in self.may_differ}
+
+    def export_to_config(self, config_file: str | Path) -> None:
+        """Write its configuration as YAML.
+
+        Raises:
+            ConfigError: a constructor argument that YAML cannot hold.
+        """
+        module_config.write(self.serialize(), config_file)
+
+    @classmethod
+    def deserialize(
+        cls: type[M],
+        configuration: Mapping[str, Any],
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module of this class, or of a subclass, made from a configuration.
+
+        Args:
+            configuration: ``header`` and ``init_params``, as :meth:`serialize` gives them; it is left as it is.
+            name: name of the new module.
+            overwrite_params: constructor arguments that replace those of the configuration.
+
+        Raises:
+            ConfigStructureError: a missing section, a class that is not known or not one of these, or arguments that
+                the constructor does not take, lacks, or takes in another type.
+        """
+        return module_config.deserialize([*subclasses(cls)], configuration, name, overwrite_params or {})
+
+    @classmethod
+    def import_from_config(
+        cls: type[M],
+        config_file: str | Path,
+        section_name: str | None = None,
+        name: str | None = None,
+        overwrite_params: Mapping[str, Any] | None = None,
+    ) -> M:
+        """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
+        return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+
+
+def subclasses(cls: type[M]) -> Iterator[type[M]]:
+    """The class and everything that derives from it, but for classes that a backend made for one object."""
+    pending = [cls]
+    while pending:
+        found = pending.pop()
+        if not found.of_one_object:
+            yield found
+        pending += found.__subclasses__()
+
+
+def classes_by_name(cls: type[M]) -> dict[str, type[M]]:
+    """:func:`subclasses` by name. The first of a name counts: torch.export leaves subclasses behind that copy it."""
+    return {found.__name__: found for found in reversed([*subclasses(cls)])}
+
+
+def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
+    """Modules by the name they are saved under: their own, or their class's.
+
+    Args:
+        modules: the modules; the same one twice is one.
+        place: who asks, for the message.
+
+    Raises:
+        CheckpointError: two modules of one name.
+    """
+    found: dict[str, M] = {}
+    for module in modules:
+        name = module.label if module.has_own_name else type(module).__name__
+        if found.setdefault(name, module) is not module:
+            problem = f'two modules would be saved as "{name}"'
+            raise CheckpointError(problem, place=place, remedy="give each its own name=")
+    return found
+
+
+def _converters(source: ElementType, target: ElementType) -> Iterator[str]:
+    for cls in subclasses(NeuralModule):
+        if cls.converts and isinstance(source, cls.converts[0]) and issubclass(cls.converts[1], type(target)):
+            yield cls.__name__
+
+
+@cache
+def _output_tuple(name: str, fields: tuple[str, ...]) -> type[Any]:
+    """The named tuple of a class' outputs; made once, for making one takes longer than connecting."""
+    return namedtuple(name, fields, rename=True)  # the port "1" is the field _0
+
+
+@cache
+def _snake_case(name: str) -> str:
+    """``AudioToTextDataLayer`` -> ``audio_to_text_data_layer``; ``CTCLossNM`` -> ``ctc_loss``."""
+    name = name.removesuffix("NM") or name
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

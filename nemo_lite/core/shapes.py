@@ -1,11 +1,230 @@
-"""Re-exports for collections; the code is in ``core/graph/shapes.py``."""
+"""Symbolic shapes: what is known of a wire's shape before any data is read, alone and along a DAG. No drawing here."""
 
-from nemo_lite.core.graph.shapes import Expr as Expr
-from nemo_lite.core.graph.shapes import Shape as Shape
-from nemo_lite.core.graph.shapes import Size as Size
-from nemo_lite.core.graph.shapes import ceil_div as ceil_div
-from nemo_lite.core.graph.shapes import floor_div as floor_div
-from nemo_lite.core.graph.shapes import frames_of as frames_of
-from nemo_lite.core.graph.shapes import named as named
-from nemo_lite.core.graph.shapes import shape_of as shape_of
-from nemo_lite.core.graph.shapes import symbol as symbol
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nemo_lite.core.neural_types import AxisKind, AxisType, NeuralType
+from nemo_lite.errors import DagError, UsageError
+
+if TYPE_CHECKING:
+    from nemo_lite.core.dag import Dag
+    from nemo_lite.core.neural_types import NmTensor
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A size that follows from other sizes.
+
+    Made by :func:`symbol`, :func:`ceil_div`, :func:`floor_div`, :func:`named` and by ``+``, ``-``, ``*`` with sizes.
+    """
+
+    text: str
+    operation: Callable[..., int] | None = None
+    operands: tuple[Expr | int, ...] = ()
+    name: str = ""
+
+    def value(self, **symbols: int) -> int:
+        """The size in numbers.
+
+        Raises:
+            UsageError: a symbol that the expression needs is not given.
+        """
+        if self.operation is None:
+            if self.text not in symbols:
+                raise UsageError(f"size {self.text} is not known", remedy=f"give {self.text}=...")
+            return symbols[self.text]
+        return self.operation(*(o.value(**symbols) if isinstance(o, Expr) else o for o in self.operands))
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if isinstance(other, Expr):
+            return Expr(f"{self}+{other}", operator.add, (self, other))
+        base, so_far = self._split()
+        total = so_far + other
+        return Expr(f"{base}{total:+d}", operator.add, (base, total)) if total else base
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        if isinstance(other, Expr):
+            return Expr(f"{self}-{_bracketed(other)}", operator.sub, (self, other))
+        return self + -other
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        return self if other == 1 else Expr(f"{_bracketed(self)}*{_bracketed(other)}", operator.mul, (self, other))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def _split(self) -> tuple[Expr, int]:
+        """The expression without the number that is added to it, and that number."""
+        if self.operation is operator.add and not self.name:
+            base, number = self.operands
+            if isinstance(base, Expr) and isinstance(number, int):
+                return base, number
+        return self, 0
+
+    def __str__(self) -> str:
+        return self.name or self.text
+
+
+Size = int | Expr
+Shape = tuple[Size, ...]
+
+
+def symbol(name: str) -> Expr:
+    """A size that only the data knows, e.g. ``B`` or ``T``."""
+    return Expr(name)
+
+
+def named(name: str, size: Size) -> Expr:
+    """The same size, shown as ``name``; :func:`definitions` gives the legend."""
+    if isinstance(size, Expr) and size.operands:
+        return replace(size, name=name)
+    return Expr(str(size), int, (size,), name)
+
+
+def ceil_div(size: Size, divisor: int) -> Size:
+    """``size / divisor``, rounded up; written ``T/2``. Nested divisions are one: ceil(ceil(x/a)/b) = ceil(x/(ab))."""
+    if isinstance(size, int):
+        return _ceil_div(size, divisor)
+    if divisor == 1:
+        return size
+    if size.operation is _ceil_div and not size.name:
+        inner, first = size.operands
+        assert isinstance(first, int)
+        return ceil_div(inner, first * divisor)
+    return Expr(f"{_bracketed(size)}/{divisor}", _ceil_div, (size, divisor))
+
+
+def floor_div(size: Size, divisor: int) -> Size:
+    """``size / divisor``, rounded down; written ``T//2``."""
+    if isinstance(size, int) or divisor == 1:
+        return size // divisor if isinstance(size, int) else size
+    return Expr(f"{_bracketed(size)}//{divisor}", operator.floordiv, (size, divisor))
+
+
+def shape_of(ntype: NeuralType) -> Shape:
+    """What a type alone says: fixed sizes, ``B`` for the batch, and the axis' letter with a ``?`` for the rest."""
+    return tuple(_size_of(axis) for axis in ntype.axes or ())
+
+
+def written(shape: Shape) -> str:
+    """``B 64 T``; a value without axes is a ``scalar``."""
+    return " ".join(str(size) for size in shape) or "scalar"
+
+
+def symbols_of(size: Size) -> set[str]:
+    """The symbols that a size depends on."""
+    return {part.text for part in _parts(size) if part.operation is None}
+
+
+def is_unknown(symbol: str) -> bool:
+    """Whether a symbol stands for a size that nothing says: the axis' letter and a ``?``."""
+    return symbol.endswith("?")
+
+
+def definitions(shapes: Iterable[Shape]) -> dict[str, str]:
+    """The named sizes among these shapes, and inside them, and what they stand for: ``{"T": "samples/160"}``.
+
+    A name with several meanings gets all of them: ``samples/160 or samples/80``.
+    """
+    meanings: dict[str, dict[str, None]] = {}
+    for part in (part for shape in shapes for size in shape for part in _parts(size)):
+        if part.name:
+            meanings.setdefault(part.name, {})[part.text] = None
+    return {name: " or ".join(texts) for name, texts in meanings.items()}
+
+
+def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
+    """The shape of every wire of the DAG, node after node by the modules' ``output_shapes``.
+
+    Raises:
+        UsageError: a module's rule leaves out an output port, or gives a shape of another number of axes.
+    """
+    shapes: dict[NmTensor, Shape] = {}
+    for node in (dag.data_node, *dag.nodes):
+        given = {port: shapes[wire] for port, wire in node.inputs.items()}
+        outputs = node.module.output_shapes(given)
+        for port, wire in node.outputs.items():
+            if port not in outputs or len(outputs[port]) != len(wire.ntype.axes or ()):
+                raise UsageError(
+                    "output_shapes does not follow the ports",
+                    place=f"{type(node.module).__name__}.{port}",
+                    got=written(outputs[port]) if port in outputs else "nothing",
+                    wanted=wire.ntype.brief,
+                )
+            shapes[wire] = outputs[port]
+    return shapes
+
+
+def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Callable[[int], int]:
+    """How long an axis of a wire is for an input of a certain length: a function of the data layer's own size.
+
+    For speech: from samples of audio to frames behind the encoder. Lengths are valid lengths, without padding.
+
+    Args:
+        dag: the DAG.
+        wire: the wire whose axis is asked for.
+        axis: which axis; the wire has one of this kind.
+
+    Raises:
+        DagError: the wire is not in the DAG.
+        UsageError: there is no such axis, or its size does not follow from exactly one size of the data.
+    """
+    if wire not in dag:
+        raise DagError(f"{wire.place} is not in this DAG")
+    kinds = [each.kind for each in wire.ntype.axes or ()]
+    if kinds.count(axis) != 1:
+        raise UsageError(f"{wire.place} does not have one {axis} axis", got=wire.ntype.brief)
+    shapes = symbolic_shapes(dag)
+    size = shapes[wire][kinds.index(axis)]
+    if isinstance(size, int):
+        fixed = size
+        return lambda _: fixed
+    symbols = symbols_of(size)
+    from_data = {name for given in dag.inputs for part in shapes[given] for name in symbols_of(part)}
+    if len(symbols) != 1 or not symbols <= from_data or any(map(is_unknown, symbols)):
+        raise UsageError(
+            f"the {axis} axis of {wire.place} does not follow from one size of the data",
+            got=written(shapes[wire]),
+            remedy=f"give an output_shapes to {_first_without_rule(dag, shapes)}",
+        )
+    return _with(size, next(iter(symbols)))
+
+
+def _parts(size: Size) -> Iterable[Expr]:
+    """The expressions inside a size, innermost first."""
+    if isinstance(size, Expr):
+        for operand in size.operands:
+            yield from _parts(operand)
+        yield size
+
+
+def _size_of(axis: AxisType) -> Size:
+    if axis.size is not None:
+        return axis.size
+    return symbol("B" if axis.kind is AxisKind.Batch else f"{axis.letter}?")
+
+
+def _ceil_div(size: int, divisor: int) -> int:
+    return -(-size // divisor)
+
+
+def _bracketed(size: Size) -> str:
+    text = str(size)
+    return f"({text})" if isinstance(size, Expr) and not size.name and any(sign in text for sign in "+-*/") else text
+
+
+def _with(size: Expr, symbol: str) -> Callable[[int], int]:
+    return lambda value: size.value(**{symbol: value})
+
+
+def _first_without_rule(dag: Dag, shapes: dict[NmTensor, Shape]) -> str:
+    """The first node that gives unknown sizes."""
+    for node in (dag.data_node, *dag.nodes):
+        sizes = (size for wire in node.outputs.values() for size in shapes[wire])
+        if any(is_unknown(name) for size in sizes for name in symbols_of(size)):
+            return type(node.module).__name__
+    return "the modules"

@@ -1,12 +1,12 @@
 """What NeMo keeps under ``nemo.utils``: re-exports, nothing else. No torch is imported from here."""
 
-from nemo_lite.utils import app_state as app_state
+import types
+
 from nemo_lite.utils import argparse as argparse
 from nemo_lite.utils import decorators as decorators
 from nemo_lite.utils import exp_logging as exp_logging
 from nemo_lite.utils import helpers as helpers
 from nemo_lite.utils import lr_policies as lr_policies
-from nemo_lite.utils import misc as misc
 from nemo_lite.utils.argparse import NemoArgParser as NemoArgParser
 from nemo_lite.utils.exp_logging import ExpManager as ExpManager
 from nemo_lite.utils.helpers import get_checkpoint_from_dir as get_checkpoint_from_dir
@@ -17,5 +17,9 @@ from nemo_lite.utils.nemo_logging import get_logger as get_logger
 from nemo_lite.utils.nemo_logging import logging as logging
 from nemo_lite.utils.nemo_logging import logging_mode as logging_mode
 from nemo_lite.utils.substitutes import tell_of_missing
+
+# NeMo's modules of these names (nemo_lite/compat.py).
+app_state: types.ModuleType
+misc: types.ModuleType
 
 __getattr__ = tell_of_missing("nemo.utils", __name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.files import make_writable_folder, write_atomically
 from nemo_lite.utils.launch import as_typed
 from nemo_lite.utils.nemo_logging import logging
 
@@ -117,7 +117,7 @@ class ExpManager:
             raise UsageError("there is no place for the events", remedy="give tb_dir, or make ExpManager with use_tb")
         if self._tb_writer is None or folder != self.tb_dir:
             # Imported here because it is slow, and most commands never write an event.
-            from nemo_lite.utils.run_files.curves import curve_writer
+            from nemo_lite.utils.curves import curve_writer
 
             self._tb_writer, self.tb_dir = curve_writer(folder, logging.warning), folder
         return self._tb_writer

@@ -1,15 +1,18 @@
-"""Attribute paths and checkpoint names, as in ``nemo.utils.helpers``. This file opens no files and imports no torch."""
+"""Small functions at NeMo's places: names of checkpoints, attributes by dotted names, padding."""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Iterable
+from collections import UserDict
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
+
+# Attribute paths and checkpoint names, as in ``nemo.utils.helpers``. This file opens no files and imports no torch.
 
 
 def rgetattr(obj: object, attr: str, *default: object) -> object:
@@ -208,3 +211,24 @@ def _nothing_common(folder: Path, names: list[str], pattern: str, suffixes: Coll
         got=f"checkpoints of {', '.join(present) or 'no module'}{near}",
         remedy="check the folder and the modules' names",
     )
+
+
+# Small things that NeMo keeps under ``nemo.utils.misc``.
+
+
+def pad_to(x: int, k: int = 8) -> int:
+    """The smallest multiple of ``k`` that is at least ``x``."""
+    if k < 1:
+        raise UsageError("k is out of range", place="pad_to", got=str(k), wanted="1 or more")
+    return -(-x // k) * k
+
+
+class Config(UserDict[str, Any]):
+    """A dictionary whose sections ``optimization``, ``input``, ``target`` and ``inference`` are there, if only empty.
+
+    Args:
+        data: its values.
+    """
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__({"optimization": {}, "input": {}, "target": {}, "inference": {}} | dict(data or {}))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TextIO
 
 from nemo_lite.errors import UnknownNameError, marked, printable
+from nemo_lite.files import AppendedFile
 from nemo_lite.utils.launch import rank_in
-from nemo_lite.utils.run_files import AppendedFile
 
 STYLES = ("plain", "nemo")
 LEVELS = ("debug", "info", "warning", "error")

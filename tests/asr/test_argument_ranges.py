@@ -12,14 +12,14 @@ import pytest
 
 import nemo_asr
 import nemo_lite
-from nemo_asr.audio.augmentor import perturbation_types
+from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.commands.reference import is_own
 from nemo_asr.decoding.prefix_beam_search import Limits
-from nemo_asr.decoding.word_scores import Weights
-from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_asr.decoding.words import Weights
+from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.recipe.registry import KNOWN
-from nemo_lite.config.ranges import annotations_of, without_range
-from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.config import annotations_of, without_range
+from nemo_lite.core.neural_module import NeuralModule, subclasses
 
 # What no file can hold: lists of objects, and ports; and sections of a whole model, which the recipe checks.
 NOT_IN_FILES = {

@@ -8,8 +8,8 @@ from toys.lion import registered_lion
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser, EvalArgParser, evaluation_steps
-from nemo_asr.regularization_options import policy_of
 from nemo_asr.shipped import config_path
+from nemo_asr.training_options import policy_of
 from nemo_lite import DeviceType, logging
 from nemo_lite.errors import CheckpointError, ConfigError
 from nemo_lite.utils.argparse import OPTIMIZERS, factory_arguments, launch_arguments

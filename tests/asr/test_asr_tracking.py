@@ -10,11 +10,11 @@ from toys.fake_action_state import Writer
 from toys.tone_corpus import make_corpus
 
 import nemo_asr
-from nemo_asr.helpers import process_evaluation_batch
+from nemo_asr.scoring.callbacks import process_evaluation_batch
 from nemo_asr.tracking import ScoredClasses
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.core import Collected, Optimization
-from nemo_lite.core.tracking import Trackers
+from nemo_lite.core.trackers import Trackers
 
 
 class Factory:

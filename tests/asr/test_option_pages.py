@@ -6,7 +6,7 @@ import pytest
 
 from nemo_asr.commands import eval as eval_command
 from nemo_asr.commands import train, transcribe
-from nemo_asr.option_pages import TRAINING, TRANSCRIBING, USE
+from nemo_asr.options import TRAINING, TRANSCRIBING, USE
 
 SCREEN = (40, 100)  # lines, columns
 
@@ -38,7 +38,7 @@ def test_pages_follow_the_width_of_the_terminal(command, capsys, monkeypatch):
 
 @pytest.mark.parametrize("command", [train, eval_command, transcribe])
 def test_every_option_is_on_a_page(command, capsys):
-    """A new option is named in nemo_asr/option_pages.py."""
+    """A new option is named in nemo_asr/options.py."""
     assert "\nother (" not in shown(command, capsys, "all")
 
 

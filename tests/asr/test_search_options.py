@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
+from nemo_asr.options import add_search_options, check_search_options, search_arguments
 from nemo_lite.errors import DataError
 from nemo_lite.utils.argparse import OneLineParser
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.set_tags import unique_tags
+from nemo_asr.options import unique_tags
 
 
 @pytest.mark.parametrize(

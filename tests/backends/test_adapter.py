@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from toys.launchers import no_launcher
 
-from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.actions import PtActions, PyTorchAdapter
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Optimization
 
 

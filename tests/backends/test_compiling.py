@@ -17,10 +17,10 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.compiling import CompileLog, Compiler, Region
 from nemo_lite.backends.pytorch.distributed import replica
-from nemo_lite.backends.pytorch.distributed.health.activity import ActivityReader
-from nemo_lite.core.compile_options import CompileOptions
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.backends.pytorch.distributed.health import ActivityReader
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LengthsType, NeuralType
+from nemo_lite.core.run_options import CompileOptions
 from nemo_lite.errors import UnknownNameError, UsageError
 
 EAGER = {"backend": "eager"}  # dynamo's graphs, run as they are: the same numbers to the last bit

@@ -10,7 +10,7 @@ from torch import fx, nn
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import DagError, NeuralPortNameMismatchError
 
@@ -119,7 +119,7 @@ def test_an_intermediate_is_freed_as_soon_as_its_last_reader_has_run(wires):
 
 
 def test_a_module_that_is_not_torch_is_refused_by_name(wires):
-    from nemo_lite.core.graph.neural_module import NeuralModule
+    from nemo_lite.core.neural_module import NeuralModule
 
     class Plain(NeuralModule):
         input_ports = {"x": BD}

@@ -2,7 +2,7 @@
 
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
-from nemo_lite.core.compile_options import CompileOptions
+from nemo_lite.core.run_options import CompileOptions
 
 EAGER, AOT = CompileOptions("eager"), CompileOptions("aot_eager")
 

@@ -13,13 +13,14 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from toys.linear import VECTOR, Linear
 
-from nemo_lite.backends.pytorch.data import Shard, length_of
+from nemo_lite.backends.pytorch.data.loaders import length_of
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, without_weights
-from nemo_lite.core.factory import DeviceType, NeuralModuleFactory
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.graph.ports import Ports
-from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType
+from nemo_lite.core.backend import DeviceType
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.factory import NeuralModuleFactory
+from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType, NmTensor
+from nemo_lite.core.ports import Ports
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
 
 

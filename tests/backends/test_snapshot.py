@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys.host_reads import HostReads
 
-from nemo_lite.backends.pytorch.snapshot import _LARGE, Snapshot, replace_where
+from nemo_lite.backends.pytorch.placement import _LARGE, Snapshot, replace_where
 
 ON, OFF = torch.ones(()), torch.zeros(())
 

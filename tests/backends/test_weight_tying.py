@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from toys.linear import VECTOR, Linear
 
-from nemo_lite.backends.pytorch.nm import TrainableNM, WeightShareTransform
-from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.backends.pytorch.nm import TrainableNM
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import LabelsType, NeuralType
+from nemo_lite.core.ports import WeightShareTransform
 from nemo_lite.errors import UnknownNameError, UsageError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from toys.quick_run import script
 
-from nemo_lite.cli.interrupted_runs import Run, descendants
+from nemo_lite.cli.verify_resume import Run, descendants
 from nemo_lite.errors import UsageError
 
 

@@ -8,18 +8,20 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from nemo_lite.config import Config, check_call, parse_config
-from nemo_lite.config.ranges import (
+from nemo_lite.config import (
     Between,
     Checked,
+    Config,
     Items,
     Letters,
     annotations_of,
+    check_call,
+    parse_config,
     refuse_out_of_range,
     wanted,
     within_ranges,
 )
-from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import OutOfRangeError
 
 

@@ -3,7 +3,7 @@
 import pytest
 from torch._inductor import list_mode_options
 
-from nemo_lite.core.compile_options import MODES, CompileOptions
+from nemo_lite.core.run_options import MODES, CompileOptions
 from nemo_lite.errors import NemoLiteError
 
 

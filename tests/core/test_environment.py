@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
+from nemo_lite.backends.pytorch.actions import PyTorchAdapter
 from nemo_lite.errors import DeviceError, UnknownNameError, UsageError
 
 

@@ -12,7 +12,7 @@ import soundfile
 import soxr
 from toys.tone_corpus import ASR, write_manifest
 
-from nemo_lite.core.tracking import read_metrics
+from nemo_lite.core.trackers import read_metrics
 
 ASKED = "NEMO_LITE_LONG_TESTS"
 pytestmark = [

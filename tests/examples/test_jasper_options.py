@@ -11,7 +11,7 @@ from toys.tone_corpus import read_manifest, run_process, run_script, write_manif
 
 import nemo_asr
 from nemo_asr.argparse import AsrArgParser
-from nemo_lite.core.tracking import read_metrics
+from nemo_lite.core.trackers import read_metrics
 
 NUMBERS = itertools.count()
 # Options that the parser turns into others.
@@ -209,7 +209,7 @@ def test_both_styles_of_the_log_write_the_same_curves(style, base, corpus, tmp_p
 def test_the_level_hides_lines_or_shows_where_they_come_from(base):
     assert train(*base, "--log_level", "warning", "--log_style", "plain").out == ""
     assert re.search(
-        r"^\[terminal:\d+\] epoch 1", train(*base, "--log_level", "debug", "--log_style", "plain").out, re.M
+        r"^\[trackers:\d+\] epoch 1", train(*base, "--log_level", "debug", "--log_style", "plain").out, re.M
     )
 
 

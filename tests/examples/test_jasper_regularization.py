@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from toys.tone_corpus import Finished, run_script
 
-from nemo_asr.regularization_options import add_policy_options, policy_of, policy_problem
+from nemo_asr.training_options import add_policy_options, policy_of, policy_problem
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 
 ALL = ("--decay_weights_only", "--label_smoothing", "0.1", "--intermediate_ctc", "0.3")

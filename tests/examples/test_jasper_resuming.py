@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from toys.tone_corpus import HEAD, run_script
 
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 
 RECIPE = (
     HEAD.replace(

@@ -11,7 +11,7 @@ import pytest
 from toys.tone_corpus import ASR, ROOT
 
 from nemo_asr.trained.folder import read_model
-from nemo_lite.core.tracking import read_metrics
+from nemo_lite.core.trackers import read_metrics
 
 SECONDS = 120
 

@@ -14,7 +14,8 @@ from toys.faulty_run import CHECKPOINTS, EVERY, NO_FAULT, Calls, Fault, Mse, Net
 from toys.ranks import Rank, on_ranks
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, saving
+from nemo_lite.backends.pytorch.checkpoint import saving
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.errors import NemoLiteError
 
 AT_LEAST = 10  # calls of a save that change the disk

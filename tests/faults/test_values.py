@@ -14,8 +14,7 @@ from toys.faulty_run import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.backends.pytorch.precision import LossScale, Precision
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.alive import AppState
 

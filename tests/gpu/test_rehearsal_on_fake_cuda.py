@@ -11,12 +11,12 @@ from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
 from toys.sources import ROOT
 
 import nemo_asr
-from nemo_asr.recipe.classifier import connect_classifier
-from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
+from nemo_asr.recipe.connection_check import connect_classifier
+from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.optim import create_optimizer
+from nemo_lite.backends.pytorch.optim.create import create_optimizer
 from nemo_lite.backends.pytorch.placement import to_device
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.dag import Dag
 from nemo_lite.utils.argparse import OPTIMIZERS
 
 SAME_MODULES = "quartznet15x5_zh"  # as quartznet15x5

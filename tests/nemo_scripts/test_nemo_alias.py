@@ -3,11 +3,11 @@
 import importlib
 import sys
 
+import nemo_asr.jasper
 import pytest
 from toys.nemo_alias import nemo_alias
 
 import nemo_asr
-import nemo_asr.jasper
 import nemo_lite
 from nemo_lite.backends.pytorch.nm import TrainableNM
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.ports import Ports
-from nemo_lite.core.graph.shapes import Shape, ceil_div, named, symbol
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -22,6 +20,8 @@ from nemo_lite.core.neural_types import (
     NeuralType,
     SpectrogramType,
 )
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, ceil_div, named, symbol
 
 
 def features_of(size: int) -> tuple[AxisType, ...]:

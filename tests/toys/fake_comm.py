@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.distributed import PLAIN_REPLICA, Replica, ReplicaOptions, SingleProcess
-from nemo_lite.backends.pytorch.distributed.comm import Alone
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Alone, Replica, ReplicaOptions, SingleProcess
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from nemo_lite.backends.pytorch.optim import create
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer
-from nemo_lite.backends.pytorch.optim.options import Options
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options
 from nemo_lite.utils.argparse import OPTIMIZERS
 
 

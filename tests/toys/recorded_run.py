@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nemo_lite.core.tracking import Tracker, Trackers
+from nemo_lite.core.trackers import Tracker, Trackers
 
 TRAIN: dict[str, Any] = {
     "loss": 0.5,

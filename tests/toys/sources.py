@@ -35,7 +35,7 @@ def files(*folders: str) -> list[Path]:
 
 
 def module_of(path: Path) -> str:
-    """``nemo_lite/core/graph/dag.py`` -> ``nemo_lite.core.graph.dag``; a package is named after its folder."""
+    """``nemo_lite/core/dag.py`` -> ``nemo_lite.core.dag``; a package is named after its folder."""
     relative = path.relative_to(ROOT).with_suffix("")
     parts = [part for part in relative.parts if part != "__init__"]
     return ".".join(parts[2:] if parts[0] == "collections" else parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.recipe.recipe import Recipe
-from nemo_asr.recipe.wiring import Model
+from nemo_asr.recipe.registry import Model
 from toys.tone_corpus import make_corpus
 
 

@@ -22,31 +22,28 @@ import pytest
 from toys.bounded import outcomes
 from toys.tar_members import member
 
-from nemo_asr.audio.recordings import read_recordings
-from nemo_asr.corpora.archives import unpack
-from nemo_asr.corpora.writing import numbered_lines
-from nemo_asr.data.kaldi.folder import KaldiUtterances
+from nemo_asr.audio.reading import read_recordings
+from nemo_asr.corpora.writing import numbered_lines, unpack
+from nemo_asr.data.kaldi import KaldiUtterances
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.tarred.members import members_of
-from nemo_asr.decoding.lexicon import read_words
-from nemo_asr.decoding.ngram.loading import load_language_model
+from nemo_asr.data.tarred import members_of
+from nemo_asr.decoding.ngram import load_language_model
+from nemo_asr.decoding.words import read_words
 from nemo_asr.migrate import uses_in
+from nemo_asr.options import _read_weights
 from nemo_asr.parts.manifest import item_iter
-from nemo_asr.scoring.report.reliability_charts import reliability_charts
-from nemo_asr.scoring.report.run_folder import read_run
-from nemo_asr.scoring.report.transcripts import read_transcripts
-from nemo_asr.search_options import _read_weights
-from nemo_asr.text.subwords.vocabulary import load_subwords
-from nemo_asr.trained.card import read_card
+from nemo_asr.scoring.report.charts import reliability_charts
+from nemo_asr.scoring.report.records import read_run, read_transcripts
+from nemo_asr.text.subwords import load_subwords
+from nemo_asr.trained.folder import read_card
 from nemo_asr.transcription.inputs import recordings_of
 from nemo_asr.transcription.onnx_model import OnnxModel
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
-from nemo_lite.backends.pytorch.checkpoint.store.flat_sets import read_index
-from nemo_lite.backends.pytorch.checkpoint.store.record import read_record
-from nemo_lite.backends.pytorch.data import MAX_LISTED
+from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record
+from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED
 from nemo_lite.config import load_config
-from nemo_lite.core.models.archive import NemoArchive
-from nemo_lite.core.tracking import read_metrics
+from nemo_lite.core.models import NemoArchive
+from nemo_lite.core.trackers import read_metrics
 
 OF_A_FILE = {"audio_filepath": "a.wav", "duration": 1.0, "text_filepath": "a.txt"}
 RECORD = '{"kind": "train", "step": 1, "loss": 1.0}\n'

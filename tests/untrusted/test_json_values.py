@@ -9,7 +9,8 @@ import tracemalloc
 import pytest
 
 from nemo_lite.errors import DataError
-from nemo_lite.untrusted import FileKind, JsonLimits, parse_json, problem_of_json, read_json
+from nemo_lite.files import FileKind
+from nemo_lite.untrusted import JsonLimits, parse_json, problem_of_json, read_json
 
 KIND = FileKind("the index", 1 << 20)
 LIMITS = JsonLimits(depth=8, values=100, digits=20)

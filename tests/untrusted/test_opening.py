@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_lite.errors import CheckpointError, DataError, NemoLiteError
-from nemo_lite.untrusted import FileKind, decode_text, open_file, read_bytes, read_text
+from nemo_lite.files import FileKind, decode_text, open_file, read_bytes, read_text
 
 KIND = FileKind("the lexicon", 1000, remedy="name a lexicon")
 

@@ -17,7 +17,8 @@ import pytest
 from toys.tar_members import member
 
 from nemo_lite.errors import DataError
-from nemo_lite.untrusted import FileKind, TarLimits, check_zip, open_tar, problem_of_name
+from nemo_lite.files import FileKind
+from nemo_lite.untrusted import TarLimits, check_zip, open_tar, problem_of_name
 
 KIND = FileKind("the archive", 1 << 30)
 LIMITS = TarLimits(members=1000, expanded_bytes=1 << 20)

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from nemo_lite.errors import CheckpointError
-from nemo_lite.untrusted import FileKind, check_tensor_file
+from nemo_lite.files import FileKind
+from nemo_lite.untrusted import check_tensor_file
 
 KIND = FileKind("the checkpoint", 1 << 30, CheckpointError)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.digests import digest_of, digest_of_files, digest_of_package, plain_values
+from nemo_lite.files import digest_of, digest_of_files, digest_of_package, plain_values
 
 
 class Colour(Enum):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nemo_lite import files
 from nemo_lite.errors import UsageError
-from nemo_lite.utils import files
-from nemo_lite.utils.files import check_replaceable, make_writable_folder, path_in_list, write_atomically
+from nemo_lite.files import check_replaceable, make_writable_folder, path_in_list, write_atomically
 
 
 def names_in(folder):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nemo_lite.utils.argparse import OneLineParser, positive_int
-from nemo_lite.utils.help_pages import Group, HelpPages
+from nemo_lite.utils.argparse import Group, HelpPages, OneLineParser, positive_int
 
 
 class Parser(OneLineParser):

@@ -10,7 +10,7 @@ import pytest
 from toys.launchers import no_launcher, openmpi, slurm_batch, slurm_task, torchrun
 from toys.sources import ROOT
 
-from nemo_lite.config.ranges import Between
+from nemo_lite.config import Between
 from nemo_lite.utils.argparse import NemoArgParser, launch_arguments, number_within
 from nemo_lite.utils.launch import rank_in
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.utils.argparse import OneLineParser, positive_int
-from nemo_lite.utils.precision_options import add_precision_options, add_training_precision_options, fold_precision
+from nemo_lite.utils.argparse import (
+    OneLineParser,
+    add_precision_options,
+    add_training_precision_options,
+    fold_precision,
+    positive_int,
+)
 
 
 def parse(*args, trains=True):

@@ -9,13 +9,13 @@ import pytest
 from nemo_lite.errors import CheckpointError, UsageError
 from nemo_lite.utils.helpers import (
     get_checkpoint_from_dir,
+    pad_to,
     parse_checkpoint_name,
     rgetattr,
     rsetattr,
     stored_as,
     tag_of_folder,
 )
-from nemo_lite.utils.misc import pad_to
 
 
 def touch(folder, *names):

@@ -8,26 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import WORKERS
-from nemo_asr.fine_tuning_options import add_fine_tuning_options, check_fine_tuning, check_what_is_left
-from nemo_asr.option_pages import TRAINING, USE
-from nemo_asr.regularization_options import (
+from nemo_asr.options import TRAINING, USE
+from nemo_asr.options import unique_tags as unique_tags
+from nemo_asr.shipped import config_path
+from nemo_asr.text.labels import METRICS
+from nemo_asr.training_options import (
+    add_fine_tuning_options,
     add_policy_options,
     add_regularization_options,
+    check_fine_tuning,
     check_regularization,
+    check_what_is_left,
     policy_problem,
     take_from_configuration,
 )
-from nemo_asr.set_tags import unique_tags as unique_tags
-from nemo_asr.shipped import config_path
-from nemo_asr.text.labels import METRICS
 from nemo_lite import DeviceType, logging
-from nemo_lite.config.ranges import Between
+from nemo_lite.config import Between
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
     LaunchedParser,
     NemoArgParser,
     add_saving_options,
+    add_training_precision_options,
+    fold_precision,
     not_negative_float,
     not_negative_int,
     number_within,
@@ -35,7 +39,6 @@ from nemo_lite.utils.argparse import (
 )
 from nemo_lite.utils.launch import ProcessInfo
 from nemo_lite.utils.nemo_logging import LEVELS, STYLES
-from nemo_lite.utils.precision_options import add_training_precision_options, fold_precision
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
 
-from nemo_lite.config.ranges import Between, Items, Letters
+from nemo_lite.config import Between, Items, Letters
 from nemo_lite.errors import UnknownNameError, UsageError
 
 # Each range is far beyond any real model, and keeps what a file asks for within memory and time.

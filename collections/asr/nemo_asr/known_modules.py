@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
-from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer
-from nemo_asr.data.tarred.data_layer import TarredAudioToTextDataLayer
+from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer
+from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
 from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation

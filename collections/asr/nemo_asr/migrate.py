@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_lite.errors import UsageError
-from nemo_lite.untrusted import FileKind, read_bytes
+from nemo_lite.files import FileKind, read_bytes
 from nemo_lite.utils.argparse import OneLineParser
 from nemo_lite.utils.substitutes import substitute_of
 

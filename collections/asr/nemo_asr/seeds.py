@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.scoring.report.records import FILE_NAME as METRICS
+from nemo_asr.scoring.report.page import read_result, seed_table, write_seeds
+from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
-from nemo_asr.scoring.report.seed_table import read_result, seed_table, write_seeds
 from nemo_asr.tracking import plain_arguments
 from nemo_lite import logging
-from nemo_lite.core.tracking import FINISHED
+from nemo_lite.core.trackers import FINISHED
 from nemo_lite.errors import NemoLiteError, UsageError
 
 SUMMARY = "seeds.json"

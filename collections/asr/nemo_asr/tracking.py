@@ -12,15 +12,20 @@ from typing import Any
 import torch
 
 import nemo_lite
-from nemo_asr.data.transcripts_file import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
-from nemo_asr.scoring.asr_callbacks import process_evaluation_epoch, rate_intervals, score_evaluation
-from nemo_asr.scoring.bootstrap import Clusters
-from nemo_asr.scoring.classification_callbacks import process_classification_evaluation_epoch, score_classes
-from nemo_asr.scoring.report.records import FILE_NAME as METRICS
+from nemo_asr.data.audio_to_text import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.scoring.callbacks import (
+    process_classification_evaluation_epoch,
+    process_evaluation_epoch,
+    rate_intervals,
+    score_classes,
+    score_evaluation,
+)
+from nemo_asr.scoring.rates import Clusters
+from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
 from nemo_lite.core import Collected
-from nemo_lite.core.tracking import (
+from nemo_lite.core.trackers import (
     MetricsFile,
     MlflowTracker,
     TensorboardTracker,

@@ -3,7 +3,7 @@
 from nemo_lite.backends.pytorch import common as common
 from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
-from nemo_lite.backends.pytorch.adapter import PyTorchAdapter as PyTorchAdapter
+from nemo_lite.backends.pytorch.actions import PyTorchAdapter as PyTorchAdapter
 from nemo_lite.backends.pytorch.common import BCEWithLogitsLossNM as BCEWithLogitsLossNM
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.common import DataCombination as DataCombination
@@ -17,21 +17,22 @@ from nemo_lite.backends.pytorch.common import ZerosDataLayer as ZerosDataLayer
 from nemo_lite.backends.pytorch.common import ZerosLikeNM as ZerosLikeNM
 from nemo_lite.backends.pytorch.common import char_lm_metrics as char_lm_metrics
 from nemo_lite.backends.pytorch.common import neuralType2TensorShape as neuralType2TensorShape
-from nemo_lite.backends.pytorch.distributed import announce_failures
-from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
+from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures
 from nemo_lite.backends.pytorch.neural_graph import PtGraphRunner
 from nemo_lite.backends.pytorch.nm import DataLayerNM as DataLayerNM
 from nemo_lite.backends.pytorch.nm import LossNM as LossNM
 from nemo_lite.backends.pytorch.nm import NonTrainableNM as NonTrainableNM
+from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper as TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.nm import TrainableNM as TrainableNM
-from nemo_lite.backends.pytorch.nm import WeightShareTransform as WeightShareTransform
 from nemo_lite.backends.pytorch.tutorials import CrossEntropyLoss as CrossEntropyLoss
 from nemo_lite.backends.pytorch.tutorials import L1Loss as L1Loss
 from nemo_lite.backends.pytorch.tutorials import MSELoss as MSELoss
 from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
 from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
-from nemo_lite.core.factory import Backend, NeuralModuleFactory
+from nemo_lite.core.backend import Backend
+from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_graph import NeuralGraph
+from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.utils.substitutes import tell_of_missing
 
 NeuralModuleFactory.register_backend(Backend.PyTorch, PyTorchAdapter())

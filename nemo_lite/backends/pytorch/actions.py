@@ -1,30 +1,33 @@
-"""PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere."""
+"""PtActions: train, evaluate, infer, export and compare; and the adapter that makes it for the factory."""
 
 from __future__ import annotations
 
 import math
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.data import BatchLoader, Shard, Uneven, length_of
-from nemo_lite.backends.pytorch.distributed import (
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader, length_of
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.distributed.comm import Comm, ReplicaOptions, SingleProcess
+from nemo_lite.backends.pytorch.distributed.contract import (
     Agreement,
-    Comm,
-    CopyComparison,
-    ReplicaOptions,
     RunContract,
-    SingleProcess,
     inference_arguments,
     training_arguments,
 )
-from nemo_lite.backends.pytorch.engine import arguments
-from nemo_lite.backends.pytorch.engine.counters import Counters
+from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
+from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
+from nemo_lite.backends.pytorch.engine import objectives as arguments
+from nemo_lite.backends.pytorch.engine.batches import StepValues
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
     Evaluation,
@@ -37,28 +40,29 @@ from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.resuming import restore_weights
 from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.backends.pytorch.engine.step_values import StepValues
-from nemo_lite.backends.pytorch.engine.stopping import interruption_text, total_steps
-from nemo_lite.backends.pytorch.engine.training import Training
+from nemo_lite.backends.pytorch.engine.training import Counters, Training, interruption_text, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
+from nemo_lite.backends.pytorch.placement import choose_device, describe, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.precision.check import check_precision
+from nemo_lite.backends.pytorch.precision_check import check_precision
 from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import Losses, Optimization
+from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Losses, Optimization
 from nemo_lite.core.callbacks.base import Callback, CallbackList
-from nemo_lite.core.callbacks.progress import ProgressBar
-from nemo_lite.core.compile_options import Compile, CompileOptions
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
-from nemo_lite.core.run_options import InferOptions, LrPolicy, RunOptions
+from nemo_lite.core.callbacks.loggers import ProgressBar
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.run_options import Compile, CompileOptions, InferOptions, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
+from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i
+
+# PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere.
+
 
 # Any: values of wires are tensors, lists or numbers; options of optimizers are torch's.
 
@@ -365,3 +369,55 @@ class PtActions(Counters, DeploymentExport):
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         bounds = min_loss_scale, max_loss_scale
         return Precision(self._level, self._device, self._amp_dtype, *bounds, amp_backend=self._amp_backend)
+
+
+# PyTorchAdapter: devices, seeds, ranks and the actions object, as the factory asks for them.
+
+
+class PyTorchAdapter:
+    """The PyTorch backend as the factory sees it."""
+
+    def join(
+        self, placement: DeviceType | None, local_rank: int | None, launch: LaunchOptions
+    ) -> tuple[Comm, torch.device, str]:
+        """The group of ranks that a launcher started, or this process alone; its device, and the device's name."""
+        process = who_am_i(
+            local_rank,
+            launcher=launch.launcher,
+            init_method=launch.init_method,
+            rank=launch.rank,
+            world_size=launch.world_size,
+        )
+        if process is None:
+            if launch.launcher == "none" and (ignored := forget_launcher()):
+                logging.warning(ignored)
+            device = choose_device(placement)
+            if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
+                line = launch_line(torch.cuda.device_count(), sys.argv)
+                logging.warning("AllGpu: no launcher started this script, so it runs on one GPU; for all: %s", line)
+            return SingleProcess(), device, describe(device)
+        patience = Patience(launch.start_seconds, launch.timeout_seconds, launch.silence_seconds)
+        group = ProcessGroup(process, lambda: choose_device(placement, process.local_rank), launch.backend, patience)
+        return group, group.device, describe(group.device)
+
+    def check_precision(
+        self, device: torch.device, level: Optimization, amp_dtype: str | None, amp_backend: str
+    ) -> None:
+        """Raise UsageError when the device does not compute in this precision, or apex is asked for and absent."""
+        Precision(level, device, amp_dtype, amp_backend=amp_backend)
+
+    def seed(self, seed: int) -> None:
+        """Seed Python's, numpy's and torch's generators."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+
+    def set_cudnn(self, benchmark: bool, deterministic: bool) -> None:
+        """Let cuDNN time its algorithms, or take only those that repeat their results to the last bit."""
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
+
+    def make_actions(
+        self, device: torch.device, comm: Comm, tb_writer: TbWriter | None, settings: ActionSettings
+    ) -> PtActions:
+        """A new actions object."""
+        return PtActions(device=device, comm=comm, tb_writer=tb_writer, **vars(settings))

@@ -22,12 +22,12 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch._guards import CompileContext
 from torch._inductor import list_mode_options
 
-from nemo_lite.backends.pytorch.distributed import COMPILING, Activity, needs_all_ranks
+from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
+from nemo_lite.backends.pytorch.distributed.health import COMPILING, Activity
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
-from nemo_lite.core.compile_options import CompileOptions
-from nemo_lite.core.graph.dag import Node, Slice
-from nemo_lite.core.neural_types import AxisKind
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.dag import Node, Slice
+from nemo_lite.core.neural_types import AxisKind, NmTensor
+from nemo_lite.core.run_options import CompileOptions
 from nemo_lite.errors import UnknownNameError, UsageError, counted
 from nemo_lite.utils import logging
 

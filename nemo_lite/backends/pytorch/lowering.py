@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from torch import fx, nn
 
-from nemo_lite.core.graph.dag import Node, Slice
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.dag import Node, Slice
+from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import DagError
 
 

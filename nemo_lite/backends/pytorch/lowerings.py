@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
-from nemo_lite.core.compile_options import Compile, CompileOptions
+from nemo_lite.core.run_options import Compile, CompileOptions
 
 if TYPE_CHECKING:
     from nemo_lite.backends.pytorch.compiling import Compiler

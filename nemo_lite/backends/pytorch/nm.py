@@ -1,4 +1,4 @@
-"""NeMo's base classes of neural modules (hence ``nm``): trainable or not, data layer, loss. Nothing runs here."""
+"""Base classes of modules with ports: trainable ones, losses, data layers, wrapped and tied modules."""
 
 from __future__ import annotations
 
@@ -15,15 +15,208 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
-from nemo_lite.backends.pytorch.data import Batching, BatchLoader, DatasetLoader, IteratorLoader, Shard, plans
-from nemo_lite.backends.pytorch.data.workers import SILENCE_SECONDS
-from nemo_lite.backends.pytorch.distributed import Copied as Copied
-from nemo_lite.backends.pytorch.torch_module import TorchModule
-from nemo_lite.backends.pytorch.weight_tying import refuse_shape, tie, weights_named
-from nemo_lite.config.ranges import Letters
-from nemo_lite.core.graph.kinds import ModuleType, OperationMode
-from nemo_lite.core.graph.kinds import WeightShareTransform as WeightShareTransform
-from nemo_lite.errors import UsageError
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader, DatasetLoader, IteratorLoader
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
+from nemo_lite.config import Letters
+from nemo_lite.core.backend import DeviceType
+from nemo_lite.core.factory import NeuralModuleFactory
+from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.ports import ModuleType, OperationMode, Ports
+from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
+from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
+
+# Tying weights: one module uses parameters of another as its own, as they are or transposed. No module class here.
+
+
+def tie(
+    module: TrainableNM,
+    other: TrainableNM,
+    names: Iterable[str],
+    other_names: Mapping[str, tuple[str, WeightShareTransform]],
+) -> None:
+    """Let ``module`` use parameters of ``other``: see ``TrainableNM.tie_weights_with``."""
+    for name in names:
+        other_name, transform = other_names.get(name, (name, WeightShareTransform.SAME))
+        (mine,), (shared,) = weights_named(module, [name]).values(), weights_named(other, [other_name]).values()
+        transposed = transform is WeightShareTransform.TRANSPOSE
+        if mine.shape != (shared.t().shape if transposed else shared.shape):
+            refuse_shape(f"{module.label}.{name}", shared, mine)
+        owner_path, _, leaf = name.rpartition(".")
+        owner_module = module.get_submodule(owner_path)
+        delattr(owner_module, leaf)
+        if transposed:
+            _install_transposed(owner_module, leaf, shared)
+        else:
+            setattr(owner_module, leaf, shared)
+
+
+def weights_named(module: TorchModule, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    """The parameters of these names; all of them for ``None``.
+
+    Raises:
+        UnknownNameError: a name that is no parameter of this module.
+    """
+    known = dict(module.named_parameters())
+    chosen = list(known if names is None else names)
+    for name in chosen:
+        if name not in known:
+            raise UnknownNameError("weight", name, known, place=module.label)
+    return {name: known[name] for name in chosen}
+
+
+def refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Raise UsageError for a weight of another shape."""
+    raise UsageError("the shapes differ", place=place, got=str(tuple(got.shape)), wanted=str(tuple(wanted.shape)))
+
+
+def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> None:
+    """Make ``owner.<leaf>`` the transpose of a shared parameter, made when it is read; the gradient flows to that one.
+
+    The parameter stays out of the owner's own ones. It is kept in the object, so that copying both modules together
+    copies the tie.
+    """
+
+    def transposed(module: nn.Module) -> torch.Tensor:
+        parameter: nn.Parameter = module.__dict__["_shared_transposed"][leaf]
+        return parameter.t()
+
+    owner.__dict__.setdefault("_shared_transposed", {})[leaf] = shared
+    cls = type(owner)
+    metaclass: Any = type(cls)
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    owner.__class__ = metaclass(cls.__name__, (cls,), {**names, leaf: property(transposed), "of_one_object": True})
+
+
+# TorchModule: what all of NeMo's base classes of modules have in common. The classes themselves are in ``nm.py``.
+
+
+# Any: values of wires are tensors, lists or numbers.
+
+_SYMBOLS = frozenset((NmTensor, GraphInput, NeuralGraph))
+"""What stands for values where modules are connected."""
+
+
+class TorchModule(NeuralModule, nn.Module):
+    """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
+
+    _num_declared_outputs: int | None = None
+
+    def __init__(self, name: str | None = None, **first_generation: object) -> None:
+        nn.Module.__init__(self)
+        NeuralModule.__init__(self, name, **first_generation)
+        # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
+        factory = NeuralModuleFactory.get_default_factory()
+        device = None if factory is None else factory.device
+        self._device = device if isinstance(device, torch.device) else torch.device("cpu")
+
+    def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
+        # NeMo's force_pt asked for running; what the arguments are says so already.
+        if not force_pt and _is_connecting(args, kwargs):
+            return self.connect(*args, **kwargs)
+        return self.on_values(*args, **kwargs)
+
+    def on_values(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call with values gives: the outputs of ``forward``, their number held against the ports."""
+        if self.keep_float32 and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
+            return self._in_float32(args, kwargs)
+        outputs = nn.Module.__call__(self, *args, **kwargs)
+        if self._num_declared_outputs == 1 and not isinstance(outputs, tuple):
+            return outputs  # as most modules do, at every step
+        return self._as_declared(outputs)
+
+    def _as_declared(self, outputs: Any) -> Any:
+        num_declared = self._num_declared_outputs
+        if num_declared is None:
+            num_declared = self.count_outputs()
+        # One output may be a list: a batch of strings, say. A tuple always stands for several.
+        several = isinstance(outputs, tuple) or (num_declared > 1 and isinstance(outputs, list))
+        if not several and num_declared == 1:
+            return outputs
+        if several and len(outputs) == num_declared:
+            return outputs if num_declared > 1 else outputs[0]
+        got = f"{len(outputs)} outputs" if several else f"one {type(outputs).__name__}"
+        ports = f"{num_declared} ({', '.join(self.output_ports)})"
+        problem = f"{self.port_function} does not return its output ports"
+        raise NeuralPortNameMismatchError(problem, place=self.label, got=got, wanted=ports)
+
+    def count_outputs(self) -> int:
+        """The number of output ports, counted once. Before compiling: code does not fit an attribute that changed."""
+        self._num_declared_outputs = len(self.output_ports)
+        return self._num_declared_outputs
+
+    def _in_float32(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run outside autocast, halves widened: log-mel features and the CTC loss lose too much in them."""
+        devices = {value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}
+        # Lengths may lie on the CPU beside values on a GPU; autocast is the GPU's then.
+        device = next(iter(devices - {"cpu"}), "cpu")
+        if not torch.is_autocast_enabled(device):
+            return self._as_declared(nn.Module.__call__(self, *args, **kwargs))
+        with torch.autocast(device, enabled=False):
+            widened = {key: _widened(value) for key, value in kwargs.items()}
+            return self._as_declared(nn.Module.__call__(self, *map(_widened, args), **widened))
+
+    @property
+    def factory(self) -> NeuralModuleFactory | None:
+        """The factory in force: the one made last."""
+        return NeuralModuleFactory.get_default_factory()
+
+    @property
+    def placement(self) -> DeviceType:
+        """Where the factory in force runs modules; without a factory, on the CPU."""
+        factory = self.factory
+        return DeviceType.CPU if factory is None else factory.placement
+
+    @property
+    def num_weights(self) -> int:
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
+
+    def freeze(self, weights: Iterable[str] | None = None) -> None:
+        """Exclude weights from training; with none named, all, and the module stays in evaluation mode while training.
+
+        Raises:
+            UnknownNameError: a name that is no parameter of this module.
+        """
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(False)
+        if weights is None:
+            self.eval()
+
+    def unfreeze(self, weights: Iterable[str] | None = None) -> None:
+        """Include weights in training again; with none named, all, and the module goes to training mode."""
+        for parameter in weights_named(self, weights).values():
+            parameter.requires_grad_(True)
+        if weights is None:
+            self.train()
+
+    def is_frozen(self) -> bool:
+        """Whether it has weights and none of them is trained."""
+        parameters = list(self.parameters())
+        return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    # Loops, because a generator costs as much as the rest of the call.
+    for value in kwargs.values():
+        if type(value) in _SYMBOLS:
+            return True
+    for value in args:
+        if type(value) in _SYMBOLS:
+            return True
+    return not (args or kwargs)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return value
+
+
+# NeMo's base classes of neural modules (hence ``nm``): trainable or not, data layer, loss. Nothing runs here.
+
 
 # Any: values of wires are tensors, lists or numbers.
 
@@ -352,3 +545,46 @@ class DataLayerNM(_WithoutWeights):
         iterator = self.data_iterator
         assert iterator is not None
         return iterator
+
+
+# TrainableNeuralModuleWrapper: any ``nn.Module`` with ports put on it. Nothing else in this file.
+
+
+class TrainableNeuralModuleWrapper(TrainableNM):
+    """Makes a typed module of an ``nn.Module``.
+
+    The inputs are handed to it in the order of ``input_ports_dict``. Its parameters keep their names in checkpoints.
+
+    Args:
+        pt_nn_module: the module.
+        input_ports_dict: its inputs, in the order of its ``forward``.
+        output_ports_dict: its outputs, in the order in which it returns them.
+        name: its name.
+    """
+
+    def __init__(
+        self, pt_nn_module: nn.Module, input_ports_dict: Ports, output_ports_dict: Ports, name: str | None = None
+    ) -> None:
+        super().__init__(name=name)
+        self._input_ports, self._output_ports = dict(input_ports_dict), dict(output_ports_dict)
+        self._pt_module = pt_nn_module
+
+    @property
+    def input_ports(self) -> Ports:
+        return self._input_ports
+
+    @property
+    def output_ports(self) -> Ports:
+        return self._output_ports
+
+    def forward(self, **inputs: Any) -> Any:
+        """What the wrapped module gives for these values, by input port."""
+        return self._pt_module(*(inputs[port] for port in self._input_ports if port in inputs))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's own."""
+        return self._pt_module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Into the wrapped module."""
+        return self._pt_module.load_state_dict(*args, **kwargs)

@@ -1,6 +1,6 @@
 """Callbacks: what is called at the moments of an action. Re-exports, nothing else."""
 
-from nemo_lite.core.callbacks.action_callback import ActionCallback as ActionCallback
+from nemo_lite.core.callbacks.base import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks.base import CallbackList as CallbackList
 from nemo_lite.core.callbacks.base import NeMoCallback as NeMoCallback
 from nemo_lite.core.callbacks.base import on_action_end as on_action_end
@@ -19,7 +19,7 @@ from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCal
 from nemo_lite.core.callbacks.loggers import SimpleLogger as SimpleLogger
 from nemo_lite.core.callbacks.loggers import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core.callbacks.loggers import TensorboardLogger as TensorboardLogger
+from nemo_lite.core.callbacks.loggers import WandbCallback as WandbCallback
+from nemo_lite.core.callbacks.loggers import WandBLogger as WandBLogger
 from nemo_lite.core.callbacks.schedules import UnfreezeCallback as UnfreezeCallback
 from nemo_lite.core.callbacks.schedules import ValueSetterCallback as ValueSetterCallback
-from nemo_lite.core.callbacks.wandb_loggers import WandbCallback as WandbCallback
-from nemo_lite.core.callbacks.wandb_loggers import WandBLogger as WandBLogger

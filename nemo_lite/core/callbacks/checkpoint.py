@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_lite.core.action_state import ActionState, Best
-from nemo_lite.core.callbacks.action_callback import ActionCallback, older_names
-from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
-from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
+from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, older_names, refuse_below_one
+from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
+from nemo_lite.files import make_writable_folder
 from nemo_lite.utils import logging
-from nemo_lite.utils.files import make_writable_folder
 
 # Any: what is said about a checkpoint is JSON.
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_lite.core.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
-from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
-from nemo_lite.core.callbacks.base import TagOwners, refuse_below_one
-from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
-from nemo_lite.core.callbacks.wandb_loggers import WandbRun
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.callbacks.base import ActionCallback, TagOwners, as_wires, older_names, refuse_below_one
+from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush, is_number, writer_of
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 

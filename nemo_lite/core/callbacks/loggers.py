@@ -1,20 +1,27 @@
-"""Loggers to the log and to TensorBoard. Weights & Biases is in ``wandb_loggers.py``; no evaluation here.
-
-With several ranks they read and write on rank 0 only.
-"""
+"""Callbacks that log losses and tensors: NeMo's loggers, the progress bar, Weights & Biases."""
 
 from __future__ import annotations
 
+import io
+import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TextIO, TypeVar, cast
 
-from nemo_lite.core.action_state import ActionState, TbWriter
-from nemo_lite.core.callbacks.action_callback import ActionCallback, as_wires, older_names
-from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from tqdm import tqdm
+
+from nemo_lite.core.action_state import ActionState, StepTiming, TbWriter
+from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, as_wires, older_names, refuse_below_one
+from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+
+# Loggers to the log and to TensorBoard. Weights & Biases is in ``wandb_loggers.py``; no evaluation here.
+# With several ranks they read and write on rank 0 only.
+
 
 Named = list[tuple[str, Any]]
 """Names and values of tensors. Any: a value is a tensor of the backend, or what a module returns."""
@@ -321,3 +328,291 @@ class SimpleLossLoggerCallback(ActionCallback):
     def _log_run(self) -> None:
         flush(writer_of(self.tb_writer, self.action))
         logging.info("Done in %.1f seconds", time.perf_counter() - self._run_started)
+
+
+# ProgressBar: how far, how fast and at what loss, on a terminal only. Nothing of this goes to logs or files.
+
+
+T = TypeVar("T")
+
+# For tqdm: short enough for 80 columns, with a bar, in runs of 100,000 steps and a day.
+_SHAPE = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+_SHAPE_WITHOUT_END = "{n_fmt} steps [{elapsed}{postfix}]"
+
+
+class ProgressBar(NeMoCallback):
+    """A bar with the time left, the moving loss, the speed as log lines have it, and the share of waiting for data.
+
+    Without a terminal on stderr it shows and reads nothing. Log lines appear above it. With several ranks rank 0
+    shows it.
+
+    Args:
+        seconds_between_readings: how often the loss is read, a host sync; the bar itself moves at every step.
+
+    Attributes:
+        smoothing: weight of what was before in the moving loss, at each reading.
+    """
+
+    smoothing = 0.7
+
+    def __init__(self, seconds_between_readings: float = 0.5) -> None:
+        self._interval = seconds_between_readings
+        self._bar: tqdm[Any] | None = None
+        self._held = ExitStack()
+        self._loss: float | None = None
+        self._next_reading = 0.0
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Show the bar, where there is a terminal."""
+        self.close()
+        self._loss, self._next_reading = None, 0.0
+        state.on_first(lambda: self._open(state))
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Move on; every now and then read the loss and the times."""
+        bar = self._bar
+        if bar is None:
+            return
+        now = time.perf_counter()
+        if now >= self._next_reading:
+            self._next_reading = now + self._interval
+            self._read_loss(state)
+            bar.set_postfix_str(self._text(state.timing(self)), refresh=False)
+        bar.update()
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Leave the bar as it is."""
+        self.close()
+
+    def close(self) -> None:
+        """End the bar's line, and let log lines go their usual way."""
+        self._bar = None
+        self._held.close()
+
+    def _open(self, state: ActionState) -> None:
+        if not _on_terminal():  # asked here: the ranks' terminals differ, what they call must not
+            return
+        state.timing(self)
+        shape = _SHAPE if state.total_steps else _SHAPE_WITHOUT_END
+        bar = tqdm(total=state.total_steps, initial=state.step, file=sys.stderr, dynamic_ncols=True, bar_format=shape)
+        self._bar = self._held.enter_context(bar)
+        self._held.enter_context(_log_lines_above())
+
+    def _read_loss(self, state: ActionState) -> None:
+        value = state.tensors.get_tensor("loss")
+        if not is_number(value):
+            return
+        loss = fetch_number(value, "loss", "ProgressBar")  # host sync: not at every step
+        # A loss that is not finite is shown, but does not stay in the mean.
+        before = loss if self._loss is None or not math.isfinite(self._loss) else self._loss
+        self._loss = self.smoothing * before + (1 - self.smoothing) * loss
+
+    def _text(self, timing: StepTiming) -> str:
+        loss = [] if self._loss is None else [f"loss {self._loss:.4g}"]
+        speed = f"{timing.amount_per_second:.3g} {timing.amount_unit}/s"
+        return ", ".join([*loss, speed, f"data {timing.data_wait_share:.0%}"])
+
+    @staticmethod
+    @contextmanager
+    def over(items: Iterable[T], verbose: bool, title: str, unit: str = "batch") -> Iterator[Iterable[T]]:
+        """``items``, with a bar while they are taken; without one where there is no terminal, or not ``verbose``.
+
+        With several ranks, the caller is ``verbose`` on rank 0 only.
+        """
+        if not (verbose and _on_terminal()):
+            yield items
+            return
+        with _log_lines_above(), tqdm(items, desc=title, unit=unit, file=sys.stderr, dynamic_ncols=True) as bar:
+            yield bar
+
+
+class _AboveBar(io.TextIOBase):
+    """Replaces a standard stream of the log, so that lines are printed above the bar."""
+
+    def __init__(self, name: str) -> None:
+        self._name_in_sys = name
+
+    def isatty(self) -> bool:
+        return bool(getattr(sys, self._name_in_sys).isatty())
+
+    def write(self, text: str) -> int:
+        tqdm.write(text, file=getattr(sys, self._name_in_sys), end="")
+        return len(text)
+
+
+@contextmanager
+def _log_lines_above() -> Iterator[None]:
+    with (
+        logging.patch_stdout_handler(cast("TextIO", _AboveBar("stdout"))),
+        logging.patch_stderr_handler(cast("TextIO", _AboveBar("stderr"))),
+    ):
+        yield
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+# Weights & Biases: its run, and the callbacks that record training there; with several ranks on rank 0 only.
+# The package is optional: it is imported when a run is made.
+
+
+class WandbRun:
+    """A run that begins with its first values; where another callback or the script has begun one, that is used.
+
+    Args:
+        user: the callback's name, for messages.
+        name: the run's name.
+        project: the project's name.
+        args: hyperparameters to keep with the run: a mapping, or what an argument parser gives.
+        folder: where the package keeps its files; by default it decides.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+
+    def __init__(
+        self, user: str, name: str | None, project: str | None, args: Any = None, folder: str | Path | None = None
+    ) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UsageError("Weights & Biases is not installed", place=user, remedy="pip install wandb") from None
+        self._wandb: Any = wandb
+        self._user = user
+        self._name, self._project, self._args = name, project, args
+        self._folder = {} if folder is None else {"dir": str(folder)}
+        self._has_begun = self._is_own = False
+
+    def begin(self, args: Any = None) -> None:
+        """Begin the run, or join the one that is there. The second time nothing happens.
+
+        Args:
+            args: hyperparameters that were not known when this object was made.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._wandb.run is None:
+            self._wandb.init(name=self._name, project=self._project, **self._folder)
+            self._is_own = True
+        else:
+            logging.info("Logging to the Weights & Biases run that is open already")
+        for known in (self._args, args):
+            if known is not None:
+                self._wandb.config.update(known)
+
+    def finish(self, exit_code: int = 0) -> None:
+        """End the run, if it was begun here."""
+        if self._is_own:
+            self._is_own = False
+            self._wandb.finish(exit_code=exit_code)
+
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        """Record values of a step."""
+        self.begin()
+        self._wandb.log(dict(values), step=step)
+
+    def log_step(self, state: ActionState, named: Named, with_rate: bool = True) -> None:
+        """Record tensors of a step, each a single number, and the learning rate."""
+        values = {name: fetch_number(value, name, self._user) for name, value in named}
+        self.log({**values, "LR": state.learning_rate} if with_rate else values, state.step)
+
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Record number and seconds of the epoch that ends."""
+        self.log({"epoch": state.epoch, "epoch_time": seconds}, state.step)
+
+
+class WandBLogger(EpochLogger):
+    """Records tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
+
+    Args:
+        step_freq: act at every step whose index this divides.
+        tensors_to_log: names given to ``NmTensor.rename``, wires, or "loss", the sum of the losses.
+        wandb_name: the run's name.
+        wandb_project: the project's name.
+        args: hyperparameters to keep with the run.
+        log_epoch: record number and seconds of each epoch.
+        log_lr: record the learning rate.
+
+    Raises:
+        UsageError: wandb is not installed, or ``step_freq`` below 1; while logging, a tensor that is not one number.
+    """
+
+    def __init__(
+        self,
+        step_freq: int = 100,
+        tensors_to_log: Sequence[str | NmTensor] = ("loss",),
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        args: Any = None,
+        log_epoch: bool = True,
+        log_lr: bool = True,
+    ) -> None:
+        super().__init__(step_freq, tensors_to_log, log_epoch)
+        self._log_lr = log_lr
+        self._run = WandbRun("WandBLogger", wandb_name, wandb_project, args)
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Begin the run."""
+        state.on_first(self._run.begin)
+
+    def log(self, state: ActionState, named: Named) -> None:
+        """Record values and rate."""
+        self._run.log_step(state, named, self._log_lr)
+
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Record number and seconds of the epoch."""
+        self._run.log_epoch(state, seconds)
+
+
+class WandbCallback(ActionCallback):
+    """Records training tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
+
+    Args:
+        train_tensors: the wires, each a single number.
+        wandb_name: the run's name.
+        wandb_project: the project's name.
+        args: hyperparameters to keep with the run.
+        update_freq: act at every step whose index this divides.
+
+    Raises:
+        UsageError: wandb is not installed, ``update_freq`` below 1, something that is not a wire; while recording, a
+            tensor that is not a single number.
+    """
+
+    def __init__(
+        self,
+        train_tensors: NmTensor | Sequence[NmTensor] = (),
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        args: Any = None,
+        update_freq: int = 25,
+    ) -> None:
+        refuse_below_one("WandbCallback", update_freq=update_freq)
+        self.train_tensors = as_wires(train_tensors, "WandbCallback", "train_tensors")
+        self._update_freq = update_freq
+        self._run = WandbRun("WandbCallback", wandb_name, wandb_project, args)
+        self._epoch_started = time.perf_counter()
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records."""
+        return {"update_freq": self._update_freq}
+
+    def on_action_start(self) -> None:
+        """Begin the run."""
+        self.action.on_first(self._run.begin)
+
+    def on_epoch_start(self) -> None:
+        """Take the time."""
+        self._epoch_started = time.perf_counter()
+
+    def on_iteration_end(self) -> None:
+        """Record at every ``update_freq``-th step."""
+        if self.step % self._update_freq == 0:
+            self.action.on_first(lambda: self._run.log_step(self.action, read_tensors(self.train_tensors, self.action)))
+
+    def on_epoch_end(self) -> None:
+        """Record number and seconds of the epoch."""
+        seconds = time.perf_counter() - self._epoch_started
+        self.action.on_first(lambda: self._run.log_epoch(self.action, seconds))

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 from toys.manifests import layer_of, make_set
 
-from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.audio.recordings import check_recordings, read_recordings
+from nemo_asr.audio.augmentation import AudioAugmentor
+from nemo_asr.audio.reading import check_recordings, read_recordings
 from nemo_lite.errors import DataError
 
 

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from nemo_asr.audio.augmentor import AudioAugmentor, augmentor_of, perturbation_types, register_perturbation
-from nemo_asr.audio.perturbation import GainPerturbation, Perturbation
+from nemo_asr.audio.augmentation import (
+    AudioAugmentor,
+    GainPerturbation,
+    Perturbation,
+    augmentor_of,
+    perturbation_types,
+    register_perturbation,
+)
 from nemo_lite.errors import UnknownNameError, UsageError
 
 RATE = 8000
@@ -79,7 +85,7 @@ def test_registered_perturbations_can_be_named_once(monkeypatch):
         def perturbed(self, samples, sample_rate, rng):
             return np.zeros_like(samples)
 
-    monkeypatch.setattr("nemo_asr.audio.augmentor.perturbation_types", dict(perturbation_types))
+    monkeypatch.setattr("nemo_asr.audio.augmentation.perturbation_types", dict(perturbation_types))
     register_perturbation("silence", Silence)
     assert not AudioAugmentor.from_config({"silence": {"prob": 1}}).perturbed(tone(), RATE, generator()).any()
     with pytest.raises(UsageError, match=r'perturbation "silence" exists'):

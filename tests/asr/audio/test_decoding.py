@@ -12,7 +12,7 @@ import soundfile
 import soxr
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, speech_like, wav
 
-from nemo_asr.audio import decoding
+from nemo_asr.audio import reading as decoding
 from nemo_asr.audio.headers import Header
 from nemo_asr.audio.reading import audio_seconds, open_part, read_audio
 from nemo_lite.errors import DataError

@@ -6,7 +6,7 @@ import numpy as np
 import soundfile
 import torch
 
-from nemo_asr.audio.featurizer import WaveformFeaturizer
+from nemo_asr.audio.augmentation import WaveformFeaturizer
 from nemo_asr.audio.segment import AudioSegment
 
 

@@ -3,7 +3,7 @@
 import pytest
 from toys.hostile_audio import encoded, speech_like
 
-from nemo_asr.audio.flac_header import check_flac
+from nemo_asr.audio.headers import check_flac
 from nemo_lite.errors import DataError
 
 

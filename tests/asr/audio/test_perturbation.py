@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from nemo_asr.audio.augmentor import AudioAugmentor, perturbation_types
-from nemo_asr.audio.perturbation import (
+from nemo_asr.audio.augmentation import (
+    AudioAugmentor,
     GainPerturbation,
     ImpulsePerturbation,
     NoisePerturbation,
@@ -18,6 +18,7 @@ from nemo_asr.audio.perturbation import (
     SpeedPerturbation,
     TimeStretchPerturbation,
     WhiteNoisePerturbation,
+    perturbation_types,
 )
 from nemo_asr.audio.segment import AudioSegment
 from nemo_lite.errors import DataError, UsageError

@@ -127,7 +127,7 @@ def test_channels_are_averaged_over_the_right_axis(save):
 
 
 def test_many_blocks_of_many_channels_are_joined(save, monkeypatch):
-    monkeypatch.setattr("nemo_asr.audio.decoding._PIECE_VALUES", 1000)
+    monkeypatch.setattr("nemo_asr.audio.reading._PIECE_VALUES", 1000)
     channels = np.stack([tone(), tone(hertz=500)], axis=1)
     path = save(channels, subtype="FLOAT")
     audio = read_audio(path, sample_rate=RATE, offset=0.1, duration=0.3)
@@ -254,7 +254,7 @@ def test_hand_made_headers_of_allowed_formats_are_read(content, tmp_path):
 
 
 def test_a_codec_that_only_the_decoder_recognises_is_refused_as_well(save, monkeypatch):
-    monkeypatch.setattr("nemo_asr.audio.decoding.SUBTYPES", frozenset())
+    monkeypatch.setattr("nemo_asr.audio.reading.SUBTYPES", frozenset())
     assert "a.wav has the codec PCM_16; convert it" in refusal(save(tone()))
 
 

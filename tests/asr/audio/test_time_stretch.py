@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_asr.audio.time_stretch import time_stretched
+from nemo_asr.audio.augmentation import time_stretched
 
 RATE = 8000
 

@@ -13,7 +13,7 @@ from toys.tone_model import train_tones
 from nemo_asr.commands.export import main as export
 from nemo_asr.commands.transcribe import main as transcribe
 from nemo_asr.features import signal_processing
-from nemo_asr.trained.card import describe
+from nemo_asr.trained.folder import describe
 from nemo_asr.trained.model import TrainedModel, load_model, trained_modules
 from nemo_asr.trained.onnx_export import weights_digest
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
@@ -135,7 +135,7 @@ def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path
         model=SimpleNamespace(producer_name="", metadata_props={}),
         save=lambda path, external_data: shutil.copy(exported[0], path),
     )
-    monkeypatch.setattr("nemo_lite.backends.pytorch.export.onnx_files._program", lambda *_: program)
+    monkeypatch.setattr("nemo_lite.backends.pytorch.export._program", lambda *_: program)
     with pytest.raises(UsageError, match=r"exported log-probabilities are not torch's, so no file is written"):
         export([str(model), str(tmp_path / "m.onnx")])
     assert list(tmp_path.iterdir()) == []

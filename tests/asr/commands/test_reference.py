@@ -8,9 +8,9 @@ import re
 import pytest
 from toys.sources import ROOT
 
-from nemo_asr.audio.augmentor import perturbation_types
+from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.commands.reference import argument_texts, is_own, keys_of, reference
-from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.recipe.registry import KNOWN
 
 MODULES = sorted({known.module_class for known in KNOWN.values() if is_own(known)}, key=lambda cls: cls.__name__)

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from nemo_asr.corpora.archives import download, unpack
+from nemo_asr.corpora.writing import download, unpack
 from nemo_lite.errors import DataError, UsageError
 
 

@@ -2,7 +2,7 @@
 
 from numpy.random import default_rng
 
-from nemo_asr.corpora.sentences import VOCABULARY, new_sentence, sentence
+from nemo_asr.corpora.espeak import VOCABULARY, new_sentence, sentence
 
 
 def test_sentences_use_the_whole_vocabulary_and_nothing_else():

@@ -5,8 +5,8 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.data.audio_files import AudioFilesDataLayer
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_asr.data.utterances import AudioFilesDataLayer
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.core.neural_types import AudioSignal, LengthsType
 from nemo_lite.errors import DataError
 

@@ -11,8 +11,9 @@ from toys.hostile_audio import encoded, speech_like
 from toys.manifests import damage, layer_of, make_set
 
 from nemo_asr.data.audio_to_text import AudioToTextDataLayer
-from nemo_lite.backends.pytorch.data import Shard, leftover_of, settle
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.data.loaders import leftover_of, settle
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType
 from nemo_lite.errors import ConfigError, DataError, UnknownNameError, UsageError
 

@@ -20,11 +20,10 @@ from toys.tar_shards import make_tarred_set
 
 import nemo_lite as nemo
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.audio_files import AudioFilesDataLayer
-from nemo_asr.data.copied import CopiedRecordings
 from nemo_asr.data.kaldi import KaldiFeatureDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
-from nemo_lite.backends.pytorch.distributed import CopyComparison
+from nemo_asr.data.utterances import AudioFilesDataLayer, CopiedRecordings
+from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
 from nemo_lite.core.neural_types import AudioSignal, LossType, NeuralType
 from nemo_lite.errors import UsageError
 

@@ -8,11 +8,11 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.audio.augmentor import AudioAugmentor
-from nemo_asr.data.dataset import Reading, SpeechDataset, collate
+from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.utterances import Reading, SpeechDataset, collate
 from nemo_asr.text.parser import make_parser
-from nemo_lite.backends.pytorch.data import Request
+from nemo_lite.backends.pytorch.data.order import Request
 
 LABELS = [" ", "a", "b", "c"]
 

@@ -6,8 +6,8 @@ import pickle
 import pytest
 from toys.tar_shards import write_shard
 
-from nemo_asr.data.file_spans import FileSpans, Span
-from nemo_lite.backends.pytorch.data import DataChangedError
+from nemo_asr.data.utterances import FileSpans, Span
+from nemo_lite.backends.pytorch.data.order import DataChangedError
 
 BLOCK = 512
 

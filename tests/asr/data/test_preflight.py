@@ -8,7 +8,7 @@ import torch
 from toys.manifests import LABELS, layer_of, make_set
 
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.preflight import unwritable
+from nemo_asr.data.speech_data_layer import unwritable
 from nemo_asr.text.parser import make_parser
 from nemo_lite.errors import DataError
 

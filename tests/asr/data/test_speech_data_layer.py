@@ -18,14 +18,15 @@ from toys.ranks import on_ranks
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.dataset import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_asr.data.speech_data_layer import _tell_counts
+from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
 from nemo_lite import DeviceType
-from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
-from nemo_lite.backends.pytorch.data import Shard, settle
+from nemo_lite.backends.pytorch.actions import PyTorchAdapter
+from nemo_lite.backends.pytorch.data.loaders import settle
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.core.backend import LaunchOptions
 from nemo_lite.errors import DataError
-from nemo_lite.utils.digests import Content, plain_values
+from nemo_lite.files import Content, plain_values
 
 
 def evaluate(folder, num_times, max_corrupt):

@@ -10,8 +10,8 @@ import torch
 
 import nemo_asr
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, BeamSearchDecoderWithLM
-from nemo_asr.decoding.texts import post_process_predictions
-from nemo_asr.decoding.word_scores import Weights
+from nemo_asr.decoding.greedy import post_process_predictions
+from nemo_asr.decoding.words import Weights
 from nemo_lite.errors import DataError, NemoLiteError, UsageError
 
 LABELS = ["a", "b", " "]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_asr.decoding.frame_labels import FrameLabels
-from nemo_asr.decoding.prefix_beam_search import Limits
+from nemo_asr.decoding.prefix_beam_search import FrameLabels, Limits
 
 BLANK = 3
 

@@ -3,7 +3,7 @@
 import torch
 
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_lite.core.graph.shapes import symbol, written
+from nemo_lite.core.shapes import symbol, written
 
 # (B=2, T=4) best classes over three labels and the blank, 3.
 BEST = torch.tensor([[0, 0, 3, 1], [2, 3, 3, 1]])

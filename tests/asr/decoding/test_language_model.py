@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel, RememberingLanguageModel
+from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, RememberingLanguageModel
 
 
 def test_a_batch_is_scored_as_word_by_word_and_each_question_is_asked_once():

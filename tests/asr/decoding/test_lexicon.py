@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_asr.decoding.lexicon import LEFT, NO_WORD, ROOT, Lexicon, check_spellable, read_words
-from nemo_asr.decoding.spelling import NOTHING, Spelling
+from nemo_asr.decoding.words import LEFT, NO_WORD, NOTHING, ROOT, Lexicon, Spelling, check_spellable, read_words
 from nemo_lite.errors import DataError, UsageError
 
 SPELLING = Spelling(["a", "b", "c", " "])

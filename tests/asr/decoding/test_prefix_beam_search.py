@@ -11,11 +11,10 @@ import torch
 from toys.beam_search import PrefixBeamSearch
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.language_model import RememberingLanguageModel
+from nemo_asr.decoding.ngram import RememberingLanguageModel
 from nemo_asr.decoding.prefix_beam_search import Limits, search
-from nemo_asr.decoding.spelling import Spelling
-from nemo_asr.decoding.texts import text_of
-from nemo_asr.decoding.word_scores import Weights, WordScores
+from nemo_asr.decoding.words import Spelling, Weights, WordScores
+from nemo_asr.text.labels import text_of
 from nemo_lite.errors import UsageError
 
 LABELS = ["a", "b", " "]

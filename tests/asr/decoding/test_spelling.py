@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_asr.decoding.spelling import Spelling
+from nemo_asr.decoding.words import Spelling
 from nemo_asr.text.labels import WORD_MARK
 from nemo_lite.errors import UsageError
 

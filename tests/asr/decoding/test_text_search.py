@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nemo_asr.decoding.text_search import TextSearch
-from nemo_asr.decoding.word_scores import Weights
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.decoding.words import Weights
 from nemo_lite.errors import UsageError
 
 LABELS = [" ", "a", "b"]

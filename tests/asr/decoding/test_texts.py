@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 from toys.beam_search import PrefixBeamSearch
 from toys.evaluated_texts import BLANK, LABELS, batch, transcripts
 
-from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_asr.decoding.texts import Decoder, ctc_collapse, post_process_predictions, post_process_transcripts
+from nemo_asr.decoding.greedy import (
+    Decoder,
+    GreedyCTCDecoder,
+    ctc_collapse,
+    post_process_predictions,
+    post_process_transcripts,
+)
 from nemo_lite.errors import UsageError
 
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-from nemo_asr.decoding.language_model import RememberingLanguageModel
-from nemo_asr.decoding.spelling import Spelling
-from nemo_asr.decoding.texts import text_of
-from nemo_asr.decoding.weight_search import ALPHAS, BETAS, search_weights, write_weights
-from nemo_asr.decoding.word_scores import WordScores
-from nemo_asr.metrics import count_errors
+from nemo_asr.decoding.beam_search import ALPHAS, BETAS, BeamSearchCTCDecoder, search_weights, write_weights
+from nemo_asr.decoding.ngram import RememberingLanguageModel
+from nemo_asr.decoding.words import Spelling, WordScores
+from nemo_asr.scoring.rates import count_errors
+from nemo_asr.text.labels import text_of
 from nemo_lite.errors import DataError
 
 LABELS = ["a", "b", " "]

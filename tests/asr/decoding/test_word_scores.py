@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from toys.language_model import BigramModel
 
-from nemo_asr.decoding.language_model import RememberingLanguageModel
-from nemo_asr.decoding.lexicon import LEFT
-from nemo_asr.decoding.spelling import Spelling
-from nemo_asr.decoding.word_scores import Weights, WordScores
+from nemo_asr.decoding.ngram import RememberingLanguageModel
+from nemo_asr.decoding.words import LEFT, Spelling, Weights, WordScores
 from nemo_lite.errors import UsageError
 
 SPELLING = Spelling(["a", "b", " "])

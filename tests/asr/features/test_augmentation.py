@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation, MultiplyBatch, SpectrogramAugmentation
-from nemo_lite.core.graph.shapes import symbol, written
+from nemo_lite.core.shapes import symbol, written
 from nemo_lite.errors import UsageError
 
 

@@ -15,8 +15,8 @@ from nemo_asr.features.preprocessors import (
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
 )
-from nemo_lite.core.graph.shapes import definitions, symbol, written
 from nemo_lite.core.neural_types import AudioSignal, MelSpectrogramType, MFCCSpectrogramType, SpectrogramType
+from nemo_lite.core.shapes import definitions, symbol, written
 from nemo_lite.errors import UnknownNameError, UsageError
 
 RATE, HOP = 16000, 160

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.models.convolution import MaskedConv1d, TimeConv1d, same_padding
-from nemo_asr.models.frames import Frames, is_time_major
+from nemo_asr.models.jasper import Frames, MaskedConv1d, TimeConv1d, is_time_major, same_padding
 from nemo_lite.errors import UsageError
 
 SHAPES = [  # channels, kernel, stride, dilation, frames

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from nemo_asr.models.convolution import TimeConv1d
-from nemo_asr.models.frames import Frames, clear
+from nemo_asr.models.jasper import Frames, TimeConv1d, clear
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_asr.models import frames
-from nemo_asr.models.convolution import MaskedConv1d
-from nemo_asr.models.frames import valid_frames
-from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
+from nemo_asr.models import jasper as frames
+from nemo_asr.models.jasper import (
+    JasperDecoderForClassification,
+    JasperDecoderForCTC,
+    JasperEncoder,
+    MaskedConv1d,
+    valid_frames,
+)
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.core.graph.shapes import symbol, written
 from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, MelSpectrogramType, NeuralType
+from nemo_lite.core.shapes import symbol, written
 from nemo_lite.errors import NeuralPortNmTensorMismatchError, UnknownNameError, UsageError
 
 SMALL = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.1, "residual": True}

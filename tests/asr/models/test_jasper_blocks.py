@@ -5,18 +5,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.models.convolution import MaskedConv1d
-from nemo_asr.models.frames import Frames, is_time_major
-from nemo_asr.models.jasper_blocks import (
+from nemo_asr.models.jasper import (
     BatchNorm,
+    Frames,
     GroupShuffle,
     JasperBlock,
+    JasperBlockSpec,
+    MaskedConv1d,
     MaskedGroupNorm,
     activated,
+    is_time_major,
     make_normalization,
     set_batch_norm_momentum,
 )
-from nemo_asr.models.jasper_spec import JasperBlockSpec
 from nemo_lite.errors import UsageError
 
 BLOCK = {"filters": 8, "repeat": 2, "kernel": [5], "stride": [1], "dilation": [1], "dropout": 0.0, "residual": True}

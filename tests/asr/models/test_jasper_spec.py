@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.models.jasper_spec import read_blocks
+from nemo_asr.models.jasper import read_blocks
 from nemo_lite.config import load_config
 from nemo_lite.errors import ConfigError
 

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nemo_asr.models.frames import Frames
-from nemo_asr.models.squeeze_excite import SqueezeExcite
+from nemo_asr.models.jasper import Frames, SqueezeExcite
 from nemo_lite.errors import UnknownNameError
 
 

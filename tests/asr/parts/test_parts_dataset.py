@@ -7,6 +7,7 @@ import torch
 from toys.kaldi_folders import make_folder
 from toys.manifests import LABELS, make_set
 
+from nemo_asr.audio.augmentation import WaveformFeaturizer
 from nemo_asr.parts.dataset import (
     AudioDataset,
     AudioLabelDataset,
@@ -15,7 +16,6 @@ from nemo_asr.parts.dataset import (
     fixed_seq_collate_fn,
     seq_collate_fn,
 )
-from nemo_asr.parts.features import WaveformFeaturizer
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_asr.recipe.class_list import load_class_recipe, task_of
+from nemo_asr.recipe.recipe import load_class_recipe, task_of
 from nemo_lite.errors import DataError
 
 SECTIONS = """AudioToMelSpectrogramPreprocessor: {features: 8}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_asr.data.labelled.speech_label import LabelPorts
+from nemo_asr.data.labelled import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.recipe.classifier import connect_classifier
+from nemo_asr.recipe.connection_check import connect_classifier
 from nemo_asr.recipe.recipe import recipe_from_text
 from nemo_lite.core.neural_types import LogitsType, LossType
 from nemo_lite.errors import ConfigError, NeuralPortNmTensorMismatchError, UsageError

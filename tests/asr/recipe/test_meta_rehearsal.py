@@ -18,7 +18,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import placement
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.backend import Optimization

@@ -3,8 +3,7 @@
 import pytest
 from toys.checked_sets import add, sound, write_set
 
-from nemo_asr.recipe.misfits import misfits_in
-from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.recipe.recipe import load_recipe, misfits_in
 
 
 @pytest.fixture(scope="module")

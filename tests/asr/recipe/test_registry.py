@@ -26,7 +26,7 @@ from nemo_lite.core import (
     Ports,
     SpectrogramType,
 )
-from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
 
 ROLES = {

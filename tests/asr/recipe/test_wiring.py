@@ -13,8 +13,8 @@ import torch
 from toys.nets import Points
 
 import nemo_asr
-from nemo_asr.models.intermediate import IntermediateDecoderForCTC
-from nemo_asr.recipe.wiring import IntermediateCTC, Model, Signal, connect, connect_by_type, signals_of
+from nemo_asr.models.losses import IntermediateDecoderForCTC
+from nemo_asr.recipe.registry import IntermediateCTC, Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports

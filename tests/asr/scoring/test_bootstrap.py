@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from toys.run_folder import rows_of
 
-from nemo_asr.scoring.bootstrap import (
+from nemo_asr.scoring.rates import (
     Clusters,
     Interval,
     UtteranceErrors,
     bootstrap_interval,
     class_errors,
     clusters_of,
+    count_errors,
     paired_test,
     utterance_errors,
 )
-from nemo_asr.scoring.error_counts import count_errors
 from nemo_lite.errors import UsageError
 
 
@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_a_near_one():
 
 def test_blocks_of_draws_do_not_change_how_many_there_are(monkeypatch):
     whole = bootstrap_interval(drawn(5))
-    monkeypatch.setattr("nemo_asr.scoring.bootstrap._BLOCK_VALUES", 1000)
+    monkeypatch.setattr("nemo_asr.scoring.rates._BLOCK_VALUES", 1000)
     parts = bootstrap_interval(drawn(5))
     assert parts == whole  # the generator goes on where the block before ended
 
@@ -111,7 +111,7 @@ def test_a_set_without_errors_has_the_interval_of_clopper_and_pearson():
 def test_many_equal_utterances_are_drawn_by_kind_with_the_same_result(monkeypatch):
     few_kinds = counts([0, 0, 0, 0, 1] * 200, [2, 3] * 500)
     by_kind = bootstrap_interval(few_kinds)
-    monkeypatch.setattr("nemo_asr.scoring.bootstrap._COST_OF_A_KIND", 1000)
+    monkeypatch.setattr("nemo_asr.scoring.rates._COST_OF_A_KIND", 1000)
     one_by_one = bootstrap_interval(few_kinds)
     assert by_kind != one_by_one
     assert (by_kind.low, by_kind.high) == pytest.approx((one_by_one.low, one_by_one.high), rel=0.02)

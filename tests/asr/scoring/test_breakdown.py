@@ -5,9 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from nemo_asr.scoring.bootstrap import UtteranceErrors, bootstrap_interval, clusters_of, utterance_errors
-from nemo_asr.scoring.breakdown import SECONDS, UNKNOWN, WORDS, rates_by_length, rates_by_speaker, word_errors
-from nemo_asr.scoring.error_counts import count_errors
+from nemo_asr.scoring.rates import (
+    SECONDS,
+    UNKNOWN,
+    WORDS,
+    UtteranceErrors,
+    bootstrap_interval,
+    clusters_of,
+    count_errors,
+    rates_by_length,
+    rates_by_speaker,
+    utterance_errors,
+    word_errors,
+)
 from nemo_lite.errors import UsageError
 
 SAID = ["one two", "one two three", "four", "five six"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_asr.scoring.classification import classification_accuracy, classification_confusion_matrix
+from nemo_asr.scoring.rates import classification_accuracy, classification_confusion_matrix
 from nemo_lite.errors import UsageError
 
 

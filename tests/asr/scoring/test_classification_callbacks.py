@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_asr import helpers
-from nemo_asr.scoring.classification_callbacks import score_classes
+from nemo_asr.scoring.callbacks import score_classes
 from nemo_lite import logging
 
 

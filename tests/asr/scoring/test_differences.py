@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_asr.scoring.differences import Piece, differences
-from nemo_asr.scoring.error_counts import count_errors
+from nemo_asr.scoring.rates import Piece, count_errors, differences
 
 SENTENCES = st.lists(st.sampled_from(["a", "b", "cat", "dog"]), max_size=7).map(" ".join)
 

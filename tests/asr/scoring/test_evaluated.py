@@ -4,7 +4,7 @@ import pytest
 import torch
 from toys.evaluated_texts import LABELS, batch, wires
 
-from nemo_asr.helpers import process_evaluation_batch
+from nemo_asr.scoring.callbacks import process_evaluation_batch
 from nemo_lite.errors import UsageError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.scoring.student_t import two_sided_p_value, two_sided_score
+from nemo_asr.scoring.rates import two_sided_p_value, two_sided_score
 
 # By SciPy 1.17: the scores that hold 50, 95 and 99.9 % of the values, and the p-values of 0.3, 1.7 and 4.
 KNOWN = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_asr.scoring.verification import all_pairs, equal_error_rate
+from nemo_asr.scoring.rates import all_pairs, equal_error_rate
 from nemo_lite.errors import UsageError
 
 

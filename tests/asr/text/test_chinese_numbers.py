@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.text.chinese_numbers import chinese_number, speak_chinese
+from nemo_asr.text.numbers import chinese_number, speak_chinese
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.text.number_words import number_words
+from nemo_asr.text.numbers import number_words
 
 
 @pytest.mark.parametrize(

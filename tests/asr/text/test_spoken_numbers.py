@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from nemo_asr.text.languages import LANGUAGES
-from nemo_asr.text.spoken_numbers import speak_numbers
+from nemo_asr.text.labels import LANGUAGES
+from nemo_asr.text.numbers import speak_numbers
 
 
 def spoken(text, language, can_write=lambda words: True):

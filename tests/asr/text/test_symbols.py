@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from nemo_asr.text.symbols import is_letter, shown_symbols
+from nemo_asr.text.labels import is_letter, shown_symbols
 
 
 def test_the_most_frequent_symbols_are_shown_and_invisible_ones_by_code_point():

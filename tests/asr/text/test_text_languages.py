@@ -3,7 +3,7 @@
 import num2words
 import pytest
 
-from nemo_asr.text.languages import LANGUAGES, language_code, language_of
+from nemo_asr.text.labels import LANGUAGES, language_code, language_of
 from nemo_lite.errors import UnknownNameError, UsageError
 
 ENGLISH = [*" abcdefghijklmnopqrstuvwxyz'"]

@@ -8,7 +8,7 @@ from toys.tone_corpus import CONFIG, record
 import nemo_asr
 from nemo_asr.commands.models import main
 from nemo_asr.trained.calibrating import calibrate, card_file, heard_words
-from nemo_asr.trained.card import describe
+from nemo_asr.trained.folder import describe
 from nemo_asr.trained.model import TrainedModel, load_model
 from nemo_asr.transcription.transcript import Transcribed, Transcript, Word
 from nemo_lite.errors import DataError, UsageError

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from nemo_asr.recipe.recipe import recipe_from_text
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.classifier_model import load_classifier
-from nemo_asr.trained.folder import write_model
-from nemo_asr.trained.model import load_model, trained_modules
-from nemo_asr.trained.tasks import evaluation_script, task_of_model, training_script
-from nemo_lite.backends.pytorch.checkpoint import save_module
+from nemo_asr.trained.fine_tuning import evaluation_script, task_of_model, training_script
+from nemo_asr.trained.folder import describe, write_model
+from nemo_asr.trained.model import load_classifier, load_model, trained_modules
+from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.errors import CheckpointError, UsageError
 
 TEXT = """labels: [one, two]

@@ -7,7 +7,7 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.errors import CheckpointError
 
 

@@ -15,17 +15,17 @@ from toys.tone_corpus import CONFIG, record, run_script, write_manifest
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.audio import augmentor, perturbation
+from nemo_asr.audio import augmentation as augmentor
+from nemo_asr.audio import augmentation as perturbation
 from nemo_asr.commands import export
 from nemo_asr.commands.transcribe import main as transcribe_command
 from nemo_asr.trained import onnx_export
 from nemo_asr.trained.calibrating import heard_words
-from nemo_asr.trained.card import describe
-from nemo_asr.trained.folder import about_checkpoint, read_model
+from nemo_asr.trained.folder import about_checkpoint, describe, read_model
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.trained.onnx_export import metadata_of
-from nemo_asr.transcription.recordings import RecordingsDataLayer
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_asr.transcription.transcribe import RecordingsDataLayer
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.errors import CheckpointError, ConfigError, DataError
 
 STORED = Path(__file__).parent / "stored_model_1"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_asr.data import TarredAudioToTextDataLayer
+from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.ngram import NgramModel
 from nemo_asr.text.parser import make_parser
 from nemo_asr.trained.ngram_training import (

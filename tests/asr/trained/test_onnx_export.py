@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_asr.trained.card import ModelCard
+from nemo_asr.trained.folder import ModelCard
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.onnx_export import TOLERANCE, _in_batches, _signals, compare, export_onnx, weights_digest
 from nemo_lite.errors import CheckpointError, UsageError

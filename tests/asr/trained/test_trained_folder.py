@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from nemo_asr.trained import folder as model_folder
-from nemo_asr.trained.card import ModelCard, Rate
-from nemo_asr.trained.folder import about_checkpoint, find_model, read_model, write_model
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, Weights, save_module
+from nemo_asr.trained.folder import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, save_module
 from nemo_lite.errors import CheckpointError, UsageError
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.files import write_atomically
 
 CARD = ModelCard(name="Tones", labels=["a", "b"], sample_rate=16000)
 

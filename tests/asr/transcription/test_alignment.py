@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_asr.transcription.alignment import LabelAlignment, PathScores
+from nemo_asr.transcription.transcribe import LabelAlignment, PathScores
 from nemo_lite.errors import UsageError
 
 

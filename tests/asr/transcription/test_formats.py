@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_asr.transcription.formats import FORMATS, cues_of, width_of
+from nemo_asr.transcription.inputs import FORMATS, cues_of, width_of
 from nemo_asr.transcription.transcript import Transcript, Word
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from toys.onnx_toy import METADATA, RATE, write_toy
 
-from nemo_asr.decoding.text_search import TextSearch
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.transcription.inputs import Recording
 from nemo_asr.transcription.onnx_model import OnnxModel, load_onnx_model
-from nemo_asr.transcription.recording import Recording
 from nemo_lite.errors import CheckpointError, UsageError
 
 

@@ -7,10 +7,10 @@ import torch
 from toys.tone_corpus import write_manifest
 
 from nemo_asr.audio.reading import read_audio
-from nemo_asr.data import AudioToTextDataLayer
-from nemo_asr.transcription.inputs import recordings_of
-from nemo_asr.transcription.recordings import Recording, RecordingsDataLayer, recording_of
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_asr.data.audio_to_text import AudioToTextDataLayer
+from nemo_asr.transcription.inputs import Recording, recordings_of
+from nemo_asr.transcription.transcribe import RecordingsDataLayer, recording_of
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import UsageError
 
 

@@ -14,8 +14,9 @@ from toys.tone_model import train_tones
 from nemo_asr.audio.reading import loud_part
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.transcription import transcribe as transcribing
-from nemo_asr.transcription.recordings import Recording
-from nemo_asr.transcription.transcribe import Transcribed, transcribe, transcripts_or_error
+from nemo_asr.transcription.inputs import Recording
+from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
+from nemo_asr.transcription.transcript import Transcribed
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import DataError, UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.transcription.recording import Recording, batches_by_length, named
+from nemo_asr.transcription.inputs import Recording, batches_by_length, named
 
 
 def test_batches_hold_recordings_of_similar_length_the_longest_first():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_asr.decoding.texts import ctc_collapse
-from nemo_asr.transcription import viterbi
-from nemo_asr.transcription.viterbi import align
+from nemo_asr.decoding.greedy import ctc_collapse
+from nemo_asr.transcription import transcript as viterbi
+from nemo_asr.transcription.transcript import align
 from nemo_lite.errors import UsageError
 
 

@@ -5,10 +5,10 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.recipe.wiring import connect_by_type, signals_of
-from nemo_asr.transcription.recordings import RecordingsDataLayer
-from nemo_asr.transcription.windows import (
+from nemo_asr.recipe.registry import connect_by_type, signals_of
+from nemo_asr.transcription.transcribe import (
     FeatureSource,
+    RecordingsDataLayer,
     Windowed,
     WindowPlan,
     context_frames,

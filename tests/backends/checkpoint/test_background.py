@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_lite.backends.pytorch.checkpoint.background import BackgroundWriter, copied_to_host, num_bytes_of
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights
+from nemo_lite.backends.pytorch.checkpoint.storage import BackgroundWriter, Weights, copied_to_host, num_bytes_of
 
 
 def test_jobs_run_one_after_the_other_while_the_caller_goes_on():

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.contents import Chosen, writers_of
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import WHOLE, Weights
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.helpers import Part

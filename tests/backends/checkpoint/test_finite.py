@@ -9,8 +9,8 @@ import torch
 from toys.nets import Net, build
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
+from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
 from nemo_lite.core.callbacks import ModuleSaverCallback
 from nemo_lite.errors import CheckpointError
 

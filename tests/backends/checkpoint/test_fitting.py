@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import load_module, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import load_module, save_module
 
 
 def normed() -> nn.Sequential:

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from toys.lock_holders import held_elsewhere
 
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint import folder as checkpoint
-from nemo_lite.backends.pytorch.checkpoint.store import commit
+from nemo_lite.backends.pytorch.checkpoint import store as commit
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, UsageError
 

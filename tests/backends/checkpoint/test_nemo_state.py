@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint.nemo_state import as_ours, can_go_on
+from nemo_lite.backends.pytorch.checkpoint.state import as_ours, can_go_on
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 

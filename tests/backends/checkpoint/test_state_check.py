@@ -9,8 +9,9 @@ import torch
 from toys.nets import build
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, Weights, load_training_state
-from nemo_lite.backends.pytorch.checkpoint.state_check import check_state
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.state import check_state
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state
 from nemo_lite.errors import CheckpointError, NemoLiteError
 
 BAD = (None, "x", -1, 2**70, float("inf"), True, [], {}, [1], {"a": 1}, torch.zeros(7, 5), torch.zeros(0))

@@ -11,7 +11,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import load_module, load_training_state, save_module, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import (
+    load_module,
+    load_training_state,
+    save_module,
+    save_training_state,
+)
 from nemo_lite.errors import CheckpointError, UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint import load_module, load_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import load_module, load_training_state
 from nemo_lite.errors import CheckpointError
 
 

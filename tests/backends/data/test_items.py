@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from nemo_lite.backends.pytorch.data import Counts, DataChangedError, ItemDataset, Loaded, Request
+from nemo_lite.backends.pytorch.data.order import Counts, DataChangedError, ItemDataset, Loaded, Request
 from nemo_lite.errors import DataError, UsageError
 
 

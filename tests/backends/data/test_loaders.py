@@ -9,26 +9,20 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from nemo_lite.backends.pytorch.data import (
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+from nemo_lite.backends.pytorch.data.loaders import (
     Batch,
-    Batching,
-    Counts,
     DatasetLoader,
-    ItemDataset,
     IteratorLoader,
-    Leftover,
-    Plan,
     PlannedLoader,
-    Request,
-    Shard,
     UnusableItems,
     as_values,
     leftover_of,
     length_of,
-    plans,
     settle,
 )
-from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
+from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Leftover, Plan, Request, Shard
+from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.errors import DataError, UsageError
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data import Batching, Leftover, Plan, Shard, evaluation_plan, training_plan
-from nemo_lite.backends.pytorch.data import plans as plans_of
-from nemo_lite.backends.pytorch.data.order import evened_out
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, training_plan
+from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans_of
+from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Shard, evaluation_plan, evened_out
 from nemo_lite.errors import UnknownNameError, UsageError
 
 SIZES = st.integers(0, 200)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from nemo_lite.backends.pytorch.data import Batch, Batching, DatasetLoader, Shard, Stretch, plans
-from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader
+from nemo_lite.backends.pytorch.data.order import Shard, Stretch, seed_all, seed_of
 
 
 def test_each_base_rank_and_epoch_has_a_seed_of_its_own() -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_lite.backends.pytorch.data import Batching, Leftover, Plans, Shard, Stretch, sequential_plan, sequential_plans
-from nemo_lite.backends.pytorch.data import plans as plans_by_cost
-from nemo_lite.backends.pytorch.data.order import cut_into_rounds, evened_out
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching
+from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans_by_cost
+from nemo_lite.backends.pytorch.data.loaders import sequential_plan, sequential_plans
+from nemo_lite.backends.pytorch.data.order import Leftover, Plans, Shard, Stretch, cut_into_rounds, evened_out
 from nemo_lite.errors import UsageError
 
 PARTS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)

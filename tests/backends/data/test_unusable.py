@@ -8,9 +8,10 @@ import pytest
 from toys.ranks import on_ranks
 
 from nemo_lite import DeviceType
-from nemo_lite.backends.pytorch.adapter import PyTorchAdapter
-from nemo_lite.backends.pytorch.data import Counts, Loaded, UnusableItems, budget_of, listed
-from nemo_lite.backends.pytorch.distributed import Comm, SingleProcess
+from nemo_lite.backends.pytorch.actions import PyTorchAdapter
+from nemo_lite.backends.pytorch.data.loaders import UnusableItems, budget_of, listed
+from nemo_lite.backends.pytorch.data.order import Counts, Loaded
+from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.core.backend import LaunchOptions
 from nemo_lite.errors import DataError
 

@@ -18,7 +18,11 @@ from torch.utils import data
 from toys.interruptible import is_alive
 from toys.nets import Points
 
-from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, PlannedLoader, Shard, plans, worker_server, workers
+from nemo_lite.backends.pytorch.data import loaders as workers
+from nemo_lite.backends.pytorch.data import worker_server
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, PlannedLoader
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import DataWorkerError
 from nemo_lite.utils import logging
 

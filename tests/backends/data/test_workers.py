@@ -19,8 +19,10 @@ from toys.nets import Points
 from toys.ranks import Rank
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans, workers
-from nemo_lite.backends.pytorch.data.workers import pins_memory_for, workers_for
+from nemo_lite.backends.pytorch.data import loaders as workers
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
+from nemo_lite.backends.pytorch.data.loaders import DatasetLoader, pins_memory_for, workers_for
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import DataWorkerError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

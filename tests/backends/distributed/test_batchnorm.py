@@ -15,20 +15,21 @@ from toys.batch_norm_kernels import kernels_on_this_device
 from toys.host_reads import HostReads
 from toys.ranks import results_of
 
-from nemo_asr.models.jasper_blocks import BatchNorm
+from nemo_asr.models.jasper import BatchNorm
 from nemo_lite import NeuralModuleFactory
-from nemo_lite.backends.pytorch.distributed import SingleProcess, batchnorm
+from nemo_lite.backends.pytorch.distributed import batchnorm
 from nemo_lite.backends.pytorch.distributed.batchnorm import (
     adding_nothing,
     make_groups,
     single_values_named,
     synced_batchnorm,
 )
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.module_wrapper import TrainableNeuralModuleWrapper
+from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import UsageError
 

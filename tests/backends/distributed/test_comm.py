@@ -8,7 +8,7 @@ from toys.fake_comm import FakeComm
 from toys.nets import Points, Record, build
 
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.interruption import STOP_SIGNALS, Interrupted
 
 

@@ -17,7 +17,8 @@ from toys.rank_training import rank_factory
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import SingleProcess, contract
+from nemo_lite.backends.pytorch.distributed import contract
+from nemo_lite.backends.pytorch.distributed.comm import Exchange, SingleProcess
 from nemo_lite.backends.pytorch.distributed.contract import (
     RunContract,
     changes,
@@ -25,7 +26,6 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     compare,
     options_of,
 )
-from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.errors import UsageError
 
 FULL = RunContract(

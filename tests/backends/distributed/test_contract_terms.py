@@ -17,7 +17,8 @@ from toys.disagreeing import actions, told
 from toys.nets import Mse, Net, Points
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import Agreement, RunContract, SingleProcess, inference_arguments
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.backends.pytorch.distributed.contract import Agreement, RunContract, inference_arguments
 from nemo_lite.core import (
     ModuleSaverCallback,
     SimpleLogger,
@@ -28,7 +29,7 @@ from nemo_lite.core import (
 )
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import InferOptions, RunOptions
-from nemo_lite.core.tracking import Trackers, TrackingCallback
+from nemo_lite.core.trackers import Trackers, TrackingCallback
 from nemo_lite.utils.lr_policies import CosineAnnealing, WarmupPolicy
 
 SAME_COMMAND = "; start every process with the same command"

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys.ranks import on_ranks, results_of
 
-from nemo_lite.backends.pytorch.distributed.exchange import Exchange, decode, encode
+from nemo_lite.backends.pytorch.distributed.comm import Exchange, decode, encode
 from nemo_lite.errors import DistributedError, UsageError
 
 # Bytes and back

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.backends.pytorch.distributed.rank_table import effective_batch, ranges, rank_table
+from nemo_lite.backends.pytorch.distributed.contract import effective_batch, ranges, rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
 
 

@@ -12,10 +12,11 @@ from toys.nets import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import ReplicaOptions, replica
+from nemo_lite.backends.pytorch.distributed import replica
+from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel, _Sending
 from nemo_lite.backends.pytorch.engine import module_state
-from nemo_lite.backends.pytorch.engine.step_batches import StepBatches
+from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.errors import UnknownNameError, UsageError
 
 NUM_ITEMS, BATCH = 42, 4  # an epoch ends with a step of 10 items: uneven batches on every number of ranks

@@ -29,12 +29,12 @@ from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like, load_optimizer_state, shard, whole
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM, WeightShareTransform
+from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.optim.create import create_optimizer
-from nemo_lite.backends.pytorch.precision.dtypes import float32_parts
+from nemo_lite.backends.pytorch.precision import float32_parts
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.neural_module import NeuralModule, subclasses
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule, subclasses
 from nemo_lite.core.neural_types import (
     AxisKind,
     AxisType,
@@ -44,6 +44,7 @@ from nemo_lite.core.neural_types import (
     MelSpectrogramType,
     NeuralType,
 )
+from nemo_lite.core.ports import WeightShareTransform
 from nemo_lite.errors import CheckpointError, UsageError
 
 CPU = torch.device("cpu")

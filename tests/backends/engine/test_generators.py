@@ -10,11 +10,7 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.engine.generators import (
-    generator_states,
-    generators_set_aside,
-    set_generator_states,
-)
+from nemo_lite.backends.pytorch.engine.module_state import generator_states, generators_set_aside, set_generator_states
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from toys.rank_training import rank_factory, train_net
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.store.record import with_digest
+from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.store import with_digest
 from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.errors import CheckpointError, UsageError
 

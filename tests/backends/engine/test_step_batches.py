@@ -9,8 +9,8 @@ from toys.nets import Net, Points, build, train
 from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
-from nemo_lite.backends.pytorch.data import Shard
-from nemo_lite.backends.pytorch.engine import step_batches
+from nemo_lite.backends.pytorch.data.order import Shard
+from nemo_lite.backends.pytorch.engine import batches as step_batches
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 

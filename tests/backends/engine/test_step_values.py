@@ -6,9 +6,9 @@ from torch import nn
 from toys.nets import BD, Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.step_values import StepValues
+from nemo_lite.backends.pytorch.engine.batches import StepValues
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.dag import Dag
 from nemo_lite.errors import DagError
 
 

@@ -18,8 +18,8 @@ from toys.nets import build
 from toys.ranks import free_port, wait_all
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
-from nemo_lite.backends.pytorch.engine.stopping import interruption_text
+from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
+from nemo_lite.backends.pytorch.engine.training import interruption_text
 from nemo_lite.errors import UsageError
 
 SCRIPT = Path(__file__).parents[2] / "toys" / "interruptible.py"

@@ -10,8 +10,8 @@ from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import read_checkpoint
-from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
+from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.errors import NonFiniteLossError, UsageError
 
 

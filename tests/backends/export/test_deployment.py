@@ -7,8 +7,8 @@ import torch
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.export import deployment
-from nemo_lite.backends.pytorch.export.deployment import _compare, _Part, _resized, _widened, export_module
+from nemo_lite.backends.pytorch import export as deployment
+from nemo_lite.backends.pytorch.export import _compare, _Part, _resized, _widened, export_module
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core import DeploymentFormat
 from nemo_lite.errors import FileInTheWayError, UsageError

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.export import Argument, dynamic_axes, export_wires, onnx_files, write_onnx
+from nemo_lite.backends.pytorch import export as onnx_files
+from nemo_lite.backends.pytorch.export import Argument, dynamic_axes, export_wires, write_onnx
 from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer, TaylorNet
 from nemo_lite.core.neural_types import ChannelType, NeuralType
 from nemo_lite.errors import UsageError

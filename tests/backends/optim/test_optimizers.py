@@ -11,11 +11,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from toys.lion import Lion, registered_lion
 
-from nemo_lite.backends.pytorch.checkpoint import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.optim import AdamW, Lamb, Novograd, create_optimizer
-from nemo_lite.backends.pytorch.optim.create import register
-from nemo_lite.backends.pytorch.optim.loading import with_own_flags
-from nemo_lite.backends.pytorch.optim.options import check_options
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
+from nemo_lite.backends.pytorch.optim.adam_w import AdamW
+from nemo_lite.backends.pytorch.optim.create import create_optimizer, register, with_own_flags
+from nemo_lite.backends.pytorch.optim.foreach import check_options
+from nemo_lite.backends.pytorch.optim.lamb import Lamb
+from nemo_lite.backends.pytorch.optim.novograd import Novograd
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils.argparse import OPTIMIZERS
 

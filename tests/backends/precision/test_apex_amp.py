@@ -17,8 +17,7 @@ from toys.apex_installed import apex_from, copy_without
 from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.precision.apex_amp import import_amp
+from nemo_lite.backends.pytorch.precision import Precision, import_amp
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from toys.apex_installed import apex_from, copy_without
 
-from nemo_lite.backends.pytorch.precision.apex_package import problem_with_apex
+from nemo_lite.backends.pytorch.precision import problem_with_apex
 
 
 def test_what_is_missing_is_told_with_the_remedy(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.precision.dtypes import cast, float32_parts, half_dtype, half_parts
+from nemo_lite.backends.pytorch.precision import cast, float32_parts, half_dtype, half_parts
 
 
 @pytest.mark.parametrize(

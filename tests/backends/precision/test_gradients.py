@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.precision.gradients import clip, dense_gradients, not_finite
+from nemo_lite.backends.pytorch.precision import clip, dense_gradients, not_finite
 
 META = torch.device("meta")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.precision.half_modules import HalfModules
+from nemo_lite.backends.pytorch.precision import HalfModules
 
 HALF = torch.bfloat16
 

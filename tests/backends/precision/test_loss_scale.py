@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.backends.pytorch.precision import LossScale
 
 CPU = torch.device("cpu")
 

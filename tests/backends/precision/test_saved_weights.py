@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.precision.saved_weights import SavedWeights, own_tensors
+from nemo_lite.backends.pytorch.precision import SavedWeights, own_tensors
 
 
 def test_a_state_has_the_float32_values_and_loading_changes_both():

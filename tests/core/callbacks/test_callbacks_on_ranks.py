@@ -26,7 +26,7 @@ from nemo_lite.core.callbacks import (
     WandbCallback,
     WandBLogger,
 )
-from nemo_lite.core.callbacks.progress import ProgressBar
+from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.errors import CheckpointError, UsageError
 
 WORLD_SIZE = 2

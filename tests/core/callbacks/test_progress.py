@@ -10,7 +10,7 @@ import pytest
 from toys.fake_action_state import FakeState, Scalar, train
 
 from nemo_lite.core.callbacks import CallbackList, on_step_end
-from nemo_lite.core.callbacks.progress import ProgressBar
+from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.utils import logging
 
 
@@ -121,7 +121,7 @@ def test_after_the_run_log_lines_go_their_usual_way(on_terminal, monkeypatch):
     terminal = on_terminal()
     patched = []
     train(FakeState(), [ProgressBar()])
-    monkeypatch.setattr("nemo_lite.core.callbacks.progress.tqdm.write", lambda *args, **kwargs: patched.append(args))
+    monkeypatch.setattr("nemo_lite.core.callbacks.loggers.tqdm.write", lambda *args, **kwargs: patched.append(args))
     logging.warning("after")
     assert patched == []
     assert "after" in terminal.getvalue()

@@ -23,9 +23,8 @@ from toys.dags import (
     Toy,
 )
 
-from nemo_lite.core.graph.dag import Dag, Node, Slice, slice_between
-from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.neural_types import ChannelType, NeuralType
+from nemo_lite.core.dag import Dag, Node, Slice, slice_between
+from nemo_lite.core.neural_types import ChannelType, NeuralType, NmTensor
 from nemo_lite.errors import DagError
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import pytest
 
 import nemo_lite
-from nemo_lite.config.ranges import Between
-from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.config import Between
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import ConfigError, UsageError
 
 Write = Callable[[str], Path]

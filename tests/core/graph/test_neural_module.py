@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from toys.dags import Add, Encoder, Layer, MelFeatures, SoundLayer, Source, Split, Toy
 
-from nemo_lite.core.graph.kinds import ModuleType, OperationMode
-from nemo_lite.core.graph.neural_interface import NeuralInterface
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.graph.shapes import symbol
-from nemo_lite.core.neural_types import AxisKind, AxisType, BatchTag, ChannelTag, ChannelType, NeuralType
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import AxisKind, AxisType, BatchTag, ChannelTag, ChannelType, NeuralType, NmTensor
+from nemo_lite.core.ports import ModuleType, NeuralInterface, OperationMode
+from nemo_lite.core.shapes import symbol
 from nemo_lite.errors import NeuralPortNameMismatchError
 
 # Names

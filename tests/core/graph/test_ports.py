@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from toys.dags import Cutout, Encoder, Layer, MelFeatures, SequenceLoss, SoundLayer, Source, Toy, features_of
 
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.ports import Ports
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AudioSignal,
@@ -22,6 +21,7 @@ from nemo_lite.core.neural_types import (
     NeuralType,
     SpectrogramType,
 )
+from nemo_lite.core.ports import Ports
 from nemo_lite.errors import NeuralPortNameMismatchError, NeuralPortNmTensorMismatchError, NeuralTypeError
 
 CHANNELS = NeuralType("B D", ChannelType())

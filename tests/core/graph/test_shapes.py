@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys.dags import Cutout, Decoder, Encoder, Layer, Loss, MelFeatures, SequenceLoss, SoundLayer, Source
 
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.nm_tensor import NmTensor
-from nemo_lite.core.graph.shapes import (
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_types import AxisKind, AxisType, ChannelType, LossType, NeuralType, NmTensor
+from nemo_lite.core.shapes import (
     Expr,
     Shape,
     Size,
@@ -27,7 +27,6 @@ from nemo_lite.core.graph.shapes import (
     symbols_of,
     written,
 )
-from nemo_lite.core.neural_types import AxisKind, AxisType, ChannelType, LossType, NeuralType
 from nemo_lite.errors import DagError, UsageError
 
 T, SAMPLES = symbol("T"), symbol("samples")

@@ -12,8 +12,7 @@ from toys.nemo_archives import write_1
 
 from nemo_lite.backends.pytorch.tutorials import TaylorNet
 from nemo_lite.core import NeuralModule, OperationMode
-from nemo_lite.core.models import NemoArchive
-from nemo_lite.core.nemo_model import NeMoModel
+from nemo_lite.core.models import NemoArchive, NeMoModel
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 
 

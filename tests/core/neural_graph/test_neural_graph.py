@@ -6,8 +6,8 @@ import pytest
 from toys.dags import Add, Layer, Loss, Source, Split
 
 from nemo_lite.core import Dag, NeuralGraph, NeuralType, NmTensor, OperationMode
-from nemo_lite.core.graph.recording import active_recorder
-from nemo_lite.core.neural_graph import GraphInputs, GraphOutputs, StepModulePort
+from nemo_lite.core.neural_graph import GraphInputs, GraphOutputs
+from nemo_lite.core.neural_module import active_recorder
 from nemo_lite.core.neural_types import ChannelType
 from nemo_lite.errors import (
     ConfigStructureError,
@@ -18,6 +18,7 @@ from nemo_lite.errors import (
     NameTakenError,
     NeuralPortNameMismatchError,
 )
+from nemo_lite.utils.alive import StepModulePort
 
 TYPE = "axes: (batch, dimension); elements_type: ChannelType"
 

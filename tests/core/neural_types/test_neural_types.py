@@ -29,9 +29,7 @@ from nemo_lite.core.neural_types import (
     MelSpectrogramSignalTag,
     MelSpectrogramType,
     MFCCSpectrogramType,
-    NeuralPortNmTensorMismatchError,
     NeuralType,
-    NeuralTypeError,
     PredictionsType,
     ProcessedTimeTag,
     SpectrogramSignalTag,
@@ -40,6 +38,7 @@ from nemo_lite.core.neural_types import (
     VoidType,
 )
 from nemo_lite.core.neural_types import NeuralTypeComparisonResult as Result
+from nemo_lite.errors import NeuralPortNmTensorMismatchError, NeuralTypeError
 
 B, D, T = (AxisType(AxisKind.from_str(letter)) for letter in "BDT")
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from toys.dags import Encoder, MelFeatures, SoundLayer
 
-from nemo_lite.core.graph.dag import Dag
+from nemo_lite.core.dag import Dag
 from nemo_lite.core.show import NodePrecision, PrecisionReport, show_precision
 
 SVG = "{http://www.w3.org/2000/svg}"

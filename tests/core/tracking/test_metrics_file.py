@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_lite.core.tracking import MetricsFile, Trackers, read_metrics
+from nemo_lite.core.trackers import MetricsFile, Trackers, read_metrics
 from nemo_lite.errors import UsageError
 
 

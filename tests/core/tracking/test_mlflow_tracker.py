@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from toys.recorded_run import record_run
 
-from nemo_lite.core.tracking import MlflowTracker
+from nemo_lite.core.trackers import MlflowTracker
 from nemo_lite.errors import UsageError
 
 

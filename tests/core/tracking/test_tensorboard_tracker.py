@@ -2,7 +2,7 @@
 
 from toys.fake_action_state import Writer
 
-from nemo_lite.core.tracking import TensorboardTracker
+from nemo_lite.core.trackers import TensorboardTracker
 
 
 def test_training_steps_are_written_and_evaluations_left_to_their_callback():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.core.tracking import TerminalLines
-from nemo_lite.core.tracking.terminal import duration_text, number, percent, scientific
+from nemo_lite.core.trackers import TerminalLines, duration_text, number, percent, scientific
 
 TRAIN = {
     **{"kind": "train", "step": 100, "epoch": 3, "loss": 29.6512345, "lr": 0.012, "amount_per_second": 243.7},

@@ -7,7 +7,7 @@ from toys.fake_action_state import FakeState, train
 
 from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.core.callbacks import CallbackList, NeMoCallback
-from nemo_lite.core.tracking import Tracker, Trackers, TrackingCallback
+from nemo_lite.core.trackers import Tracker, Trackers, TrackingCallback
 from nemo_lite.errors import UsageError
 
 

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from nemo_lite.core.tracking import Tracker, Trackers
-from nemo_lite.core.tracking.records import numbers_of
+from nemo_lite.core.trackers import Tracker, Trackers, numbers_of
 
 
 class Kept(Tracker):

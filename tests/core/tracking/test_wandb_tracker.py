@@ -9,7 +9,7 @@ import sys
 import pytest
 from toys.recorded_run import record_run
 
-from nemo_lite.core.tracking import WandbTracker
+from nemo_lite.core.trackers import WandbTracker
 from nemo_lite.errors import UsageError
 
 

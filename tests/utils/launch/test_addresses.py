@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.launch.addresses import derived_port, host_names, is_loopback, tasks_of_node, tcp_address
+from nemo_lite.utils.launch import derived_port, host_names, is_loopback, tasks_of_node, tcp_address
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,4}[a-z])?", fullmatch=True)
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
 from nemo_lite.errors import UnknownNameError
-from nemo_lite.utils.launch import as_typed, forget_launcher, launch_line, rank_in, who_am_i
-from nemo_lite.utils.launch.launchers import respelled
+from nemo_lite.utils.launch import as_typed, forget_launcher, launch_line, rank_in, respelled, who_am_i
 
 
 @pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])

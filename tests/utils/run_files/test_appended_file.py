@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nemo_lite.utils.run_files import AppendedFile
+from nemo_lite.files import AppendedFile
 
 
 def test_a_full_disk_is_told_once_and_each_piece_is_tried(tmp_path):

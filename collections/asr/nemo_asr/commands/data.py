@@ -24,22 +24,19 @@ from nemo_asr.data.check import (
     as_text,
     draw_histograms,
     examine,
+    findings_among,
     findings_between,
     findings_in,
     statistics_of,
 )
-from nemo_asr.data.check.findings import findings_among
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.recipe.misfits import misfits_in
-from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.recipe.recipe import load_recipe, misfits_in
 from nemo_asr.text.forms import APOSTROPHES, folded
-from nemo_asr.text.labels import WORD_MARK
-from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
+from nemo_asr.text.labels import NO_LANGUAGE, WORD_MARK, language_code, language_of
+from nemo_asr.text.numbers import speak_numbers
 from nemo_asr.text.parser import CharParser, make_parser
-from nemo_asr.text.spoken_numbers import speak_numbers
-from nemo_asr.text.subwords import train_subwords
-from nemo_asr.text.subwords.training import ALGORITHMS
+from nemo_asr.text.subwords import ALGORITHMS, train_subwords
 from nemo_asr.trained.ngram_training import (
     MOST_ORDER,
     check_order,
@@ -50,9 +47,9 @@ from nemo_asr.trained.ngram_training import (
     train_language_model,
 )
 from nemo_lite.errors import FileInTheWayError, UnknownNameError, UsageError
+from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OneLineParser, not_negative_float, not_negative_int, positive_int
-from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
 
 CORPORA = ("aishell", "an4", "librispeech", "synth")
 

@@ -10,15 +10,14 @@ import msgspec
 
 from nemo_asr.recipe.recipe import load_recipe
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
-from nemo_asr.scoring.report import try_report
-from nemo_asr.scoring.report.page import FILE_NAME as REPORT
+from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
+from nemo_asr.scoring.report.page import try_report
 from nemo_asr.trained.calibrating import calibrate, card_file, store_calibration
-from nemo_asr.trained.card import CARD, ModelCard, Rate, card_to_json
-from nemo_asr.trained.folder import StoredModel, read_model
+from nemo_asr.trained.folder import CARD, ModelCard, Rate, StoredModel, card_to_json, read_model
 from nemo_asr.trained.model import load_model
 from nemo_lite.errors import UsageError
+from nemo_lite.files import write_atomically
 from nemo_lite.utils.argparse import OneLineParser, positive_int
-from nemo_lite.utils.files import write_atomically
 
 _MAX_LABELS = 64  # alphabets are shown whole, vocabularies of subwords are not
 

@@ -9,10 +9,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from nemo_asr.arguments import source_argument
-from nemo_asr.audio.augmentor import perturbation_types
-from nemo_asr.models.jasper_spec import JasperBlockSpec
+from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.recipe.registry import KNOWN, ROLES, Known
-from nemo_lite.config.ranges import RANGES, annotations_of
+from nemo_lite.config import RANGES, annotations_of
 from nemo_lite.utils.argparse import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.

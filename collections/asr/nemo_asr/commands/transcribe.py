@@ -8,27 +8,25 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_asr.decoding.text_search import TextSearch
-from nemo_asr.option_pages import TRANSCRIBING
-from nemo_asr.search_options import add_search_options, check_search_options, search_arguments
-from nemo_asr.transcription.formats import FORMATS, SUBTITLES
-from nemo_asr.transcription.inputs import recordings_of
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_options, search_arguments
+from nemo_asr.transcription.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
 from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording
 from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError, counted, marked, printable
+from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import (
     LaunchedParser,
+    add_precision_options,
+    fold_precision,
     launch_arguments,
     not_negative_float,
     not_negative_int,
     positive_int,
     seconds,
 )
-from nemo_lite.utils.files import check_replaceable, make_writable_folder, write_atomically
-from nemo_lite.utils.precision_options import add_precision_options, fold_precision
 
 PROGRAM = "nemo-lite transcribe"
 

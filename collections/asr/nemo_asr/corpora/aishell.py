@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_asr.corpora.archives import unpack
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
@@ -23,13 +22,14 @@ from nemo_asr.corpora.writing import (
     filling_folder,
     numbered_lines,
     seconds_of,
+    unpack,
     write_manifest,
 )
 from nemo_asr.recipe.recipe import recipe_from_text
 from nemo_asr.shipped import config_path
 from nemo_lite.config import Config, load_config
 from nemo_lite.errors import DataError, reported_to_user
-from nemo_lite.utils.files import make_writable_folder, write_atomically
+from nemo_lite.files import make_writable_folder, write_atomically
 
 SPLITS = ("train", "dev", "test")
 MODEL_CONFIG = "quartznet15x5_zh"

@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES
-from nemo_asr.corpora.archives import download, unpack
 from nemo_asr.corpora.writing import (
     Entry,
     check_id,
     describe,
+    download,
     numbered_lines,
     open_recording,
+    unpack,
     write_manifest,
     write_recording,
 )
 from nemo_lite.errors import DataError, reported_to_user
-from nemo_lite.untrusted import FileKind, read_bytes
-from nemo_lite.utils.files import make_writable_folder
+from nemo_lite.files import FileKind, make_writable_folder, read_bytes
 
 URL = "https://dldata-public.s3.us-east-2.amazonaws.com/an4_sphere.tar.gz"
 SHA256 = "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"

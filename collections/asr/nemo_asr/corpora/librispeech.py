@@ -11,19 +11,20 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_asr.corpora.archives import download, unpack
 from nemo_asr.corpora.writing import (
     Entry,
     as_written,
     check_id,
     describe,
+    download,
     filling_folder,
     numbered_lines,
     seconds_of,
+    unpack,
     write_manifest,
 )
 from nemo_lite.errors import DataError, UnknownNameError, reported_to_user
-from nemo_lite.utils.files import make_writable_folder
+from nemo_lite.files import make_writable_folder
 
 URL = "https://www.openslr.org/resources/12/{}.tar.gz"
 # The sets and the sha256 of their archives.

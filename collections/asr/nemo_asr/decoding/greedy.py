@@ -1,17 +1,109 @@
-"""Decoders of the ASR collection: from log-probabilities to each frame's best label. No text and no metrics here."""
+"""Greedy CTC decoding, and labels to texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from nemo_asr.models.frames import valid_frames
+from nemo_asr.models.jasper import valid_frames
+from nemo_asr.text.labels import text_of as text_of
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
+from nemo_lite.errors import UsageError
+
+# From a decoder's ids to texts. Log-probabilities become ids in ``greedy``; nothing in here runs a model.
+# Here a decoder is a search: a module in the role ``greedy``, see :class:`Decoder`. The role ``decoder`` is something
+# else: the layer from encoded frames to log-probabilities. A beam search that is registered (``nemo_asr.register``)
+# and has a section in a model's YAML takes the place of greedy decoding in every script, also as ``Model.greedy``.
+
+
+class Decoder(Protocol):
+    """What every decoder is: greedy decoding, a beam search, a search with a language model.
+
+    In a DAG its ports take LogprobsType and, optionally, LengthsType, and give PredictionsType.
+    """
+
+    def __call__(self, log_probs: Tensor, log_probs_length: Tensor | None = None, /) -> Tensor:
+        """(B, T, classes), of which the last is the blank, and valid frames (B,) -> (B, U) ids.
+
+        :func:`post_process_predictions` turns the ids into texts: equal neighbours are merged, blanks are left out. A
+        search that finds labels, not frames, gives them with a blank between equal neighbours and blanks at the end.
+        """
+
+
+def ctc_collapse(predictions: Tensor, lengths: Tensor | None, blank: int) -> list[list[int]]:
+    """Best paths to label ids: repeats merged, then blanks left out, frames beyond ``lengths`` not looked at.
+
+    Source: Graves et al., "Connectionist Temporal Classification", ICML 2006, section 3.1.
+
+    Args:
+        predictions: (B, T) the best label of each frame.
+        lengths: (B,) frames that belong to each utterance; None where all of them do.
+        blank: the id of the CTC blank.
+    """
+    predictions = predictions.detach().cpu()
+    keep = predictions != blank
+    keep[:, 1:] &= predictions[:, 1:] != predictions[:, :-1]
+    if lengths is not None:
+        keep &= torch.arange(predictions.shape[1]) < lengths.detach().cpu().reshape(-1, 1)
+    ids = predictions[keep].tolist()
+    return [ids[start:end] for start, end in pairwise(accumulate(keep.sum(dim=1).tolist(), initial=0))]
+
+
+def post_process_predictions(
+    predictions: Iterable[Tensor], labels: Sequence[str], lengths: Iterable[Tensor] | None = None
+) -> list[str]:
+    """The hypotheses of all batches of best paths.
+
+    Args:
+        predictions: batches of (B, T) ids, as ``infer`` returns them; the id ``len(labels)`` is the blank.
+        labels: the vocabulary.
+        lengths: for each batch, (B,) frames of each utterance. Leave it out only where the decoder has already
+            blanked the frames that are padding.
+
+    Raises:
+        UsageError: an id is neither a label nor the blank, or ``lengths`` has another number of batches.
+    """
+    batches = list(predictions)
+    ends: list[Tensor | None] = [None] * len(batches) if lengths is None else list(lengths)
+    if len(ends) != len(batches):
+        got = f"{len(batches)} batches of predictions, {len(ends)} of lengths"
+        raise UsageError("predictions and lengths must pair up", got=got)
+    blank = len(labels)
+    return [
+        text_of(ids, labels)
+        for batch, end in zip(batches, ends, strict=True)
+        for ids in ctc_collapse(batch, end, blank)
+    ]
+
+
+def post_process_transcripts(
+    transcripts: Iterable[Tensor], transcript_lengths: Iterable[Tensor], labels: Sequence[str]
+) -> list[str]:
+    """The references of all batches.
+
+    Args:
+        transcripts: batches of (B, U) label ids, padded.
+        transcript_lengths: for each batch, (B,) labels of each utterance.
+        labels: the vocabulary.
+
+    Raises:
+        UsageError: an id inside a length is not a label.
+    """
+    return [
+        text_of(ids[:length], labels)
+        for batch, lengths in zip(transcripts, transcript_lengths, strict=True)
+        for ids, length in zip(batch.tolist(), lengths.tolist(), strict=True)
+    ]
+
+
+# Decoders of the ASR collection: from log-probabilities to each frame's best label. No text and no metrics here.
 
 
 class GreedyCTCDecoder(NonTrainableNM):

@@ -11,7 +11,7 @@ import torch
 
 from nemo_asr.arguments import NumbersRng, Share, seed_from
 from nemo_lite import NonTrainableNM
-from nemo_lite.config.ranges import Between
+from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.arguments import Channels, Classes, Splicing, Word, refuse_too_large
-from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type
-from nemo_asr.models.jasper_blocks import init_weights
+from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type, init_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.config.ranges import Between
+from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation, AxisKind, AxisType, LogprobsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape

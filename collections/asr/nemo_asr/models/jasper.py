@@ -1,24 +1,37 @@
-"""Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Layers: `jasper_blocks`."""
+"""Jasper and QuartzNet from top to bottom: options of blocks, convolutions, blocks, encoder, decoders."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from math import prod
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.amp import custom_bwd, custom_fwd
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_asr.arguments import Channels, Classes, Labels, Splicing, Word, look_up, refuse_too_large
-from nemo_asr.models.convolution import TimeConv1d
-from nemo_asr.models.frames import Frames, valid_frames
-from nemo_asr.models.jasper_blocks import ACTIVATIONS, JasperBlock, init_weights
-from nemo_asr.models.jasper_spec import RESIDUAL_MODES, JasperBlockSpec, block_problems, read_blocks
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.config.ranges import Between, Checked, Items
+from nemo_lite.config import (
+    Between,
+    Checked,
+    Config,
+    Items,
+    Keys,
+    Source,
+    check_call,
+    raise_if,
+    refuse_out_of_range,
+    unknown_key,
+)
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -33,6 +46,817 @@ from nemo_lite.core.neural_types import (
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, ceil_div
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
+
+# Frames: which frames of a padded batch belong to an utterance, and zeros in the others. No layers in this file.
+# Between the layers of an encoder a tensor is zero behind each utterance wherever a convolution reads it.
+
+
+def valid_frames(lengths: Tensor, num_frames: int) -> Tensor:
+    """(B, 1, T): True where a frame belongs to the utterance."""
+    return (torch.arange(num_frames, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(1)
+
+
+def runs_on_cpu(x: Tensor) -> bool:
+    """Whether kernels made for the CPU may be called; compilers and exporters are to see plain operations."""
+    # Compiling comes before tracing: a compiler ends its graph at the call that torch.jit.is_tracing() makes too.
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch._C._is_tracing()
+
+
+def is_time_major(x: Tensor) -> bool:
+    """Whether (B, C, T) lies in memory as (B, T, C)."""
+    return x.transpose(1, 2).is_contiguous()
+
+
+class Frames:
+    """Of a padded batch (B, C, T), each utterance has the first ``lengths`` frames.
+
+    What is made of the lengths is made once, for all layers at one frame rate.
+
+    Args:
+        lengths: (B,), whole numbers.
+        is_masking: False: what lies behind an utterance is left as it is.
+    """
+
+    def __init__(self, lengths: Tensor, is_masking: bool = True) -> None:
+        self.lengths, self.is_masking = lengths, is_masking
+        self._valid: Tensor | None = None
+        self._padding: Tensor | None = None
+        self._strided: dict[int, Frames] = {}
+
+    def strided(self, stride: int) -> Frames:
+        """Of the output of a convolution with same padding: ``ceil(length / stride)``."""
+        if stride == 1:
+            return self
+        if stride not in self._strided:
+            self._strided[stride] = Frames((self.lengths - 1) // stride + 1, self.is_masking)
+        return self._strided[stride]
+
+    def valid(self, num_frames: int) -> Tensor:
+        """(B, 1, T): True where a frame belongs to the utterance."""
+        if self._valid is None:
+            self._valid = valid_frames(self.lengths, num_frames)
+        return self._valid
+
+    def padding(self, num_frames: int) -> Tensor | None:
+        """(N,): ``b * T + t`` of each frame behind an utterance; None if nothing is masked. For tensors on CPU only."""
+        if self._padding is None and self.is_masking:
+            self._padding = torch.from_numpy(np.flatnonzero(~self.valid(num_frames).numpy()))
+        return self._padding
+
+    def masked(self, x: Tensor) -> Tensor:
+        """(B, C, T) with zeros behind each utterance."""
+        return torch.where(self.valid(x.shape[2]), x, 0.0) if self.is_masking else x
+
+
+def clear(rows: Tensor, padding: Tensor | None) -> Tensor:
+    """Write zeros into the frames ``padding`` of contiguous (B, T, C), in place, and return it."""
+    if padding is not None:
+        rows.view(-1, rows.shape[2]).index_fill_(0, padding, 0.0)  # a view, or an error: never a copy
+    return rows
+
+
+# One block of a Jasper encoder as its configuration has it: the keys, their defaults, and what is wrong with them.
+# No torch and no modules in this file.
+
+
+ResidualMode = Literal["add", "max", "stride_add", "stride_last"]
+RESIDUAL_MODES: tuple[ResidualMode, ...] = get_args(ResidualMode)
+_LONGEST_KERNEL = 10_001
+_MOST_CONVOLUTIONS = 2_000  # of an encoder; Jasper 10x5 has 109, QuartzNet 15x5 168; to make as many takes 1 s
+Kernel: TypeAlias = Annotated[int, Between(1, _LONGEST_KERNEL)]  # frames; the longest of QuartzNet has 87
+Step: TypeAlias = Annotated[int, Between(1, 1_024)]
+Window: TypeAlias = Annotated[int, Between(-1, 1_000_000)]
+_NO_BLOCKS = ["JasperEncoder: jasper has no blocks"]
+
+
+@dataclass(frozen=True)
+class JasperBlockSpec:
+    """The keys of one element of ``JasperEncoder(jasper=[...])``.
+
+    Args:
+        filters: output channels.
+        repeat: sub-blocks, each a convolution, a normalisation, an activation and dropout.
+        kernel: frames that a filter sees, a number or a list of one. An even one is rounded up to the next odd one, as
+            NeMo 0.11 does: the window is then symmetric and the number of frames stays.
+        stride: frames between two applications of a filter; of every sub-block, unless ``stride_last``.
+        dilation: frames between two taps of a filter.
+        dropout: probability, after each activation.
+        residual: add the block's input, through a convolution of one frame, to the output of the last sub-block.
+        residual_dense: add the inputs of all ``residual_dense`` blocks directly before this one as well.
+        residual_mode: ``add``; ``max``; ``stride_add``: the residual strides as the sub-blocks do, and is added;
+            ``stride_last``: as ``stride_add``, with ``stride_last`` on. By default the encoder's. For this block only.
+        groups: groups of the convolutions (of the pointwise ones, if ``separable``), whose channels are then shuffled.
+        separable: a depthwise convolution over time, then a pointwise one over channels.
+        heads: depthwise filters; channels ``c`` and ``c + heads`` share one. -1: one filter for each channel.
+        se: squeeze-and-excitation after the last sub-block.
+        se_reduction_ratio: channels for one hidden unit of squeeze-and-excitation.
+        se_context_window: frames that squeeze-and-excitation averages; below 1: the whole utterance.
+        se_interpolation_mode: how windowed averages are stretched to the number of frames.
+        kernel_size_factor: multiplies ``kernel``.
+        stride_last: only the last sub-block strides.
+        se_context_size: an older name of ``se_context_window``, which ContextNet's files have.
+
+    Raises:
+        UsageError: a value out of its range, or keys that contradict each other.
+    """
+
+    filters: Channels
+    repeat: Annotated[int, Between(1, 100)]
+    kernel: Kernel | Annotated[list[Kernel], Items(1, 1)]
+    stride: Step | Annotated[list[Step], Items(1, 1)]
+    dilation: Step | Annotated[list[Step], Items(1, 1)]
+    dropout: Annotated[float, Between(0, 1, below=True)]
+    residual: bool
+    residual_dense: bool = False
+    residual_mode: ResidualMode | None = None
+    groups: Channels = 1
+    separable: bool = False
+    heads: Annotated[int, Between(1, 65_536, also=(-1,))] = -1
+    se: bool = False
+    se_reduction_ratio: Channels = 8
+    se_context_window: Window = -1
+    se_interpolation_mode: Literal["nearest", "linear", "area"] = "nearest"
+    kernel_size_factor: Annotated[float, Between(0, 100, above=True)] = 1.0
+    stride_last: bool = False
+    se_context_size: Window | None = None
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
+        problems = list(self._problems())
+        if problems:
+            raise UsageError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        if self.kernel_size > _LONGEST_KERNEL:
+            yield f"kernel times kernel_size_factor is {self.kernel_size}, wanted at most {_LONGEST_KERNEL}"
+        if self.residual_dense and not self.residual:
+            yield "residual_dense is true, which needs residual: true"
+        if self.heads != -1 and not self.separable:
+            yield f"heads is {self.heads}, wanted -1, or separable: true"
+        if self.se and self.filters < self.se_reduction_ratio:
+            yield f"se_reduction_ratio is {self.se_reduction_ratio}, wanted at most filters ({self.filters})"
+
+    @property
+    def se_window(self) -> int:
+        """Frames that squeeze-and-excitation averages; below 1: the whole utterance."""
+        return self.se_context_window if self.se_context_size is None else self.se_context_size
+
+    @property
+    def kernel_size(self) -> int:
+        """Frames that a filter sees: ``kernel * kernel_size_factor`` rounded down, then up to the next odd number."""
+        return int(_only(self.kernel) * self.kernel_size_factor) | 1
+
+    @property
+    def dilation_size(self) -> int:
+        """Frames between two taps of a filter."""
+        return _only(self.dilation)
+
+    def num_weights(self, num_channels: int, residual_channels: Sequence[int] = ()) -> int:
+        """Weights of its convolutions, which are nearly all.
+
+        Args:
+            num_channels: of its input.
+            residual_channels: of the inputs that are added to its output.
+        """
+        total = self.filters * sum(residual_channels)
+        for _ in range(self.repeat):
+            taps = num_channels if self.separable else num_channels * self.filters // self.groups
+            total += taps * self.kernel_size + self.separable * num_channels * self.filters // self.groups
+            num_channels = self.filters
+        return total
+
+    def strides(self, residual_mode: ResidualMode) -> list[int]:
+        """The stride of each sub-block, under this residual mode."""
+        stride = _only(self.stride)
+        if self.stride_last or residual_mode == "stride_last":
+            return [1] * (self.repeat - 1) + [stride]
+        return [stride] * self.repeat
+
+
+def read_blocks(jasper: Sequence[Mapping[str, Any]]) -> list[JasperBlockSpec]:
+    """The blocks of an encoder, checked as a whole.
+
+    Blocks that a script wrote, or read by itself, are taken as NeMo takes them: a key that is not known is left out
+    with a warning, 0 and 1 are truth values, and 4.0 is a whole number.
+
+    Raises:
+        ConfigError: everything that is wrong with any block, one line each: wrong types, ranges, contradictions; where
+            a block is a :class:`Config`, also unknown keys, and file, line and column.
+    """
+    blocks = [_placed(block, index) for index, block in enumerate(jasper)]
+    raise_if([each for block in blocks for each in block_problems(block)] or _NO_BLOCKS[: not blocks])
+    specs = [JasperBlockSpec(**block) for block in blocks]
+    raise_if(_too_many(specs, blocks))
+    return specs
+
+
+def block_problems(block: Config) -> list[str]:
+    """One line for each problem with the keys of one block."""
+    problems = check_call(block, JasperBlockSpec)
+    if not problems:
+        try:
+            JasperBlockSpec(**block)
+        except UsageError as error:
+            problems = [f"{block.place_to_blame()}: {block.path}: {error}"]
+    return problems
+
+
+def _too_many(specs: Sequence[JasperBlockSpec], blocks: Sequence[Config]) -> Iterator[str]:
+    """The block with which an encoder has more convolutions than it may."""
+    total = residuals = 0
+    for spec, block in zip(specs, blocks, strict=True):
+        residuals = residuals + 1 if spec.residual_dense else 0
+        total += spec.repeat * (1 + spec.separable) + spec.residual * max(residuals, 1)
+        if total > _MOST_CONVOLUTIONS:
+            yield (
+                f"{block.place()}: {block.path} brings the convolutions to {total}, wanted at most {_MOST_CONVOLUTIONS}"
+            )
+            return
+
+
+def _placed(block: Mapping[str, Any], index: int) -> Config:
+    if isinstance(block, Config):
+        return block
+    written = Config(block, _InScript("JasperEncoder"), ("jasper", index))
+    unknown = [key for key in block if key not in JasperBlockSpec.__annotations__]
+    for key in unknown:
+        logging.warning("%s; it is left out", unknown_key(written, key, JasperBlockSpec.__annotations__))
+    kept = {key: _converted(key, value) for key, value in block.items() if key not in unknown}
+    return Config(kept, _InScript("JasperEncoder"), ("jasper", index))
+
+
+def _converted(key: str, value: Any) -> Any:
+    """What NeMo makes of a value: truth values of 0 and 1, whole numbers of floats, alone or in a list."""
+    kind = _kinds()[key]
+    if kind is bool and value in (0, 1):
+        return bool(value)
+    if isinstance(value, list):
+        return [_converted(key, item) for item in value]
+    whole = isinstance(value, float) and (value.is_integer() or (key == "kernel" and math.isfinite(value)))
+    return int(value) if whole and int in (kind, *get_args(kind)) else value
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """The type of each key, without its range."""
+    return get_type_hints(JasperBlockSpec)
+
+
+class _InScript(Source):
+    """The source of a block that was written in a script: no line is known."""
+
+    def place(self, keys: Keys) -> str:
+        return self.name
+
+
+def _only(value: int | list[int]) -> int:
+    return value if isinstance(value, int) else value[0]
+
+
+# 1-D convolutions over time with same padding, and a fast depthwise form on CPU.
+# Weights keep the shape of ``nn.Conv1d``, (C_out, C_in / groups, K). No blocks, no normalisation, no ports in this
+# file.
+# On CPU, tensors (B, C, T) that leave a depthwise convolution lie in memory as (B, T, C): a pointwise convolution is
+# then one matrix product. The order in memory never changes a result, and no caller needs to know it.
+
+
+def same_padding(kernel_size: int, dilation: int) -> int:
+    """Zeros on each side for which the number of frames is kept (at stride 1): ``dilation * (kernel_size - 1) / 2``.
+
+    Raises:
+        UsageError: the kernel is even, so no equal number of zeros on both sides does it.
+    """
+    if kernel_size % 2 == 0:
+        raise UsageError("an even kernel has no same padding", got=str(kernel_size), wanted="an odd kernel size")
+    return dilation * (kernel_size - 1) // 2
+
+
+class TimeConv1d(nn.Conv1d):
+    """A convolution over time with same padding: T frames in, ``ceil(T / stride)`` out.
+
+    Args:
+        in_channels: channels in.
+        out_channels: channels out.
+        kernel_size: odd number of frames.
+        stride: frames between two outputs.
+        dilation: frames between two taps.
+        groups: groups of channels that do not see each other.
+        heads: for a depthwise convolution, how many filters its channels share; -1: none is shared.
+        bias: add a bias to each channel.
+
+    Raises:
+        UsageError: an even kernel, or heads that do not divide the channels of a depthwise convolution.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        dilation: int = 1,
+        groups: int = 1,
+        heads: int = -1,
+        bias: bool = False,
+    ) -> None:
+        if heads != -1:
+            if not in_channels == out_channels == groups or in_channels % heads:
+                got = f"{heads} heads, {in_channels} -> {out_channels} channels in {groups} groups"
+                raise UsageError("heads must divide the channels of a depthwise convolution", got=got)
+            in_channels = out_channels = groups = heads
+        padding = same_padding(kernel_size, dilation)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        self.heads = heads
+        self.is_depthwise = in_channels == out_channels == groups and not bias
+        self._is_pointwise = kernel_size == stride == groups == 1
+
+    def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
+        """(B, C_in, T) -> (B, C_out, U = ceil(T / stride)); given ``frames`` of U, with zeros behind each utterance."""
+        # Halves have no fast kernel on most CPUs.
+        if runs_on_cpu(x) and self.weight.dtype.itemsize >= 4:
+            if self.is_depthwise and self.heads == -1:
+                padding = None if frames is None else frames.padding(-(-x.shape[2] // self.stride[0]))
+                steps = self.stride[0], self.dilation[0]
+                out: Tensor = _Depthwise.apply(x, self.weight, padding, *steps)  # type: ignore[no-untyped-call]  # torch's
+                return out
+            if self._is_pointwise and is_time_major(x):
+                out = F.linear(x.transpose(1, 2), self.weight.squeeze(2), self.bias).transpose(1, 2)
+                return out if frames is None else frames.masked(out)
+        by_heads = x if self.heads == -1 else x.reshape(-1, self.heads, x.shape[2])
+        out = super().forward(by_heads)
+        out = out if self.heads == -1 else out.reshape(x.shape[0], x.shape[1], -1)
+        return out if frames is None else frames.masked(out)
+
+
+class MaskedConv1d(nn.Module):
+    """A :class:`TimeConv1d` (with its arguments) that is not to see the padding behind an utterance.
+
+    Its input is zero there. So is the output of a depthwise one, which reaches beyond the end and which the pointwise
+    one behind it reads; that of a pointwise one is zero of itself.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.conv = TimeConv1d(*args, **kwargs)
+        self.stride = self.conv.stride
+
+    def forward(self, x: Tensor, frames: Frames) -> Tensor:
+        """(B, C_in, T), zero behind each utterance, and the frames of the output -> (B, C_out, ceil(T / stride))."""
+        out: Tensor = self.conv(x, frames if self.conv.is_depthwise else None)
+        return out
+
+
+class _Depthwise(torch.autograd.Function):
+    """Depthwise convolution with same padding on CPU, in float32 even under autocast.
+
+    oneDNN has fast kernels for the output with frames along the width of an image, and for the gradient of the weights
+    with frames along its height, where channels are the innermost axis and neither stride nor dilation is above 1.
+    """
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # torch's
+    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: Tensor | None, stride: int, dilation: int) -> Tensor:
+        ctx.shape = (x.shape[2], stride, dilation)
+        phases = _phases(x.transpose(1, 2), dilation)
+        ctx.save_for_backward(phases, weight, padding)
+        if dilation == 1:
+            rows = _correlated(phases, weight, stride)
+        else:
+            rows = _joined(_correlated(phases, weight), dilation, x.shape[2])[:, ::stride].contiguous()
+        return clear(rows, padding).transpose(1, 2)
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # torch's
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (phases, weight, padding), gradient = ctx.saved_tensors, gradients[0].transpose(1, 2)
+        num_frames, stride, dilation = ctx.shape
+        if padding is not None and len(padding):
+            gradient = clear(gradient.clone(memory_format=torch.contiguous_format), padding)
+        if stride > 1:  # as if the frames between had been computed, and nobody had read them
+            of_some, (num_utterances, _, num_channels) = gradient, gradient.shape
+            gradient = of_some.new_zeros(num_utterances, num_frames, num_channels)
+            gradient[:, ::stride] = of_some
+        of_phases = _phases(gradient, dilation)
+        of_input = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_input = _joined(_correlated(of_phases, weight.flip(2)), dilation, num_frames).transpose(1, 2)
+        if ctx.needs_input_grad[1]:
+            of_weight = _weight_gradient(phases, of_phases, weight)
+        return of_input, of_weight, None, None, None
+
+
+def _phases(rows: Tensor, dilation: int) -> Tensor:
+    """(B, T, C) as contiguous (B * dilation, ceil(T / dilation), C): a frame's taps are its neighbours there."""
+    if dilation > 1:
+        num_utterances, num_frames, num_channels = rows.shape
+        padded = F.pad(rows, (0, 0, 0, -num_frames % dilation))
+        rows = padded.view(num_utterances, -1, dilation, num_channels).transpose(1, 2).flatten(0, 1)
+    return rows.contiguous()
+
+
+def _joined(phases: Tensor, dilation: int, num_frames: int) -> Tensor:
+    """What :func:`_phases` took apart: (B, T, C)."""
+    if dilation == 1:
+        return phases
+    return phases.view(-1, dilation, *phases.shape[1:]).transpose(1, 2).flatten(1, 2)[:, :num_frames]
+
+
+def _correlated(rows: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
+    """(B, T, C) and filters (C, 1, K) -> (B, ceil(T / stride), C)."""
+    image, padding = rows.unsqueeze(1).permute(0, 3, 1, 2), weight.shape[2] // 2
+    out = F.conv2d(image, weight.unsqueeze(2), None, (1, stride), (0, padding), groups=weight.shape[0])
+    return out.permute(0, 2, 3, 1).squeeze(1)
+
+
+def _weight_gradient(rows: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    """(C, 1, K): per channel and tap k, the sum over b and t of rows[b, t + k - K // 2] * gradient[b, t]."""
+    images = (each.unsqueeze(2).permute(0, 3, 1, 2) for each in (gradient, rows))
+    padding, num_channels = (weight.shape[2] // 2, 0), weight.shape[0]
+    convolution = ((1, 1), padding, (1, 1), False, (0, 0), num_channels, (False, True, False))
+    of_weight: Tensor = torch.ops.aten.convolution_backward(*images, weight.unsqueeze(3), None, *convolution)[1]
+    # Flat first: an axis of one element may have any stride, and DDP wants those of the weights.
+    return of_weight.flatten().view(weight.shape)
+
+
+# Squeeze-and-excitation over the valid frames of each utterance. No blocks and no ports in this file.
+
+
+class SqueezeExcite(nn.Module):
+    """Scales each channel by what its mean over the valid frames, or over a window of them, says.
+
+    Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018; windows: Han et al., "ContextNet", Interspeech
+    2020.
+
+    Args:
+        channels: channels.
+        reduction_ratio: channels for one hidden unit.
+        context_window: frames of the window; below 1 it is the whole utterance.
+        interpolation_mode: how the averages of windows are stretched to the number of frames: nearest, linear, area.
+        activation: between the two linear layers.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        reduction_ratio: int,
+        context_window: int = -1,
+        interpolation_mode: str = "nearest",
+        activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self._stretch = look_up("se_interpolation_mode", interpolation_mode, _INTERPOLATIONS)
+        self.context_window = context_window
+        self.fc = nn.Sequential(
+            nn.Linear(channels, channels // reduction_ratio, bias=False),
+            activation or nn.ReLU(),
+            nn.Linear(channels // reduction_ratio, channels, bias=False),
+        )
+
+    def forward(self, x: Tensor, frames: Frames) -> Tensor:
+        """(B, C, T) -> (B, C, T)."""
+        num_frames = x.shape[2]
+        if frames.is_masking:
+            lengths, x = frames.lengths.clamp(1, num_frames), frames.masked(x)
+        else:
+            lengths = torch.full((x.shape[0],), num_frames, device=x.device)
+        if self.context_window < 1:
+            mean = x.sum(2, dtype=torch.promote_types(x.dtype, torch.float32)) / lengths.unsqueeze(1)
+            return x * torch.sigmoid(self.fc(mean.to(x.dtype))).unsqueeze(2)
+        scores = self.fc(self._window_means(x, lengths).transpose(1, 2)).transpose(1, 2)
+        num_windows = (lengths - self.context_window + 1).clamp(min=1)
+        frame = torch.arange(num_frames, device=x.device).unsqueeze(0)
+        stretch = self._stretch(frame, num_windows.unsqueeze(1), lengths.unsqueeze(1))
+        return x * torch.sigmoid(_stretched(scores, *stretch))
+
+    def _window_means(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """(B, C, windows in T frames), valid within the utterance; one shorter than a window has one."""
+        missing = max(self.context_window - x.shape[2], 0)
+        means = F.avg_pool1d(F.pad(x, (0, missing)), self.context_window, stride=1)
+        share = lengths.clamp(max=self.context_window) / self.context_window
+        return means / share.to(means.dtype)[:, None, None]
+
+
+Stretch = tuple[Tensor, Tensor, Tensor]
+
+
+def _stretched(values: Tensor, low: Tensor, high: Tensor, weight: Tensor) -> Tensor:
+    """(B, C, N) -> (B, C, T): at frame t, ``(1 - weight[t]) * values[low[t]] + weight[t] * values[high[t]]``."""
+    shape = (-1, values.shape[1], -1)
+    at_low = values.gather(2, low.unsqueeze(1).expand(shape))
+    at_high = values.gather(2, high.unsqueeze(1).expand(shape))
+    return torch.lerp(at_low, at_high, weight.unsqueeze(1).to(values.dtype))
+
+
+def _nearest(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
+    index = (frame * counts // spans).minimum(counts - 1)
+    return index, index, torch.zeros_like(index)
+
+
+def _linear(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
+    position = ((frame + 0.5) * (counts / spans) - 0.5).clamp(min=0).minimum(counts - 1)
+    low = position.long()
+    return low, (low + 1).minimum(counts - 1), position - low
+
+
+def _area(frame: Tensor, counts: Tensor, spans: Tensor) -> Stretch:
+    # There are no more values than frames, so a frame overlaps two of them at most.
+    low = (frame * counts // spans).minimum(counts - 1)
+    high = (((frame + 1) * counts + spans - 1) // spans - 1).minimum(counts - 1)
+    return low, high, torch.full_like(low, 0.5, dtype=torch.float32)
+
+
+# From frames (1, T), and N values and L frames of each utterance (B, 1) each: the values that a frame lies between, and
+# the weight of the second, as F.interpolate places them; that function knows one length for the whole batch only.
+_INTERPOLATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Stretch]] = {
+    "nearest": _nearest,
+    "linear": _linear,
+    "area": _area,
+}
+
+
+# The blocks of Jasper and QuartzNet as plain ``nn.Module``s: activations, normalisations, the block itself.
+# The names of their parameters are those of NeMo 0.x, so that its weights load. No ports and no neural types here.
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "hardtanh": nn.Hardtanh,
+    "relu": nn.ReLU,
+    "selu": nn.SELU,
+    "swish": nn.SiLU,
+}
+INIT_MODES: dict[str, Callable[[Tensor], Any]] = {
+    "xavier_uniform": nn.init.xavier_uniform_,
+    "xavier_normal": nn.init.xavier_normal_,
+    "kaiming_uniform": partial(nn.init.kaiming_uniform_, nonlinearity="relu"),
+    "kaiming_normal": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
+}
+
+
+def init_weights(module: nn.Module, mode: str, place: str) -> None:
+    """Draw the weights of all convolutions and linear layers of ``module`` anew; ``place`` is named in the error.
+
+    Raises:
+        UnknownNameError: there is no initialisation of this name.
+    """
+    draw = look_up("init_mode", mode, INIT_MODES, place)
+    for layer in module.modules():
+        # Without values there is nothing to draw, and torch would import its compiler for it, which takes 2 s.
+        if isinstance(layer, (nn.Conv1d, nn.Linear)) and not layer.weight.is_meta:
+            draw(layer.weight)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """``nn.BatchNorm1d`` over (B, C, T) that does not slow down where channels are the innermost axis in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) -> (B, C, T)."""
+        if not runs_on_cpu(x) or not is_time_major(x):
+            return super().forward(x)
+        rows = super().forward(x.transpose(1, 2).flatten(0, 1))
+        return rows.view(x.shape[0], x.shape[2], x.shape[1]).transpose(1, 2)
+
+
+def set_batch_norm_momentum(modules: Iterable[object], momentum: float | None) -> None:
+    """Set the weight of a new batch in the running mean and variance of all batch normalisation.
+
+    The statistics are ``(1 - momentum) * before + momentum * batch``. A short run on few steps needs a larger one than
+    the usual 0.1.
+
+    Args:
+        modules: of a model; those that are no torch modules are passed over.
+        momentum: above 0, up to 1; None changes nothing.
+
+    Raises:
+        UsageError: none of the modules has batch normalisation, or the momentum is out of range.
+    """
+    if momentum is None:
+        return
+    if not 0 < momentum <= 1:
+        raise UsageError("momentum of batch normalisation is out of range", got=f"{momentum:g}", wanted="above 0, to 1")
+    torch_modules = [module for module in modules if isinstance(module, nn.Module)]
+    layers = [layer for module in torch_modules for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    if not layers:
+        raise UsageError("the model has no batch normalisation, so bn_momentum has no effect", remedy="leave it out")
+    for layer in layers:
+        layer.momentum = momentum
+
+
+class MaskedGroupNorm(nn.GroupNorm):
+    """``nn.GroupNorm`` whose mean and variance are those of the valid frames, so that padding does not change them."""
+
+    def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
+        """(B, C, T) -> (B, C, T); without frames all are valid."""
+        if frames is None or not frames.is_masking:
+            return super().forward(x)
+        valid = frames.valid(x.shape[2]).unsqueeze(1)
+        grouped = x.reshape(x.shape[0], self.num_groups, -1, x.shape[2])
+        grouped = grouped.to(torch.promote_types(x.dtype, torch.float32))
+        count = valid.sum((2, 3), keepdim=True).clamp(min=1) * grouped.shape[2]
+        mean = torch.where(valid, grouped, 0.0).sum((2, 3), keepdim=True) / count
+        centred = grouped - mean
+        variance = torch.where(valid, centred.square(), 0.0).sum((2, 3), keepdim=True) / count
+        normalised = (centred * torch.rsqrt(variance + self.eps)).flatten(1, 2).to(x.dtype)
+        return normalised * self.weight.unsqueeze(1) + self.bias.unsqueeze(1)
+
+
+# BatchNorm's numbers are NeMo's; "group" alone has a choice of groups.
+_NORMALIZATIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "batch": lambda channels, groups: BatchNorm(channels, eps=1e-3, momentum=0.1),
+    "layer": lambda channels, groups: MaskedGroupNorm(1, channels),
+    "group": lambda channels, groups: MaskedGroupNorm(groups, channels),
+    "instance": lambda channels, groups: MaskedGroupNorm(channels, channels),
+}
+
+
+def make_normalization(mode: str, num_channels: int, norm_groups: int, place: str) -> nn.Module:
+    """The normalisation of this mode over ``num_channels``; ``norm_groups`` -1 means one group for each channel.
+
+    Raises:
+        UnknownNameError: there is no such mode.
+        UsageError: ``norm_groups`` does not divide the channels.
+    """
+    make = look_up("normalization_mode", mode, _NORMALIZATIONS, place)
+    groups = num_channels if norm_groups == -1 else norm_groups
+    if mode == "group" and (groups < 1 or num_channels % groups):
+        raise UsageError("norm_groups must divide the channels", place=place, got=f"{norm_groups} for {num_channels}")
+    return make(num_channels, groups)
+
+
+def activated(activation: nn.Module, summands: Sequence[Tensor], frames: Frames) -> Tensor:
+    """The activation of the sum of tensors (B, C, T), with zeros behind each utterance."""
+    if isinstance(activation, nn.ReLU) and all(runs_on_cpu(x) and is_time_major(x) for x in summands):
+        out: Tensor = _ReluOfSum.apply(frames.padding(summands[0].shape[2]), *summands)  # type: ignore[no-untyped-call]  # torch's
+        return out
+    return frames.masked(activation(reduce(torch.add, summands)))
+
+
+class _ReluOfSum(torch.autograd.Function):
+    """:func:`activated` for ReLU over time-major memory on CPU: one tensor is written, and the only one kept."""
+
+    @staticmethod
+    def forward(ctx: Any, padding: Tensor | None, *summands: Tensor) -> Tensor:
+        out = reduce(torch.add, summands).relu_() if len(summands) > 1 else summands[0].relu()
+        clear(out.transpose(1, 2), padding)
+        ctx.save_for_backward(out)
+        ctx.num_summands = len(summands)
+        return out  # no view of another tensor: FSDP2 attaches its hook to what a block returns
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        gradient = torch.ops.aten.threshold_backward(gradients[0], out, 0)
+        return None, *[gradient] * ctx.num_summands
+
+
+class GroupShuffle(nn.Module):
+    """Deals the channels of each group out over all groups, so that the next grouped convolution mixes them."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) -> (B, C, T): channel ``g * C/groups + i`` becomes ``i * groups + g``."""
+        return x.reshape(x.shape[0], self.groups, -1, x.shape[2]).transpose(1, 2).flatten(1, 2)
+
+
+class JasperBlock(nn.Module):
+    """Sub-blocks of convolution, normalisation, activation and dropout, with residual connections around them.
+
+    Args:
+        in_channels: channels of the block's input.
+        spec: the block's keys.
+        activation: shared by all sub-blocks.
+        normalization_mode: batch, layer, group or instance.
+        norm_groups: groups of ``group`` normalisation; -1: one for each channel.
+        residual_mode: the encoder's, for a block that has none of its own.
+        residual_channels: channels of the inputs that a dense block adds, its own last; empty if it is not dense.
+        conv_mask: keep padding out of convolutions, squeeze-and-excitation and group statistics.
+        place: the block's name in errors.
+
+    Raises:
+        UsageError: a residual that cannot have as many frames as the output; groups that do not divide the channels.
+        UnknownNameError: an unknown normalisation.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        spec: JasperBlockSpec,
+        *,
+        activation: nn.Module,
+        normalization_mode: str = "batch",
+        norm_groups: int = -1,
+        residual_mode: ResidualMode = "add",
+        residual_channels: Sequence[int] = (),
+        conv_mask: bool = True,
+        place: str = "JasperBlock",
+    ) -> None:
+        super().__init__()
+        mode = spec.residual_mode or residual_mode
+        strides = spec.strides(mode)
+        self.stride = prod(strides)
+        if spec.residual and self.stride > 1:
+            _check_frames(mode, self.stride, bool(residual_channels), place)
+        if in_channels % spec.groups or spec.filters % spec.groups:
+            got = f"groups {spec.groups}, {in_channels} -> {spec.filters} channels"
+            raise UsageError("groups must divide the channels in and out", place=place, got=got)
+        self.is_dense, self.takes_maximum = bool(residual_channels), mode == "max"
+        convolution = MaskedConv1d if conv_mask else TimeConv1d
+        norm = partial(make_normalization, normalization_mode, spec.filters, norm_groups, place)
+        # By its type: torch.export puts proxies in the place of modules, of which no two are the same object.
+        self._activation_type = type(activation)
+        self.mconv = nn.ModuleList()
+        for index, stride in enumerate(strides):
+            if index > 0:
+                self.mconv.extend([activation, nn.Dropout(spec.dropout)])
+            channels = spec.filters if index else in_channels
+            self.mconv.extend(_convolutions(convolution, channels, spec, stride))
+            self.mconv.append(norm())
+            if spec.groups > 1:
+                self.mconv.append(GroupShuffle(spec.groups))
+        if spec.se:
+            keys = spec.se_reduction_ratio, spec.se_window, spec.se_interpolation_mode
+            self.mconv.append(SqueezeExcite(spec.filters, *keys, activation))
+        residual_channels = (residual_channels or [in_channels]) if spec.residual else []
+        self.res = nn.ModuleList(
+            nn.ModuleList([convolution(channels, spec.filters, 1, stride=self.stride), norm()])
+            for channels in residual_channels
+        )
+        self.mout = nn.Sequential(activation, nn.Dropout(spec.dropout))
+
+    def forward(self, inputs: list[Tensor], frames: Frames) -> tuple[list[Tensor], Frames]:
+        """Inputs (B, C, T), the last one the block's own and those before for dense residuals, zero behind utterances.
+
+        Returns:
+            The inputs of the next block, zero behind utterances, and their frames.
+        """
+        out, out_frames = self._run(self.mconv, inputs[-1], frames)
+        summands = [out]
+        for branch, added in zip(self.res, inputs if self.is_dense else inputs[-1:], strict=False):
+            assert isinstance(branch, nn.ModuleList)
+            summands.append(self._run(branch, added, frames)[0])
+        if self.takes_maximum:
+            summands = [reduce(torch.maximum, summands)]
+        activation, dropout = self.mout
+        out = dropout(activated(activation, summands, out_frames))
+        return ([*inputs, out] if self.is_dense else [out]), out_frames
+
+    @property
+    def context_frames(self) -> int | None:
+        """Frames of the input on each side that a frame of the output depends on; None: on all of them."""
+        total, frames_between = 0, 1
+        for layer in self.modules():
+            if isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
+                return None
+        for layer in self.mconv:
+            convolution = layer.conv if isinstance(layer, MaskedConv1d) else layer
+            if isinstance(convolution, TimeConv1d):
+                total += frames_between * int(convolution.padding[0])
+                frames_between *= convolution.stride[0]
+        return total  # a residual has kernels of one frame
+
+    def _run(self, layers: Iterable[nn.Module], x: Tensor, frames: Frames) -> tuple[Tensor, Frames]:
+        for layer in layers:
+            if isinstance(layer, (MaskedConv1d, TimeConv1d)):
+                frames = frames.strided(layer.stride[0])
+                x = layer(x, frames)
+            elif isinstance(layer, (SqueezeExcite, MaskedGroupNorm)):
+                x = layer(x, frames)
+            elif isinstance(layer, self._activation_type):
+                x = activated(layer, [x], frames)
+            else:
+                x = layer(x)
+        return x, frames
+
+
+def _convolutions(
+    convolution: Callable[..., nn.Module], in_channels: int, spec: JasperBlockSpec, stride: int
+) -> list[nn.Module]:
+    window = {"stride": stride, "dilation": spec.dilation_size}
+    if not spec.separable:
+        return [convolution(in_channels, spec.filters, spec.kernel_size, groups=spec.groups, **window)]
+    return [
+        convolution(in_channels, in_channels, spec.kernel_size, groups=in_channels, heads=spec.heads, **window),
+        convolution(in_channels, spec.filters, 1, groups=spec.groups),
+    ]
+
+
+def _check_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
+    """UsageError if a block that strides has a residual with other frames than its output."""
+    if is_dense:
+        problem = "a residual_dense block cannot stride: the blocks behind it add its input"
+        remedy = "stride in a block before or after the dense ones"
+    elif mode in ("add", "max"):
+        problem, remedy = f'residual_mode "{mode}" needs as many frames out as in', "use residual_mode: stride_add"
+    else:
+        return
+    raise UsageError(problem, place=place, got=f"stride {stride}", remedy=remedy)
+
+
+# Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Layers: `jasper_blocks`.
+
 
 Block: TypeAlias = Annotated[Mapping[str, Any], Checked(block_problems)]
 Blocks: TypeAlias = Annotated[Sequence[Block], Items(0, 256)]  # the largest models have 23

@@ -1,4 +1,4 @@
-"""The CTC loss. No decoding and no metrics in this file."""
+"""The CTC loss, and losses on intermediate blocks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ import torch
 from torch import Tensor
 
 from nemo_asr.arguments import Classes
-from nemo_asr.models.frames import valid_frames
+from nemo_asr.models.jasper import JasperDecoderForCTC, valid_frames
 from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.config.ranges import Between
-from nemo_lite.core.neural_types import (
-    AxisKind,
-    AxisType,
-    LabelsType,
-    LengthsType,
-    LogprobsType,
-    LossType,
-    NeuralType,
-)
+from nemo_lite.config import Between
+from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, LogprobsType, LossType, NeuralType
 from nemo_lite.core.ports import Ports
+
+# The CTC loss. No decoding and no metrics in this file.
 
 
 class CTCLossNM(LossNM):
@@ -104,3 +98,17 @@ def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
     """(B, T, classes), valid frames (B,) -> (B,): sum over an utterance's frames of KL(U || P), U the same for all."""
     of_frames = -math.log(log_probs.shape[2]) - log_probs.mean(2)
     return torch.where(valid_frames(lengths, log_probs.shape[1]).squeeze(1), of_frames, 0.0).sum(1)
+
+
+# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/recipe/registry.py`.
+
+
+class IntermediateDecoderForCTC(JasperDecoderForCTC):
+    """From the intermediate output of an encoder to log-probabilities; used in training only.
+
+    It is a `JasperDecoderForCTC` under another name: checkpoints name files by the class, and the model's own decoder
+    keeps its name. Its input has the channels of a block in the middle, so it cannot share the weights of that decoder,
+    as it does in the source.
+
+    Source: Lee and Watanabe, "Intermediate Loss Regularization for CTC-based Speech Recognition", ICASSP 2021.
+    """

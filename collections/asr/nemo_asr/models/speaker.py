@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_asr.arguments import Channels, Classes, Word, refuse_too_large
-from nemo_asr.models.frames import valid_frames
-from nemo_asr.models.jasper import frames_type
-from nemo_asr.models.jasper_blocks import init_weights
+from nemo_asr.models.jasper import frames_type, init_weights, valid_frames
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.config.ranges import Items
+from nemo_lite.config import Items
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nemo_asr.text.english.normalize import say_abbreviations, say_numbers, without_accents
+from nemo_asr.text.english import say_abbreviations, say_numbers, without_accents
 
 
 def clean_text(

@@ -8,7 +8,7 @@ from collections import UserList, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
-from nemo_asr.data.labelled.classes import KEYS
+from nemo_asr.data.labelled import KEYS
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_asr.parts.manifest import Item, audio_of, duration_of, item_iter, json_object, numbered_lines
 from nemo_lite.errors import DataError, counted

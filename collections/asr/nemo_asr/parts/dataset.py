@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from nemo_asr.audio.featurizer import WaveformFeaturizer
-from nemo_asr.data.kaldi.folder import KaldiUtterances
-from nemo_asr.data.kaldi.matrices import matrix_of
-from nemo_asr.data.labelled.speech_label import of_length
+from nemo_asr.audio.augmentation import WaveformFeaturizer
+from nemo_asr.data.kaldi import KaldiUtterances, matrix_of
+from nemo_asr.data.labelled import of_length
 from nemo_asr.parts.collections import ASRAudioText, ASRSpeechLabel, FromFileText
 from nemo_asr.parts.parsers import make_parser
 

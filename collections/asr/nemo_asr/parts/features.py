@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_asr.audio.featurizer import WaveformFeaturizer as WaveformFeaturizer
+from nemo_asr.audio.augmentation import WaveformFeaturizer as WaveformFeaturizer
 from nemo_asr.features import signal_processing
 from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.models import jasper_blocks, squeeze_excite
-from nemo_asr.models.convolution import same_padding
-from nemo_asr.models.frames import Frames
-from nemo_asr.models.jasper_spec import read_blocks
+from nemo_asr.models import jasper as jasper_blocks
+from nemo_asr.models import jasper as squeeze_excite
+from nemo_asr.models.jasper import Frames, read_blocks, same_padding
 from nemo_asr.models.speaker import pooled
 from nemo_lite.errors import UsageError
 
@@ -117,7 +116,7 @@ class GroupShuffle(jasper_blocks.GroupShuffle):
 
 
 class SqueezeExcite(squeeze_excite.SqueezeExcite):
-    """Squeeze-and-excitation over all frames of a batch; see `nemo_asr.models.squeeze_excite.SqueezeExcite`."""
+    """Squeeze-and-excitation over all frames of a batch; see `nemo_asr.models.jasper.SqueezeExcite`."""
 
     def forward(self, x: Tensor, frames: Frames | None = None) -> Tensor:
         """(B, C, T) -> (B, C, T)."""

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_lite.errors import DataError
-from nemo_lite.untrusted import FileKind, JsonLimits, decode_text, parse_json, read_text
-from nemo_lite.untrusted import numbered_lines as lines_of
+from nemo_lite.files import FileKind, decode_text, read_text
+from nemo_lite.files import numbered_lines as lines_of
+from nemo_lite.untrusted import JsonLimits, parse_json
 
 # Any: the values of a JSON object.
 Item: TypeAlias = dict[str, Any]

@@ -1,28 +1,336 @@
-"""ConnectionCheck: do the parts of a file fit their constructors, and each other when they are connected?"""
+"""A recipe's sections, checked by connecting the model on the meta device."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from nemo_asr.arguments import MOST_WEIGHTS, FilePath, SampleRate, Word, parameters_of, source_argument
-from nemo_asr.data.labelled.classes import class_names
-from nemo_asr.data.labelled.speech_label import LabelPorts
-from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.recipe.registry import KNOWN, TASKS
-from nemo_asr.recipe.sections import DATA_ROLES, MODEL_KEYS, Part
-from nemo_asr.recipe.wiring import Signal, connect_by_type, signals_of
-from nemo_asr.text.languages import language_code
+from nemo_asr.data.labelled import LabelPorts, class_names
+from nemo_asr.data.speech_data_layer import Infeasible, SpeechDataLayer, SpeechPorts
+from nemo_asr.recipe.registry import DEFAULTS, KNOWN, MODEL_NAMES, TASKS, Signal, connect_by_type, signals_of
+from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
-from nemo_asr.text.subwords.vocabulary import Subwords, load_subwords
-from nemo_lite import NeuralModule, TrainableNM
+from nemo_asr.text.subwords import Subwords, load_subwords
+from nemo_asr.training_options import TRAINING_KEYS
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, check_call, shown
-from nemo_lite.config.ranges import Items, Letters, is_out_of_range
-from nemo_lite.core import AxisKind
-from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError
-from nemo_lite.utils.files import path_in_list
+from nemo_lite.config import Config, Items, Letters, check_call, is_out_of_range, shown, unknown_key
+from nemo_lite.core import AudioSignal, AxisKind, LabelsType
+from nemo_lite.core.shapes import frames_of
+from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.files import path_in_list
+
+# Transcripts longer than the encoder's output: CTC cannot align them.
+
+
+_MAX_SHOWN = 20
+
+
+def leave_out_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None) -> int:
+    """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
+
+    Their CTC loss is infinite. Those that fit, but not when perturbations make them as short as they can, are listed
+    too, and kept: the steps in which they do not fit leave them out. Audio is read only where silence at its ends is
+    left out. A data layer of another kind than `SpeechDataLayer` keeps all.
+
+    Args:
+        data_layer: the utterances.
+        log_probs: the wire whose time axis the text has to fit in.
+        loss: the loss of training; only CTC needs a frame for each label. None: CTC.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DataError: all are.
+    """
+    if isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out_textless()
+    found = find_infeasible(data_layer, log_probs, loss, training=True)
+    _list(data_layer, [each for each in found if not each.is_always], "steps that make them too short leave them out")
+    left_out = [each for each in found if each.is_always]
+    _list(data_layer, left_out, "they are left out of training")
+    if left_out and isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out([each.row for each in left_out], "with a text that does not fit its frames")
+    return len(left_out)
+
+
+def warn_of_infeasible(data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None) -> int:
+    """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
+    found = find_infeasible(data_layer, log_probs, loss)
+    _list(data_layer, found, "they count as they are recognised, and their loss is infinite")
+    return len(found)
+
+
+def find_infeasible(
+    data_layer: DataLayerNM, log_probs: NmTensor, loss: NeuralModule | None = None, *, training: bool = False
+) -> list[Infeasible]:
+    """The utterances whose frames cannot hold their text; in training also those that may become too short.
+
+    None where the loss does not say ``is_ctc``: others may take more labels than frames.
+    """
+    if not isinstance(data_layer, SpeechDataLayer) or not (loss is None or getattr(loss, "is_ctc", False)):
+        return []
+    try:
+        num_frames = frames_of(Dag([log_probs]), log_probs)
+    except UsageError as error:
+        logging.warning("Transcripts are not compared with the encoder's output: %s", error)
+        return []
+    return data_layer.infeasible(num_frames, training=training)
+
+
+def _list(data_layer: DataLayerNM, found: Sequence[Infeasible], consequence: str) -> None:
+    for infeasible in found[:_MAX_SHOWN]:
+        logging.warning("%s", infeasible)
+    if found and isinstance(data_layer, SpeechDataLayer):
+        more = f" ({len(found) - _MAX_SHOWN} more are not listed)" if len(found) > _MAX_SHOWN else ""
+        sometimes = "" if found[0].is_always else " always"
+        count = f"{len(found)} of {len(data_layer)} texts do not{sometimes} fit their frames{more}"
+        logging.warning(f"{data_layer.utterances.name}: {count}: {consequence} (a smaller stride gives more frames)")
+
+
+# The schemas that a model's YAML may have, read into parts: a class and its arguments for each role. No checks.
+# A section is either the arguments of the class that its key names (NeMo 0.9), or ``header`` and ``init_params``
+# (since 0.10). A file that is one header itself is a model: its ``init_params`` hold the sections. Class names are
+# looked up in the registry; nothing is imported because a file says so.
+
+
+MODEL_KEYS = ("model", "name", "sample_rate", "labels", "tokenizer", "language")
+
+_MOST_SECTIONS = 100  # with those that are only there for their anchors
+DATA_ROLES = ("train", "eval")
+_NEEDED = ("preprocessor", "encoder")
+_PACKAGES = ("nemo_asr", "nemo_lite", "nemo")
+_HEADER_KEYS = ("header", "init_params")
+_ROLES_OF_MODEL = {
+    "preprocessor_params": "preprocessor",
+    "encoder_params": "encoder",
+    "decoder_params": "decoder",
+    "spec_augment_params": "augmentation",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class, the arguments that the file has for it, those that follow from its older spelling, and its task."""
+
+    target: type[NeuralModule]
+    params: Config
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    task: str = TASKS[0]
+
+
+class Parts:
+    """The parts of a file, whichever schema it has, and what is wrong with its sections.
+
+    Attributes:
+        by_role: the parts; the data layer has two, ``train`` and ``eval``. A role that the file leaves out and that has
+            a default is there with no arguments.
+        task: that of its data layer.
+        repeated: keys of the file that are there only for the values that others repeat with aliases.
+        problems: one line each.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.by_role: dict[str, Part] = {}
+        self.repeated: list[str] = []
+        self.problems: list[str] = []
+        self._config = config
+        if set(_HEADER_KEYS) <= config.keys():
+            self._read_model()
+        elif len(config) > _MOST_SECTIONS:
+            self.problems.append(
+                f"{config.place()}: the file has {len(config)} sections, wanted at most {_MOST_SECTIONS}"
+            )
+        else:
+            for key in config:
+                if key not in (*MODEL_KEYS, *TRAINING_KEYS):
+                    self._read_section(key)
+        nothing = config.without(*config)
+        self.task = next((part.task for role, part in self.by_role.items() if role in DATA_ROLES), TASKS[0])
+        for role, target in DEFAULTS[self.task].items():
+            for each in DATA_ROLES if role == "data layer" else (role,):
+                self.by_role.setdefault(each, Part(target, nothing))
+        for role in _NEEDED:
+            if role not in self.by_role and not self.problems:
+                example = next(known.module_class.__name__ for known in KNOWN.values() if known.role == role)
+                self.problems.append(f"{config.place()}: the {role}'s section is missing, such as {example}")
+
+    def _read_section(self, key: str) -> None:
+        section = self._config[key]
+        if isinstance(section, Config) and "header" in section:
+            name, params = self._with_header(self._config, key)
+        else:
+            name, params = key, section
+        if name not in KNOWN:
+            if name == key and not self._config.anchored(key):
+                self.problems.append(unknown_key(self._config, key, [*KNOWN, *MODEL_KEYS, *TRAINING_KEYS]))
+            elif name == key and self._config.overridden(key):
+                self._report(self._config, "is only repeated by others; set it where it is used", key)
+            elif name == key:
+                self.repeated.append(key)
+        elif isinstance(params, Config):
+            self._add(name, params, key)
+        elif params is not None:  # an empty section of an optional module switches it off
+            self._report(self._config, "holds no mapping of arguments", key)
+
+    def _read_model(self) -> None:
+        self._class_name(self._config, MODEL_NAMES)
+        self._refuse_other_keys(self._config.without("tokenizer"))
+        sections = self._config["init_params"]
+        if not isinstance(sections, Config):
+            self._report(self._config, "holds no sections", "init_params")
+            return
+        for key, section in sections.items():
+            role = _ROLES_OF_MODEL.get(key)
+            if role is None:
+                self.problems.append(unknown_key(sections, key, _ROLES_OF_MODEL))
+            elif section is not None:
+                name, params = self._with_header(sections, key)
+                if name in KNOWN and KNOWN[name].role != role:
+                    self._report(sections, f"names {name}, which is no {role}", key)
+                elif params is not None:
+                    self._set(role, self._part(name, params), sections, key)
+
+    def _with_header(self, parent: Config, key: str) -> tuple[str, Config | None]:
+        """The class that a section's header names, and its arguments; ``("", None)`` where they cannot be used."""
+        section = parent[key]
+        if not isinstance(section, Config) or "header" not in section:
+            self._report(parent, "has no header that names its class", key)
+            return "", None
+        self._refuse_other_keys(section)
+        name = self._class_name(section, KNOWN)
+        params = section.get("init_params")
+        if params is None:
+            params = section.without(*section)
+        if not isinstance(params, Config):
+            self._report(section, "holds no mapping of arguments", "init_params")
+            return "", None
+        return (name, params) if name else ("", None)
+
+    def _class_name(self, section: Config, known: Collection[str]) -> str:
+        """The class that a header names; '' and a problem, if it is none of the known ones."""
+        header = section["header"]
+        spec = header.get("full_spec") if isinstance(header, Config) else None
+        if not isinstance(spec, str):
+            self._report(section, "has no full_spec, the class' name", "header")
+            return ""
+        package, name = spec.split(".")[0], spec.rsplit(".")[-1]
+        own = KNOWN[name].module_class.__module__.split(".")[0] if name in KNOWN else ""
+        if name in known and package in (*_PACKAGES, own):
+            return name
+        remedy = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+        self._report(section, f'"{spec[:100]}" is not a class for this{remedy}', "header", "full_spec")
+        return ""
+
+    def _add(self, name: str, params: Config, key: str) -> None:
+        role = KNOWN[name].role
+        if role != "data layer":
+            self._set(role, self._part(name, params), self._config, key)
+            return
+        shared = params.without(*DATA_ROLES)
+        for each in [each for each in DATA_ROLES if key.endswith(f"_{each}")] or DATA_ROLES:
+            own = params.get(each)
+            if own is not None and not isinstance(own, Config):
+                self._report(params, "holds no mapping of arguments", each)
+            both = shared.overlaid(own) if isinstance(own, Config) else shared
+            self._set(each, self._part(name, both), self._config, key)
+
+    def _part(self, name: str, params: Config) -> Part:
+        """The part, with the arguments of older files turned into today's."""
+        known, implied = KNOWN[name], {}
+        for older, (newer, values) in known.older.items():
+            if older in params:
+                value = params[older]
+                if value not in values:
+                    wanted = f"{' or '.join(values)}{did_you_mean(str(value), values)}"
+                    self._report(params, f"is {shown(value)}, wanted {wanted}", older)
+                implied[newer] = values.get(value, next(iter(values.values())))
+        return Part(known.module_class, params.without(*known.older), implied, known.task)
+
+    def _set(self, role: str, part: Part, section: Config, key: str) -> None:
+        if role in self.by_role:
+            first = self.by_role[role].params
+            problem = f"is a second {role}; another one is {first.path} ({first.spot()})"
+            self._report(section, problem, key)
+        self.by_role.setdefault(role, part)
+
+    def _refuse_other_keys(self, section: Config) -> None:
+        self.problems += [unknown_key(section, key, _HEADER_KEYS) for key in section if key not in _HEADER_KEYS]
+
+    def _report(self, section: Config, problem: str, *keys: str) -> None:
+        self.problems.append(f"{section.place(*keys)}: {section.path_of(*keys)} {problem}")
+
+
+# Classifier: the modules of a model that gives each recording a class, and their connection to a data layer.
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The modules that all DAGs of a classifier share, by role: :func:`connect_classifier` makes DAGs of it.
+
+    ``multiplier`` and ``augmentation`` are for training DAGs.
+    """
+
+    preprocessor: NeuralModule
+    encoder: NeuralModule
+    decoder: NeuralModule
+    loss: NeuralModule
+    multiplier: NeuralModule | None = None
+    augmentation: NeuralModule | None = None
+
+
+@dataclass(frozen=True)
+class ClassWires:
+    """What a DAG of a classifier can be asked for: a score for each class, the true classes, and the loss.
+
+    ``embeddings`` are what a decoder for speakers gives beside the scores.
+    """
+
+    loss: NmTensor
+    logits: NmTensor
+    classes: NmTensor
+    embeddings: NmTensor | None = None
+
+    @property
+    def scored(self) -> list[NmTensor]:
+        """What the classification functions of :mod:`nemo_asr.helpers` take, in their order."""
+        return [self.loss, self.logits, self.classes]
+
+
+def connect_classifier(model: Classifier, data_layer: DataLayerNM, training: bool = False) -> ClassWires:
+    """From a data layer to scores of the classes and the loss.
+
+    Args:
+        model: the modules, see ``Recipe.classifier``.
+        data_layer: it gives audio, and the class of each recording.
+        training: go through the model's multiplier and augmentation, where it has them.
+
+    Raises:
+        NeuralPortNmTensorMismatchError: two modules do not fit each other.
+        UsageError: the data layer gives no audio or no classes.
+    """
+    data = {type(each.values.ntype.elements_type): each for each in signals_of(data_layer())}
+    if AudioSignal not in data or LabelsType not in data:
+        got = ", ".join(data_layer.output_ports)
+        raise UsageError("the data layer does not give audio and classes", place=data_layer.label, got=got)
+    classes = data[LabelsType]
+    features, *_ = connect_by_type(model.preprocessor, data[AudioSignal])
+    if training and model.multiplier:
+        features, classes = connect_by_type(model.multiplier, features, classes)
+    if training and model.augmentation:
+        features, *_ = connect_by_type(model.augmentation, features)
+    encoded, *_ = connect_by_type(model.encoder, features)
+    logits, *others = connect_by_type(model.decoder, encoded)
+    loss, *_ = connect_by_type(model.loss, logits, classes)
+    return ClassWires(loss.values, logits.values, classes.values, others[0].values if others else None)
+
+
+# ConnectionCheck: do the parts of a file fit their constructors, and each other when they are connected?
+
 
 Name: TypeAlias = Annotated[str, Letters(256)]
 DEFAULT_SAMPLE_RATE = 16000

@@ -1,7 +1,8 @@
-"""load_recipe: a model's YAML into modules that fit each other. Sections are read, and checked, in other files."""
+"""Recipe: a model's YAML file, checked, and the modules that it makes."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import source_argument
-from nemo_asr.audio.augmentor import perturbation_types
-from nemo_asr.data.dataset import Reading
+from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.data.check import Finding
+from nemo_asr.data.labelled import classes_of
+from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.models.intermediate import IntermediateDecoderForCTC
-from nemo_asr.recipe.classifier import Classifier
-from nemo_asr.recipe.connection_check import ConnectionCheck
-from nemo_asr.recipe.sections import DATA_ROLES, Part, Parts
-from nemo_asr.recipe.wiring import IntermediateCTC, Model
+from nemo_asr.data.utterances import Reading
+from nemo_asr.models.losses import IntermediateDecoderForCTC
+from nemo_asr.recipe.connection_check import DATA_ROLES, Classifier, ConnectionCheck, Part, Parts, find_infeasible
+from nemo_asr.recipe.registry import IntermediateCTC, Model, connect
 from nemo_asr.shipped import config_path
-from nemo_asr.text.subwords.vocabulary import Subwords
+from nemo_asr.text.subwords import Subwords
 from nemo_lite import DataLayerNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
+
+# load_recipe: a model's YAML into modules that fit each other. Sections are read, and checked, in other files.
 
 
 # Any: which class a method gives is said by the file.
@@ -246,3 +250,74 @@ def _without_unknown_perturbations(part: Part) -> Part:
     if not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys():
         return part
     return part if part.params.overridden("augmentor") else replace(part, params=part.params.without("augmentor"))
+
+
+# What is known of a configuration before its recipe is made: its task, and the classes that its data decide.
+
+
+def task_of(path: str | os.PathLike[str]) -> str:
+    """``transcription`` or ``classification``: what the configuration in this file is for.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    return Parts(load_config(config_path(path))).task
+
+
+def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:
+    """As ``load_recipe``; where the file has no labels, they are the classes of a manifest, sorted as texts.
+
+    Args:
+        path: the file, or the name of a configuration that comes with the package.
+        manifest: the training set.
+        overrides: values that win over the file's, each ``KEY=VALUE``.
+
+    Raises:
+        ConfigError, DataError: what is wrong with the file, or with the manifest.
+    """
+    given = [setting.split("=")[0] for setting in overrides]
+    if "labels" not in given and not _has_labels(load_config(config_path(path))):
+        found = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
+        overrides = [*overrides, f"labels={json.dumps(found, ensure_ascii=False)}"]
+    return load_recipe(path, overrides)
+
+
+def _has_labels(config: Config) -> bool:
+    sections = [config, *(value for value in config.values() if isinstance(value, Config))]
+    return any("labels" in section or _has_labels_inside(section) for section in sections)
+
+
+def _has_labels_inside(section: Config) -> bool:
+    params = section.get("init_params")
+    return isinstance(params, Config) and "labels" in params
+
+
+# misfits_in: the texts of a data set that do not fit the frames of a model, for ``nemo-lite data check``.
+
+
+_KIND = "frames"
+
+
+def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
+    """What is found about texts and frames: those that never fit are a problem.
+
+    Args:
+        recipe: of the model; its labels and its stride count.
+        manifests: the set; several manifests are separated by commas.
+        training: whether the set is trained on: then perturbations may make audio shorter.
+    """
+    try:
+        data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
+        model = recipe.model()
+        log_probs = connect(model, data_layer, training=training).log_probs
+        found = find_infeasible(data_layer, log_probs, model.loss, training=training)
+    except DataError as error:
+        return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
+    never = [str(each) for each in found if each.is_always]
+    sometimes = [str(each) for each in found if not each.is_always]
+    told = "text does not fit the model's frames"
+    findings = [
+        Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {told}", never),
+        Finding(_KIND, False, f"{manifests}: {len(sometimes)} whose {told} when perturbations shorten them", sometimes),
+    ]
+    return [finding for finding in findings if finding.details]

@@ -5,5 +5,5 @@ from nemo_asr.text.parser import CharParser as CharParser
 from nemo_asr.text.parser import ENCharParser as ENCharParser
 from nemo_asr.text.parser import make_parser as make_parser
 from nemo_asr.text.parser import vocabulary as vocabulary
-from nemo_asr.text.subwords.vocabulary import Subwords as Subwords
-from nemo_asr.text.subwords.vocabulary import load_subwords as load_subwords
+from nemo_asr.text.subwords import Subwords as Subwords
+from nemo_asr.text.subwords import load_subwords as load_subwords

@@ -11,15 +11,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nemo_asr.arguments import look_up
-from nemo_asr.text.english import normalize_english
-from nemo_asr.text.english.normalize import accented_letters
+from nemo_asr.text.english import accented_letters, normalize_english
 from nemo_asr.text.forms import APOSTROPHES, Forms
-from nemo_asr.text.labels import case_of, characters_of, is_one_letter, is_piece
-from nemo_asr.text.languages import NO_LANGUAGE, language_code, language_of
-from nemo_asr.text.spoken_numbers import speak_numbers
-from nemo_asr.text.subwords.vocabulary import Subwords
-from nemo_asr.text.symbols import OTHER_CASES, is_letter, spoken
-from nemo_asr.text.symbols import shown_symbols as shown_symbols
+from nemo_asr.text.labels import (
+    NO_LANGUAGE,
+    OTHER_CASES,
+    case_of,
+    characters_of,
+    is_letter,
+    is_one_letter,
+    is_piece,
+    language_code,
+    language_of,
+    spoken,
+)
+from nemo_asr.text.labels import shown_symbols as shown_symbols
+from nemo_asr.text.numbers import speak_numbers
+from nemo_asr.text.subwords import Subwords
 from nemo_lite.errors import ConfigError, DataError, UsageError, counted, printable
 from nemo_lite.utils import logging
 from nemo_lite.utils.nemo_logging import LogMode
@@ -292,7 +300,7 @@ class SpokenNumbersParser(CharParser):
     A number whose words the labels cannot write stays as it is, and its digits are counted as lost.
 
     Args:
-        language: a code of `nemo_asr.text.languages.LANGUAGES` other than ``en``.
+        language: a code of `nemo_asr.text.labels.LANGUAGES` other than ``en``.
     """
 
     def __init__(self, labels: Sequence[str], language: str, **settings: Any) -> None:
@@ -338,8 +346,8 @@ def make_parser(
     label: the model can write numbers as they are. ``labels`` default to printable ASCII.
 
     Args:
-        language: of the texts, with ``auto``: see `nemo_asr.text.languages.language_code`. None: what the labels tell,
-            see :func:`nemo_asr.text.languages.language_of`.
+        language: of the texts, with ``auto``: see `nemo_asr.text.labels.language_code`. None: what the labels tell,
+            see :func:`nemo_asr.text.labels.language_of`.
 
     The other arguments: see :class:`CharParser`.
 

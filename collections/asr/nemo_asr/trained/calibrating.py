@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nemo_asr.options import unique_tags
 from nemo_asr.scoring.calibration import (
     Calibration,
     Floats,
@@ -20,15 +21,13 @@ from nemo_asr.scoring.calibration import (
     reliability,
     right_words,
 )
-from nemo_asr.set_tags import unique_tags
-from nemo_asr.trained.card import CARD, card_to_json, read_card
-from nemo_asr.trained.folder import find_model
+from nemo_asr.trained.folder import CARD, card_to_json, find_model, read_card
 from nemo_asr.trained.model import TrainedModel
 from nemo_asr.trained.ngram_training import Speller, text_layer
-from nemo_asr.transcription.recordings import Recording
+from nemo_asr.transcription.inputs import Recording
 from nemo_asr.transcription.transcribe import transcripts_or_error
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.utils.files import write_atomically
+from nemo_lite.files import write_atomically
 
 LEAST_WORDS = 50
 

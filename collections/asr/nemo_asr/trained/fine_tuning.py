@@ -1,26 +1,31 @@
-"""init_from: training starts from the weights of a trained model. What fits is decided in ``initialise``."""
+"""Training that begins with a trained model: which weights fit, and which task it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from nemo_asr.recipe.recipe import Recipe, recipe_from_text
-from nemo_asr.recipe.wiring import Model
-from nemo_asr.text.subwords.vocabulary import Subwords
-from nemo_asr.trained.folder import StoredModel, read_model
+from nemo_asr.recipe.recipe import Recipe, recipe_from_text, task_of
+from nemo_asr.recipe.registry import TASKS, Model
+from nemo_asr.text.subwords import Subwords
+from nemo_asr.trained.folder import CARD, StoredModel, find_model, read_card, read_model
 from nemo_asr.trained.initialise import Initialised, initialise
 from nemo_asr.trained.model import trained_modules
 from nemo_lite import NeuralModule
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.core.neural_module import unique_names
-from nemo_lite.errors import CheckpointError
+from nemo_lite.errors import CheckpointError, NemoLiteError
 from nemo_lite.utils import logging
+from nemo_lite.utils.argparse import OneLineParser
 
 if TYPE_CHECKING:
     from nemo_lite import NeuralModuleFactory
+
+
+# init_from: training starts from the weights of a trained model. What fits is decided in ``initialise``.
+
 
 # Arguments of a preprocessor that do not change what a feature means; std_floor changes bands without signal only.
 _OF_NO_MATTER = ("name", "dither", "pad_to", "pad_value", "stft_conv", "std_floor")
@@ -138,3 +143,47 @@ def _meaning(preprocessor: NeuralModule) -> Mapping[str, Any]:
 
 def _is_same(key: str, mine: object, theirs: object) -> bool:
     return mine == theirs or (key in _DERIVED and None in (mine, theirs))
+
+
+# Which script trains a configuration or evaluates a stored model: by what it is for, texts or classes.
+
+
+_TRAINING = {"transcription": "jasper.py", "classification": "classify.py"}
+_EVALUATION = {"transcription": "jasper_eval.py", "classification": "classify_eval.py"}
+
+
+def training_script(arguments: Sequence[str]) -> str:
+    """The script that trains the model of ``--model_config``."""
+    return _script_for(arguments, "--model_config", task_of, _TRAINING)
+
+
+def evaluation_script(arguments: Sequence[str]) -> str:
+    """The script that evaluates the model of ``--load_dir``."""
+    return _script_for(arguments, "--load_dir", task_of_model, _EVALUATION)
+
+
+def _script_for(
+    arguments: Sequence[str], option: str, task_in: Callable[[str], str], scripts: Mapping[str, str]
+) -> str:
+    """By the task of what stands behind the option; what is wrong with it, the script for texts says."""
+    parser = OneLineParser(add_help=False)  # takes other spellings of the option, as the script will
+    parser.add_argument(option, dest="given", nargs="?")
+    given = parser.parse_known_args(list(arguments))[0].given
+    try:
+        return scripts[task_in(given) if given else TASKS[0]]
+    except NemoLiteError:
+        return scripts[TASKS[0]]
+
+
+def task_of_model(path: str | Path) -> str:
+    """``transcription`` or ``classification``: what a stored model is for. A model that does not say it transcribes.
+
+    Raises:
+        CheckpointError: there is no model.
+    """
+    folder = find_model(path)
+    if (folder / CARD).is_file():
+        return read_card(folder / CARD).task
+    latest = CheckpointFolder(folder).latest()
+    about = latest.about.get("model") if latest else None
+    return str(about.get("task", TASKS[0])) if isinstance(about, dict) else TASKS[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_asr.text.labels import spelled
-from nemo_lite.backends.pytorch.checkpoint import with_todays_names
+from nemo_lite.backends.pytorch.checkpoint.state import with_todays_names
 from nemo_lite.errors import CheckpointError
 
 _MAX_LISTED = 8

@@ -1,4 +1,4 @@
-"""load_model: a trained model by its folder. What is in the folder is read in ``folder``."""
+"""A trained model, loaded: transcribe, evaluate, fill; speech recognisers and classifiers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from torch import Tensor, nn
 
-from nemo_asr.recipe.classifier import Classifier
+from nemo_asr.recipe.connection_check import Classifier
 from nemo_asr.recipe.recipe import Recipe, recipe_from_text
-from nemo_asr.recipe.wiring import Model
-from nemo_asr.text.subwords.vocabulary import Subwords
-from nemo_asr.trained.card import ModelCard, card_from_json, card_to_json, describe
-from nemo_asr.trained.folder import StoredModel, read_model, write_model
+from nemo_asr.recipe.registry import Model
+from nemo_asr.text.subwords import Subwords
+from nemo_asr.trained.folder import (
+    ModelCard,
+    StoredModel,
+    card_from_json,
+    card_to_json,
+    describe,
+    read_model,
+    write_model,
+)
 from nemo_asr.transcription.transcribe import transcribe, transcripts_or_error
 from nemo_asr.transcription.transcript import Transcribed, Transcript
 from nemo_lite import NeuralModule
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, fill_module, fitted, save_module
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.state import fitted
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, save_module
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError
+from nemo_lite.files import make_writable_folder, temporary_name
 from nemo_lite.utils import logging
-from nemo_lite.utils.files import make_writable_folder, temporary_name
 
 if TYPE_CHECKING:
     from nemo_lite import NeuralModuleFactory
+
+
+# load_model: a trained model by its folder. What is in the folder is read in ``folder``.
 
 
 class TrainedModel:
@@ -239,3 +251,47 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
         return f"{len(mine)} labels{listed}", f"{len(theirs)} labels"
     index = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     return f"{mine[index]!r} as label {index}", repr(theirs[index])
+
+
+# load_classifier: a trained classifier by its folder. What is in the folder is read in ``folder``.
+
+
+class TrainedClassifier(NamedTuple):
+    """A classifier with trained weights.
+
+    Attributes:
+        place: where it was loaded from.
+        recipe: its configuration, for data layers.
+        modules: its modules, for DAGs: ``nemo_asr.connect_classifier(model.modules, data_layer)``.
+        card: classes, sample rate, step, error rates and more.
+    """
+
+    place: str
+    recipe: Recipe
+    modules: Classifier
+    card: ModelCard
+
+
+def load_classifier(
+    path: str | Path,
+    *,
+    recipe: Recipe | None = None,
+    factory: NeuralModuleFactory | None = None,
+    overrides: Sequence[str] = (),
+) -> TrainedClassifier:
+    """Load a trained classifier; the log says from which file and step.
+
+    Args:
+        path: a run's folder, a model folder or a folder of checkpoints.
+        recipe: a configuration to use instead of the model's own.
+        factory: where several ranks run: rank 0 reads, the others need not have the files.
+        overrides: values that win over the model's own configuration, each ``KEY=VALUE``.
+
+    Raises:
+        CheckpointError: as ``load_model``.
+        UsageError: the model transcribes.
+    """
+    loaded = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
+    modules = loaded.recipe.classifier()
+    loaded.fill(modules)
+    return TrainedClassifier(loaded.place, loaded.recipe, modules, loaded.card)

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nemo_asr.arguments import parameters_of
-from nemo_asr.data import Manifest, SpeechDataLayer
+from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Utterances
-from nemo_asr.decoding.language_model import UNKNOWN, BatchedLanguageModel
-from nemo_asr.decoding.ngram import NgramCounter, estimate
-from nemo_asr.decoding.ngram.smoothing import Estimated
+from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Estimated, NgramCounter, estimate
 from nemo_asr.recipe.recipe import Recipe, load_recipe
 from nemo_asr.text.forms import APOSTROPHES, folded
 from nemo_asr.text.labels import spelled

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nemo_asr.data.audio_files import audio_ports
-from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_asr.decoding.texts import post_process_predictions
-from nemo_asr.recipe.wiring import connect
-from nemo_asr.trained.card import ModelCard, versions
+from nemo_asr.data.utterances import audio_ports
+from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
+from nemo_asr.recipe.registry import connect
+from nemo_asr.trained.folder import ModelCard, versions
 from nemo_asr.trained.model import TrainedModel, trained_modules
 from nemo_asr.transcription.onnx_model import FORMAT, INPUTS, OUTPUTS
-from nemo_asr.transcription.windows import stride_of
+from nemo_asr.transcription.transcribe import stride_of
 from nemo_lite import DataLayerNM, NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires
 from nemo_lite.core.ports import Ports

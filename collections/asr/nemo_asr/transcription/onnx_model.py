@@ -17,20 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.audio.reading import Audio, Samples
-from nemo_asr.decoding.text_search import TextSearch
+from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
-from nemo_asr.transcription.recording import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcription.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
 from nemo_asr.transcription.transcript import (
     ScoredText,
     Transcribed,
     Transcript,
+    align,
     refuse_no_probabilities,
     scored_texts,
     transcript_of,
 )
-from nemo_asr.transcription.viterbi import align
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
-from nemo_lite.untrusted import FileKind, open_file, parse_json
+from nemo_lite.files import FileKind, open_file
+from nemo_lite.untrusted import parse_json
 from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.

@@ -1,9 +1,4 @@
-"""Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
-
-In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
-``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``). Where
-each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see `tensors`.
-"""
+"""A folder of checkpoints: which is the newest, what is in it, which may go, averages of several."""
 
 from __future__ import annotations
 
@@ -14,35 +9,135 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.checkpoint.contents import Chosen, Contents, writers_of
-from nemo_lite.backends.pytorch.checkpoint.nemo_files import files_of_nemo, without_index
+from nemo_lite.backends.pytorch.checkpoint.state import files_of_nemo, without_index
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
     TrainingState,
     Weights,
     Writer,
+    fill_module,
     load_training_state,
+    module_writer,
+    read_fitting,
     read_tensors,
+    state_writer,
 )
-from nemo_lite.backends.pytorch.checkpoint.store.best import best_of, score_in, score_of
-from nemo_lite.backends.pytorch.checkpoint.store.commit import (
+from nemo_lite.backends.pytorch.checkpoint.store import (
+    TRAINER,
+    CheckpointSet,
+    FolderLock,
+    StoredFile,
+    best_of,
+    check_names,
     delete_set,
     link_to_files,
+    look,
     rewrite_record,
+    score_in,
+    score_of,
     stage,
     sweep,
     write_set,
 )
-from nemo_lite.backends.pytorch.checkpoint.store.listing import look
-from nemo_lite.backends.pytorch.checkpoint.store.lock import FolderLock
-from nemo_lite.backends.pytorch.checkpoint.store.record import TRAINER, CheckpointSet, StoredFile, check_names
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
+from nemo_lite.files import make_writable_folder
 from nemo_lite.utils import logging
-from nemo_lite.utils.files import make_writable_folder
-from nemo_lite.utils.helpers import Part, parse_checkpoint_name
+from nemo_lite.utils.helpers import CheckpointName, Part, parse_checkpoint_name
+
+# What is in a set: which files are read into which modules, what writes them. Which set is not decided here.
+# Any: a training state is a tree of tensors, numbers and texts; a contract is JSON.
+
+
+class Contents(NamedTuple):
+    """What a set holds for some modules.
+
+    Attributes:
+        name: of the set, for messages.
+        weights: the tensors of each module by its name.
+        state: the training state; None when there is none.
+        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where it is not known.
+    """
+
+    name: str
+    weights: Mapping[str, Mapping[str, Tensor]]
+    state: TrainingState | None
+    contract: Mapping[str, Any]
+
+    def fill(self, modules: Mapping[str, nn.Module]) -> None:
+        """Copy the weights into the modules they were read for."""
+        for name, module in modules.items():
+            fill_module(module, self.weights[name])
+
+
+class Chosen(NamedTuple):
+    """The files from which some modules are restored; the values travel between ranks.
+
+    Attributes:
+        name: of the set, for messages.
+        files: of each module by its name: the file, or the first of its parts.
+        state: of the training state, likewise; "" when there is none.
+        contract: as in :class:`Contents`.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    state: str
+    contract: Mapping[str, Any]
+
+    def read(self, modules: Mapping[str, nn.Module], optimizers: Sequence[Optimizer] = ()) -> Contents:
+        """Read them, compared with the modules.
+
+        Of weights that are divided among the ranks, and of what optimizers keep for them, this rank's piece is read.
+
+        Raises:
+            CheckpointError: files that do not fit: all problems at once.
+        """
+        state = load_training_state(self.state, optimizers) if self.state else None
+        return Contents(self.name, _read_all(modules, self.files), state, self.contract)
+
+
+def writers_of(
+    modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, tag: str, suffix: str, part: Part
+) -> dict[str, Writer]:
+    """What writes the files of a set, or a part of each, by their names.
+
+    Raises:
+        CheckpointError: a state that cannot be stored.
+    """
+
+    def name_of(module: str) -> str:
+        kind, _, number = tag.partition("-")
+        return CheckpointName(module, kind, int(number), suffix, None if part == WHOLE else part).file_name
+
+    writers = {name_of(name): module_writer(module, suffix, part) for name, module in modules.items()}
+    if state is not None:
+        writers[name_of(TRAINER)] = state_writer(state, suffix, part)
+    return writers
+
+
+def _read_all(modules: Mapping[str, nn.Module], files: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
+    fitting, problems = {}, []
+    for name, module in modules.items():
+        try:
+            fitting[name] = read_fitting(module, files[name])
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError("\n".join(problems))
+    return fitting
+
+
+# Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
+# In ``checkpoint-STEP-<n>/`` (or ``EPOCH``): ``<Module>-STEP-<n>.safetensors`` for each module, the training state
+# ``trainer-STEP-<n>.safetensors``, and ``record.json``, which lists them (or ``.pt`` instead of ``.safetensors``).
+# Where each rank writes its own part of them: ``<Module>-STEP-<n>.part-<rank + 1>-of-<ranks>.safetensors``, see
+# `tensors`.
+
 
 Kind = Literal["STEP", "EPOCH"]
 
@@ -345,3 +440,49 @@ def _files_of_set(found: CheckpointSet, modules: Mapping[str, nn.Module]) -> dic
             got=", ".join(found.modules) or "no modules",
         )
     return files
+
+
+# The mean of the weights of a folder's newest checkpoints. Statistics of normalisation are not averaged here.
+
+
+class MeanWeights(NamedTuple):
+    """Parameters of modules, averaged over checkpoints.
+
+    Attributes:
+        tensors: by the module's name and their own, in float32.
+        steps: the steps after which the checkpoints were saved.
+    """
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    steps: tuple[int, ...]
+
+
+def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: int) -> MeanWeights:
+    """The mean of each parameter over the newest ``count`` complete checkpoints, or over all if there are fewer.
+
+    Args:
+        folder: where the checkpoints are.
+        modules: by the names under which they were saved.
+        count: how many, at least 1.
+
+    Raises:
+        CheckpointError: no complete checkpoint, or one that does not fit the modules.
+    """
+    sets = CheckpointFolder(folder).sets()[-count:]
+    if not sets:
+        raise CheckpointError("there is no checkpoint to average", place=str(folder))
+    sums: dict[str, dict[str, Tensor]] = {}
+    for found in sets:  # one at a time: memory holds one checkpoint and the sums
+        for module_name, module in modules.items():
+            path = found.path_of(module_name)
+            if path is None:
+                raise CheckpointError(f"checkpoint {found.tag} has no {module_name}", place=str(folder))
+            stored, sums_of_module = read_fitting(module, path), sums.setdefault(module_name, {})
+            for name, _ in module.named_parameters():
+                value = stored[name].to(torch.float32)
+                sums_of_module[name] = sums_of_module[name].add_(value) if name in sums_of_module else value.clone()
+    means = {
+        module_name: {name: total.div_(len(sets)) for name, total in of_module.items()}
+        for module_name, of_module in sums.items()
+    }
+    return MeanWeights(means, tuple(found.number if found.step is None else found.step for found in sets))

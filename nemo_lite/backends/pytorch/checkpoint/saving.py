@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_lite.backends.pytorch.checkpoint.background import BackgroundWriter, copied_to_host, num_bytes_of
-from nemo_lite.backends.pytorch.checkpoint.contents import writers_of
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import TrainingState, Weights
-from nemo_lite.backends.pytorch.checkpoint.store.commit import write_part
-from nemo_lite.backends.pytorch.checkpoint.store.reports import files_of_others, on_every_rank, report_of
-from nemo_lite.backends.pytorch.distributed import WRITING_CHECKPOINT, Comm
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, writers_of
+from nemo_lite.backends.pytorch.checkpoint.storage import (
+    BackgroundWriter,
+    TrainingState,
+    Weights,
+    copied_to_host,
+    num_bytes_of,
+)
+from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, write_part
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import UsageError
+from nemo_lite.files import temporary_name
 from nemo_lite.utils import logging
-from nemo_lite.utils.files import temporary_name
 from nemo_lite.utils.helpers import Part
 
 # Any: results of evaluations, and the arguments of `CheckpointFolder.prepare`.

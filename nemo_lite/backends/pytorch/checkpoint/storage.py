@@ -1,9 +1,4 @@
-"""Single checkpoint files: a module's tensors, a training state. Which files belong together is not decided here.
-
-Weights are safetensors; a training state is one safetensors file too, its JSON structure in the header and its tensors
-beside it. Where a name ends in ``.pt``, ``.pth`` or ``.ckpt``, both are written as NeMo 0.x does, see `torch_files`.
-What is read is known by its content, not by its name. Reading any of them runs no code.
-"""
+"""Modules and training states as files, written in a thread while training goes on."""
 
 from __future__ import annotations
 
@@ -11,32 +6,43 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from threading import Thread
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch import tensor_codec
-from nemo_lite.backends.pytorch.checkpoint.fitting import fitted, identity, with_todays_names
-from nemo_lite.backends.pytorch.checkpoint.nemo_state import as_ours
-from nemo_lite.backends.pytorch.checkpoint.tensors.divided import key_of, params_by_place, read_for, without_pieces
-from nemo_lite.backends.pytorch.checkpoint.tensors.safetensors_file import write_safetensors
-from nemo_lite.backends.pytorch.checkpoint.tensors.stored import KIND, part_metadata, stored_tensors
-from nemo_lite.backends.pytorch.checkpoint.torch_files import (
+from nemo_lite.backends.pytorch.checkpoint.state import as_ours, fitted, identity, with_todays_names
+from nemo_lite.backends.pytorch.checkpoint.tensors import (
+    KIND,
     SUFFIXES,
     damaged,
     is_torch_file,
+    key_of,
     own_tensors,
+    params_by_place,
+    part_metadata,
+    read_for,
     read_torch_file,
     read_torch_tensors,
+    stored_tensors,
+    without_pieces,
+    write_safetensors,
 )
-from nemo_lite.backends.pytorch.distributed import Piece, is_divided
+from nemo_lite.backends.pytorch.distributed.pieces import Piece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
+from nemo_lite.files import write_atomically
 from nemo_lite.untrusted import JsonLimits, parse_json
 from nemo_lite.utils import logging
-from nemo_lite.utils.files import write_atomically
 from nemo_lite.utils.helpers import Part, stored_as
+
+# Single checkpoint files: a module's tensors, a training state. Which files belong together is not decided here.
+# Weights are safetensors; a training state is one safetensors file too, its JSON structure in the header and its
+# tensors beside it. Where a name ends in ``.pt``, ``.pth`` or ``.ckpt``, both are written as NeMo 0.x does, see
+# `torch_files`. What is read is known by its content, not by its name. Reading any of them runs no code.
+
 
 # Any: a tree of tensors, numbers and texts, see `tensor_codec`.
 TrainingState: TypeAlias = "dict[str, Any]"
@@ -73,7 +79,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
 
     Raises:
         CheckpointError: the module keeps something in its state that is not a tensor.
-        UsageError: the file cannot be written (see :func:`~nemo_lite.utils.files.write_atomically`).
+        UsageError: the file cannot be written (see :func:`~nemo_lite.files.write_atomically`).
     """
     write_atomically(path, _to_path(module_writer(module, Path(path).suffix)))
 
@@ -324,3 +330,99 @@ def _with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], pa
 
 def _kind_of(metadata: Mapping[str, str]) -> str:
     return f"{metadata.get('format', 'another safetensors file')} {metadata.get('class', '')}".strip()
+
+
+# Writes checkpoints in a thread while training goes on: one at a time. What is written is not decided here.
+
+
+T = TypeVar("T")
+
+# Any: a tree of tensors, numbers and texts, see `tensor_codec`.
+
+
+class BackgroundWriter:
+    """One thread at a time. An error in it is raised by the next :meth:`is_idle` or :meth:`finish`.
+
+    The interpreter waits for the thread before it ends. Forked processes do not have it: it holds no lock that they
+    could wait for, only files.
+    """
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, job: Callable[[], object]) -> None:
+        """Run a job in the thread, after what was given before. An error drops what comes after it."""
+        before = self._thread
+
+        def run() -> None:
+            if before is not None:
+                before.join()
+            if self._error is None:
+                try:
+                    job()
+                except BaseException as error:
+                    self._error = error
+
+        self._thread = Thread(target=run, name="checkpoint writer", daemon=False)
+        self._thread.start()
+
+    def is_idle(self) -> bool:
+        """Whether all jobs are done.
+
+        Raises:
+            Exception: that of a job; once.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return True
+
+    def finish(self) -> None:
+        """Wait for all jobs.
+
+        Raises:
+            Exception: that of a job; once.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self.is_idle()
+
+
+def copied_to_host(tree: T) -> T:
+    """The same tree with copies of its tensors in host memory. Tensors that are one stay one."""
+    copies: dict[tuple[object, ...], Tensor] = {}
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            key = identity(value)
+            if key not in copies:
+                copies[key] = _on_host(value)
+            return copies[key]
+        if isinstance(value, Mapping):
+            return {key: copied(each) for key, each in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(copied, value))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(copied, value))
+        return value
+
+    result: T = copied(tree)
+    return result
+
+
+def num_bytes_of(tree: object) -> int:
+    """The bytes of the tensors of a tree."""
+    if isinstance(tree, Tensor):
+        return tree.numel() * tree.element_size()
+    if isinstance(tree, Mapping):
+        return sum(map(num_bytes_of, tree.values()))
+    return sum(map(num_bytes_of, tree)) if isinstance(tree, (list, tuple)) else 0
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()

@@ -1,25 +1,452 @@
-"""Batches: what a data layer gives to the engine, and the loaders that make them. No order of items, no devices."""
+"""Loaders: requests to data workers, batches in order, an account of unusable items."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import math
+import multiprocessing.util
+import os
+import signal
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol, cast
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from nemo_lite.backends.pytorch.data.items import Loaded, Request
-from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Plans, Rows, Shard, Stretch, divided
-from nemo_lite.backends.pytorch.data.seeds import EpochSampler, SeededDataset
-from nemo_lite.backends.pytorch.data.unusable import UnusableItems, listed
-from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers
-from nemo_lite.backends.pytorch.data.workers import pins_memory_for, start_work, within_silence, workers_for
-from nemo_lite.backends.pytorch.distributed import Comm
-from nemo_lite.errors import DataError, NeuralPortNameMismatchError
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching
+from nemo_lite.backends.pytorch.data.order import (
+    Counts,
+    EpochSampler,
+    Leftover,
+    Loaded,
+    Plan,
+    Plans,
+    Request,
+    Rounds,
+    Rows,
+    SeededDataset,
+    Shard,
+    Stretch,
+    divided,
+    evened_out,
+    items_of_a_round,
+)
+from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.errors import DataError, DataWorkerError, NeuralPortNameMismatchError, counted
+from nemo_lite.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
+
+# The processes that load batches: their number where nobody says it, their start, their silence, pinned memory.
+
+
+T = TypeVar("T")
+
+SILENCE_SECONDS = 600.0
+"""How long the run waits for a batch of its workers, unless ``worker_timeout`` is given."""
+TICK_SECONDS = 1.0
+"""After so long torch looks whether workers are alive. Time in which this process is stopped counts as one tick."""
+_WARNING_SECONDS = 60.0
+_TIMED_OUT = "DataLoader timed out"  # torch's words
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_MOST_WORKERS = 8  # more of them decode audio faster than a GPU trains on it
+# The state of a process, as /proc has it.
+_STATES = {
+    "T": "is stopped",
+    "t": "is stopped",
+    "D": "waits for a disk or a network drive",
+    "R": "computes",
+}
+
+
+def workers_for(device: torch.device, chosen: int | None = None) -> int:
+    """The number of processes that load batches for a device.
+
+    Args:
+        device: where the batches go. For a CPU it is 0: it has the loading and the training to do either way. For a GPU
+            it is this GPU's share of the cores without one, from 1 to 8.
+        chosen: what the user wants; ``None``: the number above.
+    """
+    if chosen is not None:
+        return chosen
+    if device.type == "cpu":
+        return 0
+    # What this process may use: a scheduler often gives a job some of a machine's cores.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(_MOST_WORKERS, cores // max(torch.cuda.device_count(), 1) - 1))
+
+
+def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
+    """Whether batches are put into page-locked memory: for a GPU, which fetches them from there by itself.
+
+    Args:
+        device: where the batches go.
+        chosen: what the user wants; ``None``: what suits the device.
+    """
+    return device.type == "cuda" if chosen is None else chosen
+
+
+def start_work(_worker: int = 0) -> None:
+    """What a process that loads batches does first: leave signals and the parent's objects to the parent.
+
+    Where it is a fork of the run's process, that one's garbage is garbage here as well, and to collect it would end
+    things whose threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen,
+    those objects are never collected here, and the collector does not write to pages that both share.
+
+    It ends with the run, also where that is killed while this one hangs: only the kernel sees to that, and on Linux.
+    """
+    gc.freeze()
+    start_of_worker()
+    leave_signals_to_parent()
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():  # it ended before the kernel knew
+            os._exit(1)
+
+
+def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
+    """What a loader gives, unless its workers are silent for too long; after a minute a line of the log names one.
+
+    Args:
+        loader: with workers; without them nothing is watched.
+        seconds: how long is too long; 0: never. None: `SILENCE_SECONDS`.
+
+    Raises:
+        DataWorkerError: they were; it names the one that is waited for. None of them is alive then: one that is stopped
+            would otherwise keep this process from ending.
+    """
+    if not (loader.num_workers or loader.pin_memory):
+        # Here torch's iterator would only add 40 microseconds a batch, most of them for its profiler.
+        yield from map(loader.dataset.__getitem__, loader.sampler)
+        return
+    loader.timeout = TICK_SECONDS if loader.num_workers else 0
+    if loader.num_workers:
+        # Made here, the folder of sockets (pymp-*) is shared with the workers, and removed when this process ends. A
+        # worker that makes its own leaves it in TMPDIR where it is ended, as all are after an error of this process.
+        multiprocessing.util.get_temp_dir()
+    limit = (SILENCE_SECONDS if seconds is None else seconds) or math.inf
+    iterator, num_ticks = _started(loader, limit), 0
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            num_ticks += 1
+            if not str(error).startswith(_TIMED_OUT):
+                raise
+            if num_ticks * TICK_SECONDS >= limit:
+                raise _ended(iterator, limit) from None
+            if (num_ticks - 1) * TICK_SECONDS < _WARNING_SECONDS <= num_ticks * TICK_SECONDS:
+                logging.warning(f"Waiting for data: {_waited_for(iterator, _WARNING_SECONDS)}")
+            continue
+        num_ticks = 0
+        yield batch
+
+
+def _started(loader: DataLoader[T], limit: float) -> Iterator[T]:
+    """The loader's iterator for a new epoch: of workers that live since an earlier one, each has to answer first."""
+    earlier: Any = loader._iterator  # Any: torch's iterator is not typed
+    if earlier is None:
+        return iter(loader)
+    if all(worker.is_alive() for worker in getattr(earlier, "_workers", ())):
+        earlier._timeout = min(limit, 1e6)  # days: this wait cannot be taken up again after a tick
+    try:
+        return iter(loader)
+    except RuntimeError as error:
+        if str(error).startswith(_TIMED_OUT):
+            raise _ended(earlier, limit) from None
+        raise
+    finally:
+        earlier._timeout = loader.timeout
+
+
+def _ended(iterator: Any, seconds: float) -> DataWorkerError:
+    """The error for workers that gave nothing for so long; they are ended."""
+    error = DataWorkerError(
+        _waited_for(iterator, seconds),
+        remedy="where a batch takes so long, raise --worker_timeout (worker_timeout=); else check the disk or the "
+        "network drive that holds the data; py-spy dump --pid PID shows where a worker hangs; with num_workers=0 "
+        "(--num_workers 0) the data is read without them",
+    )
+    _end_all(getattr(iterator, "_workers", ()))
+    return error
+
+
+def _waited_for(iterator: Any, seconds: float) -> str:
+    # Any: torch's iterator, whose notes on which worker has which task are its own.
+    try:
+        worker, *_ = iterator._task_info[iterator._rcvd_idx]
+        pid = iterator._workers[worker].pid
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        who, doing = f"a data worker (pid {pid})", f" and {_STATES.get(state, 'waits for something')}"
+    except (AttributeError, LookupError, OSError):
+        who, doing = "a data worker", ""
+    return f"{who} gave no batch for {seconds:g} s{doing}"
+
+
+def _end_all(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        while worker.is_alive():
+            with suppress(RuntimeError):  # of torch's handler of SIGCHLD, which tells of each worker that was killed
+                worker.kill()
+                worker.join(1)
+
+
+# The account of items that could not be used: one budget and one report for all ranks. Nothing is read here.
+
+
+# What the ranks tell each other: faults by position, and counts by kind.
+_Noted: TypeAlias = "tuple[dict[int, str], Mapping[str, Mapping[Any, int]]]"
+
+MAX_LISTED = 5  # how many places an error or a summary names
+# A night's run survives one unusable item in a thousand; a small set ten, but no more than a tenth of it.
+_SHARE, _COUNT, _MOST = 0.001, 10, 0.1
+
+
+def budget_of(max_corrupt: float | None, num_items: int, training: bool) -> int:
+    """How many items may turn out unusable before the run ends.
+
+    Args:
+        max_corrupt: how many, or below 1 which share. None: in training one in a thousand, or ten where that is more,
+            but never over a tenth; in evaluation none.
+    """
+    if max_corrupt is not None:
+        return int(max_corrupt * num_items if max_corrupt < 1 else max_corrupt)
+    return int(min(max(_SHARE * num_items, _COUNT), _MOST * num_items)) if training else 0
+
+
+def listed(problems: Sequence[str], total: int) -> str:
+    """The first few problems, one a line, and how many more there are."""
+    shown = problems[:MAX_LISTED]
+    more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
+    return "\n".join([*shown, *more])
+
+
+class UnusableItems:
+    """Items that could not be used, against a budget, and counts of other findings: in all epochs of a data layer.
+
+    On several ranks each notes what it read itself, until they settle: then every rank knows what all have noted.
+
+    Args:
+        name: of the data, for messages.
+        budget: how many items may be unusable, on all ranks together, before the run ends.
+        place_of: where an item comes from; it is put before a reason that does not start with it.
+        noun: what messages call an item.
+        remedy: what the user can do when the budget is used up.
+        tell_counts: logs the findings that are no faults, by kind. They are the same in each epoch, so it is called
+            once, after the first.
+
+    Attributes:
+        faults: why items could not be used, by their positions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        budget: int,
+        place_of: Callable[[int], str],
+        *,
+        noun: str = "item",
+        remedy: str = "mend or leave out the items, or raise max_corrupt",
+        tell_counts: Callable[[Counts], None] | None = None,
+    ) -> None:
+        self.faults: dict[int, str] = {}
+        self._name, self._budget, self._place_of = name, budget, place_of
+        self._noun, self._remedy, self._tell_counts = noun, remedy, tell_counts
+        self._num_settled = self._num_told = 0
+        # Of each kind: settled, and what this rank has counted since then.
+        self._counts: Counts = defaultdict(Counter)
+        self._unsettled: Counts = defaultdict(Counter)
+
+    def note(self, loaded: Loaded) -> None:
+        """Enter what a batch noticed.
+
+        Raises:
+            DataError: the batch ends the run, or more items are unusable than the budget allows (all are listed).
+        """
+        if loaded.fatal:
+            raise DataError(loaded.fatal)
+        for item, reason in loaded.faults:
+            if item in self.faults:
+                continue  # of an earlier epoch, with the rank that found it
+            place = self._place_of(item)
+            self.faults[item] = reason if reason.startswith(f"{place}:") else f"{place}: {reason}"
+        self._check_budget()
+        _add(self._unsettled, loaded.counts or {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The faults that this rank knows, for a checkpoint: the settled ones, the same on all ranks, and new ones."""
+        faults = [[item, reason] for item, reason in self.faults.items()]
+        return {"settled": faults[: self._num_settled], "new": faults[self._num_settled :]}
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
+        parts = [_settled_and_new(state) for state in states]
+        found = {item: reason for settled, new in parts for item, reason in [*settled, *new]}
+        self.faults = dict(sorted(found.items())) if len(states) > 1 else found
+        self._num_settled = len(found) if len(states) > 1 else min(len(settled) for settled, _ in parts)
+        self._num_told = len(found)
+
+    def settle(self, comm: Comm) -> None:
+        """Bring together what the ranks have noted since they last settled. All ranks call it.
+
+        Each reason gets the rank and the machine where the item was read: machines may have the same paths and other
+        disks.
+
+        Raises:
+            DataError: more items are unusable on all ranks than the budget allows; the same error on all.
+        """
+        settled = dict(islice(self.faults.items(), self._num_settled))
+        reader = f"{comm.label}: " if comm.label else ""
+        new = {item: reader + reason for item, reason in islice(self.faults.items(), self._num_settled, None)}
+        gathered = comm.gather((new, {kind: dict(count) for kind, count in self._unsettled.items()}))
+        faults, counts = comm.share(_together(gathered or ()))
+        _add(self._counts, counts)
+        self.faults, self._unsettled = settled | faults, defaultdict(Counter)
+        self._num_settled = len(self.faults)
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        faults, count = list(self.faults.values()), len(self.faults)
+        if count <= self._budget:
+            return
+        self._num_told = count  # here: a report would list them a second time
+        verdict = f"{counted(count, self._noun)} cannot be used and max_corrupt allows {self._budget}"
+        if count == 1:
+            raise DataError(f"{faults[0]}; {verdict}: {self._remedy}")
+        raise DataError(f"{self._name}: {verdict}; {self._remedy}\n{listed(faults, count)}")
+
+    def report(self) -> None:
+        """Log what is new since the last report."""
+        if len(self.faults) > self._num_told:
+            self._num_told = len(self.faults)
+            lines = "\n".join(f"  {fault}" for fault in self.faults.values())
+            skipped = f"{counted(len(self.faults), self._noun)} skipped so far (max_corrupt {self._budget})"
+            logging.warning(f"{self._name}: {skipped}:\n{lines}")
+        if self._tell_counts is not None:
+            tell_counts, self._tell_counts = self._tell_counts, None
+            of_all: Counts = defaultdict(Counter)
+            _add(of_all, self._counts)
+            _add(of_all, self._unsettled)
+            tell_counts(of_all)
+
+
+def _settled_and_new(state: Mapping[str, Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    if "faults" in state:  # of an older version: all of them, and how many are settled
+        return state["faults"][: state["settled"]], state["faults"][state["settled"] :]
+    return state["settled"], state["new"]
+
+
+def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
+    for kind, count in more.items():
+        counts[kind].update(count)
+
+
+def _together(gathered: Sequence[_Noted]) -> _Noted:
+    """What all ranks have noted: reasons by position, in order, and counts of each kind."""
+    faults = {item: reason for noted, _ in gathered for item, reason in noted.items()}
+    counts: Counts = defaultdict(Counter)
+    for _, counts_there in gathered:
+        _add(counts, counts_there)
+    return dict(sorted(faults.items())), {kind: dict(count) for kind, count in counts.items()}
+
+
+# Which items make which batch when the items lie one behind the other in parts, such as tar files. No data in here.
+# A pure function of (parts, seed, epoch, rank, world size). In training the parts come in another order in each
+# epoch. Laid end to end in this order, their items are cut into one stretch for each rank, of equal lengths but for
+# one item. So each rank reads its stretch from front to back, each item is read by one rank, and the numbers of parts
+# and ranks need not fit each other: a part across the border of two stretches is read by both ranks, each its own
+# items of it.
+
+
+def sequential_plan(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Plan:
+    """The batches of one rank in one epoch of training, see :func:`sequential_rounds`."""
+    return sequential_rounds(starts, batching, shard, epoch, window).of_rank(shard.rank)
+
+
+def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int = 0, window: int = 0) -> Rounds:
+    """The batches of all ranks in one epoch of training.
+
+    Every item comes once over the ranks, except the counted ones that do not fill a round, as in `training_rounds`.
+
+    Args:
+        starts: (parts + 1,) the first item of each part, and the number of all items.
+        batching: its ``shuffle`` puts the parts into another order in each epoch; it has no bucketing.
+        shard: the ranks.
+        epoch: which epoch.
+        window: with ``shuffle``, this many neighbours of a stretch are shuffled among themselves, so that no item comes
+            more than so many places too early or too late. Below 2 a part's items come in their own order.
+
+    Raises:
+        UsageError: items are left over and ``shard.uneven`` is ``error``.
+    """
+    assert not batching.bucketing, "buckets would not be read from front to back"
+    world_size, num_items = shard.world_size, int(starts[-1])
+    rng = np.random.default_rng([shard.seed, epoch])
+    parts = np.arange(len(starts) - 1)
+    order = _laid_end_to_end(starts, rng.permutation(parts) if batching.shuffle else parts)
+    round_items = items_of_a_round(num_items, batching.batch_size, world_size, batching.drop_last)
+    num_dropped = num_items % round_items if batching.drop_last else 0
+    order = order[: num_items - num_dropped]
+    num_full, rest = divmod(len(order), round_items)
+    full_items = num_full * round_items // world_size
+    # Of a rest that does not fill a round the first ranks get one item more.
+    lengths = [full_items + len(range(rank, rest, world_size)) for rank in range(world_size)]
+    stretches = np.split(order, np.cumsum(lengths)[:-1])
+    if batching.shuffle and window > 1:
+        stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
+    return evened_out(_rounds(stretches, num_full, full_items, rest), shard, num_dropped)
+
+
+def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int = 0) -> Plans:
+    """The same by epoch, also for what is left of an epoch that began with another number of ranks."""
+
+    def make(epoch: int, shard: Shard, items: Rows) -> Rounds:
+        return sequential_rounds(np.searchsorted(items, starts), batching, shard, epoch, window)
+
+    return Plans(int(starts[-1]), shard, make)
+
+
+def _laid_end_to_end(starts: Rows, parts: Rows) -> Rows:
+    lengths = np.diff(starts)[parts]
+    # What each item's position is ahead of a plain count: the same for all items of a part.
+    ahead = starts[parts] - np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    order: Rows = np.arange(int(lengths.sum())) + np.repeat(ahead, lengths)
+    return order
+
+
+def _shuffled_nearby(stretch: Rows, window: int, rng: np.random.Generator) -> Rows:
+    """Each window of neighbours in a random order. The windows' borders are others in each epoch."""
+    windows = (np.arange(len(stretch)) + int(rng.integers(window))) // window
+    return stretch[np.lexsort((rng.random(len(stretch)), windows))]
+
+
+def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, rest: int) -> Iterator[Rows]:
+    """The items of each round in the order in which `Rounds` gives every rank those of its own stretch."""
+    world_size = len(stretches)
+    in_turn = np.stack([stretch[:full_items] for stretch in stretches], axis=1).ravel()
+    yield from np.split(in_turn, num_full) if num_full else ()
+    if rest:
+        last = np.empty(rest, np.int64)
+        for rank, stretch in enumerate(stretches):
+            last[rank::world_size] = stretch[full_items:]
+        yield last
+
+
+# Batches: what a data layer gives to the engine, and the loaders that make them. No order of items, no devices.
+
 
 _NUM_SPARES = 4
 

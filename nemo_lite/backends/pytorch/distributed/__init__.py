@@ -12,11 +12,12 @@ from nemo_lite.backends.pytorch.distributed.comm import Comm as Comm
 from nemo_lite.backends.pytorch.distributed.comm import Replica as Replica
 from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions as ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess as SingleProcess
+from nemo_lite.backends.pytorch.distributed.contract import Agreement as Agreement
 from nemo_lite.backends.pytorch.distributed.contract import RunContract as RunContract
 from nemo_lite.backends.pytorch.distributed.contract import changes as changes
-from nemo_lite.backends.pytorch.distributed.contract_terms import Agreement as Agreement
-from nemo_lite.backends.pytorch.distributed.contract_terms import inference_arguments as inference_arguments
-from nemo_lite.backends.pytorch.distributed.contract_terms import training_arguments as training_arguments
+from nemo_lite.backends.pytorch.distributed.contract import effective_batch as effective_batch
+from nemo_lite.backends.pytorch.distributed.contract import inference_arguments as inference_arguments
+from nemo_lite.backends.pytorch.distributed.contract import training_arguments as training_arguments
 from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
 from nemo_lite.backends.pytorch.distributed.copies import CopyComparison as CopyComparison
 from nemo_lite.backends.pytorch.distributed.drift import refuse_drifted_weights as refuse_drifted_weights
@@ -34,5 +35,4 @@ from nemo_lite.backends.pytorch.distributed.pieces import Piece as Piece
 from nemo_lite.backends.pytorch.distributed.pieces import divided_as as divided_as
 from nemo_lite.backends.pytorch.distributed.pieces import is_divided as is_divided
 from nemo_lite.backends.pytorch.distributed.pieces import piece_of as piece_of
-from nemo_lite.backends.pytorch.distributed.rank_table import effective_batch as effective_batch
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures as announce_failures

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.rank_table import grouped, ranges
+from nemo_lite.backends.pytorch.distributed.contract import grouped, ranges
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.rank_table import grouped, ranges
-from nemo_lite.core.graph.neural_module import NeuralModule
+from nemo_lite.backends.pytorch.distributed.contract import grouped, ranges
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import DistributedError, counted
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -26,10 +26,9 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
     single_values_named,
     synced_batchnorm,
 )
-from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Replica, ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Exchange, Replica, ReplicaOptions
+from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange, rank_table
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
-from nemo_lite.backends.pytorch.distributed.exchange import Exchange
 from nemo_lite.backends.pytorch.distributed.health import (
     WRITES,
     HealthMonitor,
@@ -39,7 +38,6 @@ from nemo_lite.backends.pytorch.distributed.health import (
     print_stack_of_crash,
     tell_now,
 )
-from nemo_lite.backends.pytorch.distributed.rank_table import rank_table
 from nemo_lite.backends.pytorch.distributed.rendezvous import Notes, announce_failures_by, meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_lite.errors import DistributedError
-from nemo_lite.utils.launch import ProcessInfo
-from nemo_lite.utils.launch.addresses import is_loopback
+from nemo_lite.utils.launch import ProcessInfo, is_loopback
 
 try:
     import fcntl

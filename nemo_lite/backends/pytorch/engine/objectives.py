@@ -1,4 +1,4 @@
-"""Objectives: from losses to what an optimizer minimises, with whole or sharded weights. No training loop here."""
+"""Objectives: the losses that one optimizer minimises, checked, lowered and wrapped for all ranks."""
 
 from __future__ import annotations
 
@@ -11,27 +11,129 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from nemo_lite.backends.pytorch.distributed import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Replica, ReplicaOptions
+from nemo_lite.backends.pytorch.distributed.contract import effective_batch
 from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
-from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.backends.pytorch.optim import create_optimizer
-from nemo_lite.backends.pytorch.optim.groups import (
+from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM
+from nemo_lite.backends.pytorch.optim.create import (
     DECAY_WEIGHTS_ONLY,
     MODULE_LR,
     checked_module_lr,
+    create_optimizer,
     decaying_weights_only,
     is_decay_of_weights_only,
     parameter_groups,
 )
-from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.backends.pytorch.precision.dtypes import float32_parts
-from nemo_lite.core.callbacks.base import is_overridden
-from nemo_lite.core.graph.dag import Dag
-from nemo_lite.core.graph.neural_module import NeuralModule, unique_names
-from nemo_lite.core.neural_types.nm_tensor import ModuleCall, NmTensor
+from nemo_lite.backends.pytorch.precision import Precision, float32_parts
+from nemo_lite.core.callbacks.base import Callback, is_overridden
+from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallback
+from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule, unique_names
+from nemo_lite.core.neural_types import ModuleCall, NmTensor
+from nemo_lite.core.run_options import RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
+
+# What ``train`` was asked for, checked before anything runs. Nothing is built and nothing runs here.
+
+
+# Any: what a script gives is checked here.
+
+
+def check_policy(lr_policy: object) -> None:
+    """Raise UsageError for what is not a function of (initial rate, step, epoch): a name, or a class of policies."""
+    if lr_policy is None or (callable(lr_policy) and not isinstance(lr_policy, type)):
+        return
+    got = lr_policy.__name__ if isinstance(lr_policy, type) else repr(lr_policy)
+    remedy = "make an object of the class, or get_lr_policy(name, ...) from nemo_lite.utils.lr_policies"
+    raise UsageError("lr_policy must be a policy or a function of (initial rate, step, epoch)", got=got, remedy=remedy)
+
+
+def check_callbacks(callbacks: Sequence[Callback] | None) -> Sequence[Callback]:
+    """The callbacks as a sequence; ``None`` is none.
+
+    Raises:
+        UsageError: it is not a list, but one callback, say.
+    """
+    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+        got = type(callbacks).__name__
+        raise UsageError("callbacks must be a list", got=got, remedy="put brackets around it")
+    return callbacks or ()
+
+
+def with_bar(
+    callbacks: Sequence[Callback] | None, tensors_to_evaluate: Sequence[NmTensor] | None = None
+) -> list[Callback]:
+    """The callbacks, checked, and a progress bar if there is none among them.
+
+    Args:
+        callbacks: of the script.
+        tensors_to_evaluate: wires for those callbacks that print them, as in the first NeMo.
+    """
+    given = check_callbacks(callbacks)
+    for callback in given:
+        if isinstance(callback, SimpleLossLoggerCallback):
+            callback.take_tensors_to_evaluate(tensors_to_evaluate or ())
+    return [*given, *([] if any(isinstance(each, ProgressBar) for each in given) else [ProgressBar()])]
+
+
+def tell_batch_size(data_layer: DataLayerNM, comm: Comm, options: RunOptions) -> None:
+    """Log how many items a step takes."""
+    batch_size = data_layer.setting("batch_size", 1)
+    if batch_size > 0:
+        most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
+        batch = effective_batch(batch_size, comm.world_size, options.batches_per_step, "items")
+        logging.info("%s%s", most, batch)
+
+
+def check_sharding(shard_weights: bool, comm: Comm, precision: Precision, options: RunOptions) -> None:
+    """Say that one process has nothing to divide.
+
+    Raises:
+        UsageError: float16, whose loss scale would have to be found over all parts of a gradient; or O2 and O3, whose
+            half weights would have to be divided too; or options of DistributedDataParallel, which sharding replaces.
+    """
+    if shard_weights and (options.static_graph or options.gradient_compression):
+        name = "static_graph" if options.static_graph else "gradient_compression"
+        raise UsageError(f"shard_weights does not go with {name}", remedy="leave one of them out")
+    if shard_weights and precision.casts_weights:
+        level = precision.level.short
+        raise UsageError(f"shard_weights does not go with {level}", remedy='take optimization_level="O1"')
+    if shard_weights and precision.dtype is torch.float16:
+        raise UsageError("shard_weights does not go with float16", remedy='compute in bfloat16: amp_dtype="bfloat16"')
+    if shard_weights and comm.world_size == 1:
+        logging.warning("shard_weights has no effect: there is one process")
+
+
+def optimizers_and_losses(
+    tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, batches_per_step: int
+) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
+    """``(optimizer, losses)`` for each objective.
+
+    Raises:
+        UsageError: something else than losses or ``(optimizer, [losses])`` tuples, or an optimizer too few or too many.
+    """
+    if not isinstance(tensors, (list, tuple)):
+        got = type(tensors).__name__
+        raise UsageError("tensors_to_optimize must be a list", got=got, remedy="put brackets around it")
+    if not tensors:
+        raise UsageError("tensors_to_optimize is empty", wanted="losses, or (optimizer, [losses]) tuples")
+    if all(isinstance(item, NmTensor) for item in tensors):
+        if optimizer is None:
+            raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
+        return [(optimizer, tensors)]
+    for item in tensors:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
+            got = ", ".join(type(item).__name__ for item in tensors)
+            raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
+    if optimizer is not None or batches_per_step > 1:
+        raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
+    return list(tensors)
+
+
+# Objectives: from losses to what an optimizer minimises, with whole or sharded weights. No training loop here.
+
 
 # The code of the function that torch puts around the step of each optimizer class: profiling, and calling hooks.
 _ENTRY = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__

@@ -1,20 +1,18 @@
-"""What callbacks see while an action runs: counters, times, the step's tensors; verbs to evaluate, save and stop."""
+"""The state of a running action, as callbacks see it, with its checkpoints and evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint.contents import Chosen, Contents
-from nemo_lite.backends.pytorch.checkpoint.finite import refuse_not_finite
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.nemo_state import can_go_on
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving
-from nemo_lite.backends.pytorch.checkpoint.state_check import check_state, misfits_told
+from nemo_lite.backends.pytorch.checkpoint.state import can_go_on, check_state, misfits_told
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
@@ -22,16 +20,15 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     save_module,
     save_training_state,
 )
-from nemo_lite.backends.pytorch.checkpoint.store.reports import on_every_rank
-from nemo_lite.backends.pytorch.distributed import (
-    WRITING_CHECKPOINT,
-    Comm,
-    CopyComparison,
-    RunContract,
-    changes,
-    is_sharded,
-)
-from nemo_lite.backends.pytorch.engine.averaging import Averaging
+from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
+from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes
+from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
+from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT
+from nemo_lite.backends.pytorch.engine.averages import Averaging
+from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, StepValues, Wishes
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.resuming import (
@@ -41,19 +38,45 @@ from nemo_lite.backends.pytorch.engine.resuming import (
     read_chosen,
     refuse_newer_elsewhere,
 )
-from nemo_lite.backends.pytorch.engine.step_batches import NO_WISHES, Wishes
-from nemo_lite.backends.pytorch.engine.step_clock import StepClock
-from nemo_lite.backends.pytorch.engine.step_values import NoValues, StepValues
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
-from nemo_lite.backends.pytorch.optim.loading import lay_out_like_parameters, with_own_flags
+from nemo_lite.backends.pytorch.optim.create import lay_out_like_parameters, with_own_flags
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.action_state import Best, EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import CallbackList
-from nemo_lite.core.graph.neural_module import NeuralModule
-from nemo_lite.core.neural_types.nm_tensor import NmTensor
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import CheckpointError
 from nemo_lite.interruption import StopSignals, name_of
 from nemo_lite.utils import logging
+
+# StepClock: sums of what the steps of a run took. Nothing is measured here.
+
+
+class StepClock:
+    """Sums of what the steps took, and what each reader had seen of them."""
+
+    def __init__(self) -> None:
+        self.total = StepTiming()
+        # Readers need not be hashable. Each is kept with its id, which no other object can get while it lives.
+        self._seen: dict[int, tuple[object, StepTiming]] = {}
+
+    def add(self, seconds: float, data_wait_seconds: float, amount: float) -> None:
+        """Add a step."""
+        self.total.num_steps += 1
+        self.total.seconds += seconds
+        self.total.data_wait_seconds += data_wait_seconds
+        self.total.amount += amount
+
+    def read(self, reader: object) -> StepTiming:
+        """The sums of the steps since this reader last asked."""
+        now, (_, before) = replace(self.total), self._seen.get(id(reader), (reader, StepTiming()))
+        self._seen[id(reader)] = (reader, now)
+        sums = ("num_steps", "seconds", "data_wait_seconds", "amount")
+        return replace(now, **{name: getattr(now, name) - getattr(before, name) for name in sums})
+
+
+# What callbacks see while an action runs: counters, times, the step's tensors; verbs to evaluate, save and stop.
+
 
 T = TypeVar("T")
 

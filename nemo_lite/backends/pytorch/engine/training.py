@@ -1,35 +1,196 @@
-"""The training loop. Precision, ranks and callbacks are in the objects that it calls."""
+"""The training loop: steps, learning rates, counters and the ways to stop. It reads as the algorithm."""
 
 from __future__ import annotations
 
+import math
+import shlex
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.checkpoint.state_check import misfits_told
-from nemo_lite.backends.pytorch.data import Batch, BatchLoader, length_of
-from nemo_lite.backends.pytorch.data.seeds import seed_all, seed_of
-from nemo_lite.backends.pytorch.distributed import BACKWARD, adding_nothing
-from nemo_lite.backends.pytorch.engine.averaging import Averaging
-from nemo_lite.backends.pytorch.engine.learning_rates import LearningRates
+from nemo_lite.backends.pytorch.checkpoint.state import misfits_told
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, length_of
+from nemo_lite.backends.pytorch.data.order import seed_all, seed_of
+from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
+from nemo_lite.backends.pytorch.distributed.health import BACKWARD
+from nemo_lite.backends.pytorch.engine.averages import Averaging
+from nemo_lite.backends.pytorch.engine.batches import StepBatches, StepBatchLoader, StepValues
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.resuming import Pace
 from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.backends.pytorch.engine.step_batches import StepBatches, StepBatchLoader
-from nemo_lite.backends.pytorch.engine.step_values import StepValues
-from nemo_lite.backends.pytorch.engine.stopping import check_what_is_left
 from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, counted
+from nemo_lite.interruption import name_of
 from nemo_lite.utils import logging
+from nemo_lite.utils.launch import as_typed
+
+# LearningRates: the rate of each step, by a policy or as the optimizer has it, also after a run is resumed.
+
+
+# Any: a training state is a tree of tensors, numbers and texts.
+
+
+class LearningRates:
+    """Sets the learning rate before each step.
+
+    Args:
+        objectives: of the run.
+        policy: learning rate from (initial rate, step, epoch); ``None``: the optimizer's own, which callbacks may set.
+    """
+
+    def __init__(self, objectives: Sequence[Objective], policy: LrPolicy | None) -> None:
+        self._objectives, self._policy = objectives, policy
+
+    def set(self, objective: Objective, step: int, epoch: int) -> float:
+        """Set the rates of a step; that of the first group of parameters."""
+        groups = objective.optimizer.param_groups
+        if self._policy is not None:
+            for group, initial in zip(groups, objective.initial_lrs, strict=True):
+                group["lr"] = self._policy(initial, step, epoch)
+        rate: float = groups[0]["lr"]
+        return rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the optimizers' rates come from, for a training state."""
+        return {"rates": {"initial": self._initial(), "have_policy": self._policy is not None}}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Begin with the rates of this run, if those that the optimizers got from a checkpoint are not meant for it.
+
+        They are not where a policy had set them and there is none now, or where the user gave others.
+        """
+        saved = state.get("rates")
+        if saved is None or self._policy is not None:
+            return
+        if saved["have_policy"] or saved["initial"] != self._initial():
+            self._put_back()
+
+    def end(self) -> None:
+        """The run is over: the rates are what they were before the policy, for another run of the same optimizers."""
+        if self._policy is not None:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for objective in self._objectives:
+            for group, initial in zip(objective.optimizer.param_groups, objective.initial_lrs, strict=True):
+                group["lr"] = initial
+
+    def _initial(self) -> list[list[float]]:
+        return [list(map(float, objective.initial_lrs)) for objective in self._objectives]
+
+
+# When a run is over, also before it begins, and what it says when a signal ends it. Signals: elsewhere.
+
+
+def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
+    """Steps of a run, where that is known before it."""
+    if options.num_epochs is None or (count := length_of(loader)) is None:
+        return options.max_steps
+    steps = math.ceil(count / options.batches_per_step) * options.num_epochs
+    return steps if options.max_steps is None else min(steps, options.max_steps)
+
+
+def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | None) -> None:
+    """Say where a restored run goes on; or that there is nothing to train, or not at a rate above 0, and what to do.
+
+    Raises:
+        UsageError: there is not, after a checkpoint with ``must_go_on``. Without that it is a warning: a job that is
+            started again and again until it is done ends well.
+    """
+    steps, epochs = state.steps_done, state.epochs_done
+    error = options.nothing_left(steps, epochs)
+    if error is None and state.restored:
+        logging.info("Restored %s: going on at step %d, %s", state.restored, steps, state.position.words(epochs))
+        for line in [*state.changes, *state.position.changes]:
+            logging.info("%s", line)
+    if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
+        problem = "the schedule is over: the learning rate would be 0 for the rest"
+        got = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}) done before"
+        error = UsageError(problem, got=got, remedy="a schedule of its own begins with --init_from")
+    if error is None:
+        return
+    if state.must_go_on:
+        raise error
+    text = str(error)
+    logging.warning("%s", text[0].upper() + text[1:])
+
+
+def interruption_text(state: RunState, number: int) -> str:
+    """What a signal ended, where it is saved, where it will go on and how."""
+    if state.steps_done == state.steps_before:
+        return f"{name_of(number)}: stopped before the first step of this run; there is nothing new to save"
+    stopped = f"{name_of(number)}: stopped after {counted(state.steps_done, 'step')}"
+    if not state.saved:
+        return f"{stopped}; nothing was saved: there is no CheckpointCallback that saves (--work_dir, --checkpoint_dir)"
+    place = "" if state.is_epoch_over else f" {state.position.words(state.epochs_done)}"
+    return f"{stopped}; saved {state.saved}. To go on{place}: {_how_to_go_on(state)}"
+
+
+def _how_to_go_on(state: RunState) -> str:
+    folder = Path(state.saved).parent
+    is_elsewhere = bool(state.loaded_from) and Path(state.loaded_from) != folder
+    command = "the same command"
+    if state.world_size == 1:  # each process of several was started by a launcher, whose command is not known here
+        command = _own_command() or command
+    return f"{command} --load_dir {folder}" if is_elsewhere else command
+
+
+def _own_command() -> str:
+    """What was typed to start this process; "" in a notebook."""
+    if Path(sys.argv[0]).is_file():
+        return shlex.join(sys.orig_argv)
+    return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""
+
+
+# Counters: step, epoch and optimizers of the actions, which scripts of NeMo read and set. Nothing is counted here.
+
+
+class Counters:
+    """Base of the actions: what it shows is in their state."""
+
+    _state: RunState
+
+    @property
+    def step(self) -> int:
+        """Index of the step made last."""
+        return self._state.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._state.step = step
+
+    @property
+    def epoch(self) -> int:
+        """Index of the epoch."""
+        return self._state.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._state.epoch = epoch
+
+    epoch_num = epoch
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the run, and those that were created."""
+        return self._state.optimizers
+
+
+# The training loop. Precision, ranks and callbacks are in the objects that it calls.
+
 
 _NOTHING = nullcontext()
 _AMOUNT = attrgetter("amount")

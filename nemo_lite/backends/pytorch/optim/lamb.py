@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, adam_moments, can_be_left_out, norms
-from nemo_lite.backends.pytorch.optim.options import Options
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options, adam_moments, can_be_left_out, norms
 
 
 class Lamb(ForeachOptimizer):

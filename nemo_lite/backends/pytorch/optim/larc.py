@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from nemo_lite.backends.pytorch.optim.foreach import norms
-from nemo_lite.backends.pytorch.optim.options import Options
+from nemo_lite.backends.pytorch.optim.foreach import Options, norms
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, can_be_left_out, grad_of, norm_dtype, norms
-from nemo_lite.backends.pytorch.optim.options import Options
+from nemo_lite.backends.pytorch.optim.foreach import (
+    ForeachOptimizer,
+    Options,
+    can_be_left_out,
+    grad_of,
+    norm_dtype,
+    norms,
+)
 
 
 class Novograd(ForeachOptimizer):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from toys.checked_sets import add, sound, write_set
 
-from nemo_asr.data.check import examine, findings_between, findings_in
-from nemo_asr.data.check.findings import findings_among
+from nemo_asr.data.check import examine, findings_among, findings_between, findings_in
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from toys.checked_sets import add, sound, write_set
 
-from nemo_asr.data.check import examine, statistics_of
-from nemo_asr.data.check.statistics import distribution
+from nemo_asr.data.check import distribution, examine, statistics_of
 
 
 def test_the_figures_are_those_of_the_recordings_and_texts(tmp_path):

@@ -8,7 +8,7 @@ from toys.manifests import LABELS
 
 import nemo_asr
 from nemo_asr import KaldiFeatureDataLayer
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import DataError, UsageError
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from toys.kaldi_folders import TEXTS, make_folder
 
-from nemo_asr.data.kaldi.folder import KaldiUtterances
-from nemo_asr.data.kaldi.matrices import matrix_of
+from nemo_asr.data.kaldi import KaldiUtterances, matrix_of
 from nemo_lite import logging
 from nemo_lite.errors import DataError, UsageError
 

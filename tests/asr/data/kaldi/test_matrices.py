@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from nemo_asr.data.kaldi.matrices import HEADER_BYTES, header_of, matrix_of
+from nemo_asr.data.kaldi import HEADER_BYTES, header_of, matrix_of
 from nemo_lite.errors import DataError
 
 PLAIN = [

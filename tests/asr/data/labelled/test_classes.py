@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.data.labelled.classes import ClassParser, UnknownClassError, class_names, class_of
+from nemo_asr.data.labelled import ClassParser, UnknownClassError, class_names, class_of
 from nemo_lite.errors import ConfigError
 
 

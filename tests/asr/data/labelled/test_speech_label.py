@@ -7,9 +7,8 @@ import pytest
 import soundfile
 import torch
 
-from nemo_asr.data.labelled.classes import UnknownClassError
-from nemo_asr.data.labelled.speech_label import AudioToSpeechLabelDataLayer, of_length
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, UnknownClassError, of_length
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.core.neural_types import AudioSignal, LabelsType
 from nemo_lite.errors import ConfigError, DataError, UsageError
 

@@ -5,7 +5,7 @@ from toys.manifests import entry, write
 from toys.tar_shards import write_shard
 
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.data.tarred.matching import match
+from nemo_asr.data.tarred import match
 from nemo_lite import logging
 from nemo_lite.errors import DataError
 

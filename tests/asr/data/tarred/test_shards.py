@@ -3,7 +3,7 @@
 import pytest
 from toys.tar_shards import write_shard
 
-from nemo_asr.data.tarred.shards import expanded
+from nemo_asr.data.tarred import expanded
 from nemo_lite.errors import DataError, UsageError
 
 

@@ -14,9 +14,9 @@ from toys.tar_shards import make_tarred_set, write_shard
 
 import nemo_asr
 from nemo_asr import TarredAudioToTextDataLayer
-from nemo_asr.data.file_spans import FileSpans
+from nemo_asr.data.utterances import FileSpans
 from nemo_lite import logging
-from nemo_lite.backends.pytorch.data import Shard
+from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import DataError, UsageError
 
 

@@ -8,7 +8,7 @@ import tarfile
 import pytest
 from toys.tar_shards import write_shard
 
-from nemo_asr.data.tarred.members import members_of
+from nemo_asr.data.tarred import members_of
 from nemo_lite.errors import DataError
 
 BLOCK = 512

@@ -4,8 +4,7 @@ from collections import Counter
 
 from toys.ngrams import random_texts
 
-from nemo_asr.decoding.ngram.counts import NgramCounter
-from nemo_asr.decoding.ngram.tables import MARKS
+from nemo_asr.decoding.ngram import MARKS, NgramCounter
 
 
 def counted(counter):

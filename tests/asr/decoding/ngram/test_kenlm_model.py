@@ -5,7 +5,7 @@ import sys
 import pytest
 from toys.ngrams import TINY_BINARY
 
-from nemo_asr.decoding.ngram.kenlm_model import KenlmModel, is_kenlm_binary
+from nemo_asr.decoding.ngram import KenlmModel, is_kenlm_binary
 from nemo_lite.errors import DataError, UsageError
 
 

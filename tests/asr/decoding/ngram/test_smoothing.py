@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from toys.ngrams import random_texts
 
-from nemo_asr.decoding.ngram import NgramCounter, NgramModel, estimate
-from nemo_asr.decoding.ngram.smoothing import discounts_of
+from nemo_asr.decoding.ngram import NgramCounter, NgramModel, discounts_of, estimate
 from nemo_lite.errors import DataError
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 from toys.ngrams import TINY_ARPA
 
-from nemo_asr.decoding.ngram import read_arpa
-from nemo_asr.decoding.ngram.tables import MARKS, rows_of
+from nemo_asr.decoding.ngram import MARKS, read_arpa, rows_of
 
 
 def test_rows_are_found_by_key_and_missing_ones_are_told():

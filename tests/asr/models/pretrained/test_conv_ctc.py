@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys.nemo_archives import LABELS, config_0, write_0, write_1
 
-from nemo_asr.models import ASRConvCTCModel, JasperNet, QuartzNet
+from nemo_asr.models.pretrained import ASRConvCTCModel, JasperNet, QuartzNet
 from nemo_lite.errors import CheckpointError
 
 

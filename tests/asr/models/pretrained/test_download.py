@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from toys.nemo_archives import write_0
 
-from nemo_asr.models.pretrained import download
-from nemo_asr.models.pretrained.download import PUBLISHED, local_file
+from nemo_asr.models import pretrained as download
+from nemo_asr.models.pretrained import PUBLISHED, local_file
 from nemo_lite.errors import CheckpointError, ModelNotFoundError
 
 NAME = "QuartzNet15x5-En"

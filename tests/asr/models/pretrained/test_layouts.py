@@ -12,7 +12,7 @@ import torch
 from toys.nemo_archives import config_1, packed, write_0, write_1, write_tar
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor, JasperEncoder
-from nemo_asr.models.pretrained.layouts import read_nemo
+from nemo_asr.models.pretrained import read_nemo
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError, ConfigError
 

@@ -18,11 +18,11 @@ from PIL import Image
 from toys.dags import MelFeatures, SoundLayer
 from toys.run_folder import make_run, row, rows_of, tone, write_lines
 
-from nemo_asr.scoring.bootstrap import bootstrap_interval, utterance_errors
+from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
-from nemo_asr.scoring.report.transcripts import read_transcripts
+from nemo_asr.scoring.report.records import read_transcripts
 from nemo_lite import Dag, logging
-from nemo_lite.core.show import write_svg
+from nemo_lite.core.svg import write_svg
 from nemo_lite.errors import UsageError
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -213,7 +213,7 @@ def full_disk(*_):
 
 def test_a_full_disk_is_an_error_of_one_line_and_a_warning_at_the_end_of_a_run(tmp_path, monkeypatch):
     write_lines(tmp_path / "dev.transcripts.jsonl", [row(1, "a", "b")])
-    monkeypatch.setattr("nemo_lite.utils.files.synchronise", full_disk)
+    monkeypatch.setattr("nemo_lite.files.synchronise", full_disk)
     with pytest.raises(UsageError, match=r"report\.html: the disk is full; free some space"):
         write_report(tmp_path)
     warnings = []

@@ -6,8 +6,8 @@ import pytest
 from toys.run_folder import make_run
 
 from nemo_asr.scoring.calibration import Calibration, CalibrationRecord, MeasuredSet, reliability
+from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.page import write_report
-from nemo_asr.scoring.report.reliability_charts import reliability_charts
 from nemo_lite.errors import DataError
 
 

@@ -5,7 +5,7 @@ import base64
 import pytest
 from toys.run_folder import make_run, records, row, write_lines
 
-from nemo_asr.scoring.report.run_folder import MAX_TEXT, read_run
+from nemo_asr.scoring.report.records import MAX_TEXT, read_run
 from nemo_lite.errors import DataError, UsageError
 
 

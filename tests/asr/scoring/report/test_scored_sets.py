@@ -3,11 +3,8 @@
 import pytest
 from toys.run_folder import row, rows_of, tone
 
-from nemo_asr.scoring.bootstrap import bootstrap_interval, utterance_errors
-from nemo_asr.scoring.error_counts import count_errors
-from nemo_asr.scoring.report.scored_sets import MOST_UTTERANCES, ClipMaker, scored_sets
-from nemo_asr.scoring.report.set_scores import has_no_words
-from nemo_asr.scoring.report.transcripts import ScoredUtterance
+from nemo_asr.scoring.rates import bootstrap_interval, count_errors, utterance_errors
+from nemo_asr.scoring.report.records import MOST_UTTERANCES, ClipMaker, ScoredUtterance, has_no_words, scored_sets
 
 
 def utterances(rows):

@@ -5,16 +5,16 @@ import json
 import pytest
 from toys.run_folder import row, rows_of, write_lines
 
-from nemo_asr.scoring.error_counts import count_errors
-from nemo_asr.scoring.report.set_scores import (
+from nemo_asr.scoring.rates import count_errors
+from nemo_asr.scoring.report.records import (
     MOST_SPEAKERS,
+    ScoredUtterance,
     score_rows,
     score_transcripts,
     scores_as_json,
     scores_table,
     write_scores,
 )
-from nemo_asr.scoring.report.transcripts import ScoredUtterance
 from nemo_lite.errors import UsageError
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nemo_asr.text.english.dates import DATES
-from nemo_asr.text.english.rules import apply
+from nemo_asr.text.english import DATES, apply
 
 
 @pytest.mark.parametrize(

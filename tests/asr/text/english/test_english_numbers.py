@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_asr.text.english import numbers
+from nemo_asr.text import english as numbers
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The tables of units."""
 
-from nemo_asr.text.english import normalize_english
-from nemo_asr.text.english.units import CURRENCIES, PER, UNITS, UNITS_WITH_CASE
+from nemo_asr.text.english import CURRENCIES, PER, UNITS, UNITS_WITH_CASE, normalize_english
 
 
 def test_every_unit_is_read_as_one_and_as_several():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_asr.text.english.normalize import accented_letters, normalize_english
+from nemo_asr.text.english import accented_letters, normalize_english
 
 PHRASES = [
     line.split("\t") for line in Path(__file__).with_name("phrases.tsv").read_text(encoding="utf-8").splitlines()

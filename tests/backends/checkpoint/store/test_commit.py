@@ -8,9 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_lite.backends.pytorch.checkpoint.store import commit
-from nemo_lite.backends.pytorch.checkpoint.store.commit import delete_set, folders_of_sets, sweep, write_set
-from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, read_record
+from nemo_lite.backends.pytorch.checkpoint import store as commit
+from nemo_lite.backends.pytorch.checkpoint.store import (
+    CheckpointSet,
+    delete_set,
+    folders_of_sets,
+    read_record,
+    sweep,
+    write_set,
+)
 from nemo_lite.errors import UsageError
 
 NAME = "E-STEP-5.safetensors"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, Weights
-from nemo_lite.backends.pytorch.checkpoint.store.flat_sets import read_index
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights
+from nemo_lite.backends.pytorch.checkpoint.store import read_index
 from nemo_lite.errors import CheckpointError
 
 V1 = Path(__file__).parents[3] / "data" / "checkpoint_v1"

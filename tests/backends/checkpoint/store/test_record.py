@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from nemo_lite.backends.pytorch.checkpoint.store.record import CheckpointSet, StoredFile, read_record, with_digest
+from nemo_lite.backends.pytorch.checkpoint.store import CheckpointSet, StoredFile, read_record, with_digest
 from nemo_lite.errors import CheckpointError, UsageError
 
 NAME = "E-STEP-5.safetensors"

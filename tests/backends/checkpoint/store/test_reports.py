@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from toys.fake_comm import FakeComm
 
-from nemo_lite.backends.pytorch.checkpoint.store.commit import told_with
-from nemo_lite.backends.pytorch.checkpoint.store.record import StoredFile
-from nemo_lite.backends.pytorch.checkpoint.store.reports import files_of_others, on_every_rank, report_of
+from nemo_lite.backends.pytorch.checkpoint.store import StoredFile, files_of_others, on_every_rank, report_of, told_with
 from nemo_lite.errors import CheckpointError, UsageError
 
 FINAL = Path("/runs/checkpoint-STEP-5")

@@ -7,9 +7,14 @@ from pathlib import Path
 import torch
 
 from nemo_lite.backends.pytorch.checkpoint.storage import save_training_state
-from nemo_lite.backends.pytorch.checkpoint.tensors.divided import key_of, params_by_place, read_for, without_pieces
-from nemo_lite.backends.pytorch.checkpoint.tensors.stored import stored_tensors
-from nemo_lite.backends.pytorch.distributed import Piece
+from nemo_lite.backends.pytorch.checkpoint.tensors import (
+    key_of,
+    params_by_place,
+    read_for,
+    stored_tensors,
+    without_pieces,
+)
+from nemo_lite.backends.pytorch.distributed.pieces import Piece
 
 
 def test_a_stored_name_leads_to_its_parameter_with_a_number_before_it_or_without() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from nemo_lite.backends.pytorch.checkpoint.tensors import safetensors_file
-from nemo_lite.backends.pytorch.checkpoint.tensors.safetensors_file import write_safetensors
+from nemo_lite.backends.pytorch.checkpoint import tensors as safetensors_file
+from nemo_lite.backends.pytorch.checkpoint.tensors import write_safetensors
 from nemo_lite.errors import CheckpointError
 
 

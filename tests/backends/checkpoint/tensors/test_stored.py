@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_lite.backends.pytorch.checkpoint import read_tensors
-from nemo_lite.backends.pytorch.checkpoint.contents import writers_of
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state
-from nemo_lite.backends.pytorch.checkpoint.store.commit import write_part
-from nemo_lite.backends.pytorch.checkpoint.tensors.stored import stored_tensors
-from nemo_lite.backends.pytorch.distributed import Piece
+from nemo_lite.backends.pytorch.checkpoint.folder import writers_of
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, read_tensors
+from nemo_lite.backends.pytorch.checkpoint.store import write_part
+from nemo_lite.backends.pytorch.checkpoint.tensors import stored_tensors
+from nemo_lite.backends.pytorch.distributed.pieces import Piece
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.helpers import Part
 

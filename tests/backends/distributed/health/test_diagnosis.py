@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_lite.backends.pytorch.distributed.health.diagnosis import (
+from nemo_lite.backends.pytorch.distributed.health import (
     ABORTED,
     LEFT,
     Diagnosis,

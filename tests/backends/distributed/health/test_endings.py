@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from toys.ranks import free_port
 
-from nemo_lite.backends.pytorch.distributed.health.endings import is_told, tell_now
+from nemo_lite.backends.pytorch.distributed.health import is_told, tell_now
 from nemo_lite.errors import DataError
 
 SCRIPT = """

@@ -11,9 +11,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from nemo_lite.backends.pytorch.distributed.health import heartbeat
-from nemo_lite.backends.pytorch.distributed.health.diagnosis import LEFT, Diagnosis, Status
-from nemo_lite.backends.pytorch.distributed.health.heartbeat import HeartbeatChannel, process_state
+from nemo_lite.backends.pytorch.distributed import health as heartbeat
+from nemo_lite.backends.pytorch.distributed.health import LEFT, Diagnosis, HeartbeatChannel, Status, process_state
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member
 from nemo_lite.utils.launch import ProcessInfo
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from toys.ranks import start_ranks, wait_all
 
-from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
-from nemo_lite.backends.pytorch.distributed.health.launcher import launcher_of_this_process
+from nemo_lite.backends.pytorch.distributed.health import HealthMonitor, launcher_of_this_process
 from nemo_lite.backends.pytorch.distributed.rendezvous import meet
 from nemo_lite.utils.launch import who_am_i
 

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from toys.ranks import free_port, on_ranks, start_ranks, wait_all
 
-from nemo_lite.backends.pytorch.distributed.health import HealthMonitor
-from nemo_lite.backends.pytorch.distributed.health.diagnosis import RUNS, Diagnosis, Status
+from nemo_lite.backends.pytorch.distributed.health import RUNS, Diagnosis, HealthMonitor, Status
 from nemo_lite.backends.pytorch.distributed.rendezvous import Member, meet
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.errors import DataError

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nemo_lite.backends.pytorch.distributed.health.origin import Origin, one_line, origin_of, remedy_of
+from nemo_lite.backends.pytorch.distributed.health import Origin, one_line, origin_of, remedy_of
 from nemo_lite.errors import DistributedError
 
 

@@ -7,9 +7,7 @@ import time
 import pytest
 from torch.distributed import HashStore
 
-from nemo_lite.backends.pytorch.distributed.rendezvous.attempts import Attempt, AttemptWatch, Refusal
-from nemo_lite.backends.pytorch.distributed.rendezvous.members import Member
-from nemo_lite.backends.pytorch.distributed.rendezvous.run_identity import RunIdentity
+from nemo_lite.backends.pytorch.distributed.rendezvous import Attempt, AttemptWatch, Member, Refusal, RunIdentity
 
 RUN = RunIdentity("a.py 1", False, {"script": "a.py"})
 NO = Refusal("no", "try again", 2)

@@ -13,8 +13,7 @@ from toys.nets import Net, Points
 from toys.rank_training import rank_factory, train_net
 from toys.ranks import Rank, free_port, on_ranks, results_of, wait_all
 
-from nemo_lite.backends.pytorch.distributed.rendezvous import meet
-from nemo_lite.backends.pytorch.distributed.rendezvous.failures import tell_others
+from nemo_lite.backends.pytorch.distributed.rendezvous import meet, tell_others
 from nemo_lite.errors import DataError, UsageError, reported_to_user
 from nemo_lite.utils.argparse import LaunchedParser
 from nemo_lite.utils.launch import who_am_i

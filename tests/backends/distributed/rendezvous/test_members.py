@@ -6,7 +6,7 @@ import json
 import os
 import socket
 
-from nemo_lite.backends.pytorch.distributed.rendezvous.members import Member, this_member
+from nemo_lite.backends.pytorch.distributed.rendezvous import Member, this_member
 from nemo_lite.utils.launch import ProcessInfo
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from toys.launchers import openmpi, slurm_task, torchrun
 
-from nemo_lite.backends.pytorch.distributed.rendezvous.run_identity import differences, identity_of, options_in
+from nemo_lite.backends.pytorch.distributed.rendezvous import differences, identity_of, options_in
 from nemo_lite.utils.launch import who_am_i
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from toys.ranks import free_port
 
-from nemo_lite.backends.pytorch.distributed.rendezvous.stores import join, serve, written
+from nemo_lite.backends.pytorch.distributed.rendezvous import join, serve, written
 from nemo_lite.errors import DistributedError
 from nemo_lite.utils.launch import ProcessInfo
 

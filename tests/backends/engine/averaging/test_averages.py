@@ -10,8 +10,8 @@ from toys.rank_training import rank_factory
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import read_tensors
-from nemo_lite.backends.pytorch.engine.averaging import Averaging
+from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
+from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import CheckpointError, UsageError

@@ -9,8 +9,8 @@ from toys.nets import BD, Mse, Net, Points, made_factory, sharded_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data import Batch
-from nemo_lite.backends.pytorch.distributed import SingleProcess
+from nemo_lite.backends.pytorch.data.loaders import Batch
+from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
@@ -295,7 +295,7 @@ def test_the_next_batch_is_sent_to_the_device_before_this_one_is_waited_for(monk
         def arrive(self, values):
             events.append("arrive")
 
-    monkeypatch.setattr("nemo_lite.backends.pytorch.engine.evaluation.evaluation.AheadOfUse", Noted)
+    monkeypatch.setattr("nemo_lite.backends.pytorch.engine.evaluation.AheadOfUse", Noted)
     precision = Precision(Optimization.mxprO0, torch.device("cpu"))
     evaluation = Evaluation([Net()(x=Points(n=6, batch_size=2)()[0])], torch.device("cpu"), precision)
     for _ in evaluation.blocks(SingleProcess()):

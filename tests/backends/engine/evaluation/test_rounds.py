@@ -9,8 +9,8 @@ import pytest
 import torch
 from toys.fake_comm import FakeComm
 
-from nemo_lite.backends.pytorch.data import Batch
-from nemo_lite.backends.pytorch.engine.evaluation.rounds import BatchResult, Rounds, StopsEarly
+from nemo_lite.backends.pytorch.data.loaders import Batch
+from nemo_lite.backends.pytorch.engine.evaluation import BatchResult, Rounds, StopsEarly
 
 
 class TwoAlike(FakeComm):

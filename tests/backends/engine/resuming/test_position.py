@@ -15,13 +15,11 @@ from toys.nets import Points
 from toys.ranks import results_of
 from toys.resumable import BATCH, NUM_ITEMS, DrawingNet, DrawingPoints, Trained, factory, joined, train
 
-from nemo_lite.backends.pytorch.checkpoint import Weights, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.engine.resuming import Position
-from nemo_lite.backends.pytorch.engine.resuming.stacking import unstacked
-from nemo_lite.backends.pytorch.precision import Precision, loss_scale
-from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.backends.pytorch import precision as loss_scale
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.engine.resuming import Position, unstacked
+from nemo_lite.backends.pytorch.precision import LossScale, Precision
 from nemo_lite.interruption import Interrupted
 
 TWO = {"batches_per_step": 2}  # six steps an epoch

@@ -22,9 +22,10 @@ from toys.ranks import on_ranks, results_of
 from toys.resumable import DrawingNet, DrawingPoints, factory, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder, load_training_state, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.tensors.stored import StoredTensors
-from nemo_lite.backends.pytorch.distributed import Piece, piece_of
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
+from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
+from nemo_lite.backends.pytorch.checkpoint.tensors import StoredTensors
+from nemo_lite.backends.pytorch.distributed.pieces import Piece, piece_of
 
 
 class Wide(DrawingNet):

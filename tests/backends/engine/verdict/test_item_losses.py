@@ -14,7 +14,7 @@ from toys.nets import BD, Net, Points, train
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data import Batch
+from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.engine.verdict import StepItems
 from nemo_lite.core.neural_types import LossType, NeuralType
 from nemo_lite.errors import NonFiniteLossError

@@ -18,10 +18,10 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch import actions
-from nemo_lite.backends.pytorch.engine.verdict.step_guard import GuardedStep
-from nemo_lite.backends.pytorch.optim import Novograd, create_optimizer
-from nemo_lite.backends.pytorch.precision import Precision, own_part
-from nemo_lite.backends.pytorch.precision.loss_scale import LossScale
+from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
+from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.backends.pytorch.optim.novograd import Novograd
+from nemo_lite.backends.pytorch.precision import LossScale, Precision, own_part
 from nemo_lite.errors import NonFiniteLossError
 from nemo_lite.utils.argparse import OPTIMIZERS
 

@@ -1,15 +1,248 @@
-"""metrics.jsonl of a run: its records, as the curves and the summary need them. Read only."""
+"""What the report is made of: records, transcripts and scored sets of a run folder."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import median
+from typing import Annotated, TypeAlias
 
-from nemo_lite.core.tracking import Record, read_metrics
+import msgspec
+import numpy as np
 
-FILE_NAME = "metrics.jsonl"
+from nemo_asr.scoring.rates import (
+    SECONDS,
+    WORDS,
+    Clusters,
+    ErrorCounts,
+    GroupRate,
+    Interval,
+    Piece,
+    UtteranceErrors,
+    WordErrors,
+    bootstrap_interval,
+    clusters_of,
+    count_errors,
+    differences,
+    rates_by_length,
+    rates_by_speaker,
+    utterance_errors,
+    word_errors,
+)
+from nemo_asr.scoring.report.charts import Chart, Clip, Curve, Point, chart, data_url, make_clip, reliability_charts
+from nemo_asr.text.labels import main_metric
+from nemo_lite.core.trackers import Record, duration_text, read_metrics
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.files import FileKind, numbered_lines, path_in_list, read_bytes, write_atomically
+from nemo_lite.untrusted import parse_json
+
+# What a report shows, as plain data: the page draws nothing else, and reads no files.
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An error rate, a fraction, with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One of the worst utterances of a set.
+
+    Attributes:
+        place: the manifest and its line.
+        pieces: its reference and its hypothesis, aligned.
+        num_errors: insertions, deletions and substitutions.
+        num_units: words (or characters) of the reference.
+        clip: the recording, where there is one and it can be read.
+        note: why there is no clip, or what it leaves out.
+    """
+
+    place: str
+    pieces: Sequence[Piece]
+    num_errors: int
+    num_units: int
+    clip: Clip | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ScoredSet:
+    """An evaluated set, as its file of transcripts gives it.
+
+    Attributes:
+        name: of the set.
+        num_utterances: how many.
+        num_words: words of the references.
+        wer: word error rate.
+        cer: character error rate, spaces included.
+        insertions: words that were only heard.
+        deletions: words that were only said.
+        substitutions: words taken for others.
+        unit: "word" or "character": what the worst utterances are aligned and sorted by.
+        num_wrong: utterances with an error.
+        worst: those with the most errors, the worst first.
+        clusters: in what the utterances were resampled: ``12 speakers``.
+        by_speaker: the rates of the speakers with the most errors.
+        num_speakers: how many there are; 0 where none is known.
+        by_length: the rates of utterances of similar length.
+        lost: words, how often each was lost, and how often it was said.
+        inserted: words, and how often each was inserted.
+        confused: words that were said with those that were recognised for them, and how often.
+    """
+
+    name: str
+    num_utterances: int
+    num_words: int
+    wer: Rate
+    cer: Rate
+    insertions: int
+    deletions: int
+    substitutions: int
+    unit: str
+    num_wrong: int
+    worst: Sequence[Utterance]
+    clusters: str
+    by_speaker: Sequence[GroupRate] = ()
+    num_speakers: int = 0
+    by_length: Sequence[GroupRate] = ()
+    lost: Sequence[tuple[str, int, int]] = ()
+    inserted: Sequence[tuple[str, int]] = ()
+    confused: Sequence[tuple[tuple[str, str], int]] = ()
+
+
+@dataclass(frozen=True)
+class History:
+    """A set's evaluations in the course of training. Rates are fractions; steps are steps done.
+
+    Attributes:
+        last, best: the rates of the last and of the best evaluation by name, the one that decides first.
+    """
+
+    name: str
+    num_evaluations: int
+    last_step: int
+    last: Mapping[str, float | None]
+    best_step: int | None
+    best: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a data URL."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of a page, from above.
+
+    Attributes:
+        title: its heading.
+        facts: names and values: how long, how many steps, where the best model is.
+        notes: what is missing or not as it should be, a sentence each.
+        sets: evaluated sets with their transcripts.
+        history: evaluations in training.
+        charts: curves over steps.
+        arguments: options and their values.
+        configuration: names and texts of the configuration files.
+        dags: pictures of the DAGs.
+        metric: ``wer`` or ``cer``, the rate that comes first.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    sets: Sequence[ScoredSet] = ()
+    history: Sequence[History] = ()
+    charts: Sequence[Chart] = ()
+    arguments: Sequence[tuple[str, str]] = ()
+    configuration: Sequence[tuple[str, str]] = ()
+    dags: Sequence[Picture] = ()
+    metric: str = "wer"
+
+
+# Files of transcripts: one JSON object a line, an utterance with its reference and its hypothesis. Read only.
+
+
+SUFFIX = ".transcripts.jsonl"
+# An hour of fast speech has 80,000 characters. The time to compare two texts grows with the square of their lengths.
+_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
+
+
+class ScoredUtterance(msgspec.Struct, frozen=True):
+    """One line.
+
+    Attributes:
+        place: the manifest and its line: ``dev.json:17``.
+        reference: what was said.
+        hypothesis: what was recognised.
+        audio_filepath: the recording; None where the file does not say it.
+        offset: seconds in the recording where the utterance begins; None: it is the whole recording.
+        duration: seconds.
+        speaker: who says it; None where the file does not say it.
+    """
+
+    place: str
+    reference: _Text
+    hypothesis: _Text
+    audio_filepath: str | None = None
+    offset: float | None = None
+    duration: float | None = None
+    speaker: str | None = None
+
+
+_KIND = FileKind("the file of transcripts", 1 << 32)
+_DECODER = msgspec.json.Decoder(ScoredUtterance)
+
+
+def find_transcripts(folder: Path) -> dict[str, Path]:
+    """The files of transcripts by the name of their set: those in ``folder/transcripts``, else those in ``folder``."""
+    for place in (folder / "transcripts", folder):
+        found = {path.name.removesuffix(SUFFIX): path for path in sorted(place.glob(f"*{SUFFIX}"))}
+        if found:
+            return found
+    return {}
+
+
+def clusters_in(rows: Sequence[ScoredUtterance]) -> Clusters:
+    """Which utterances belong together, by speaker or recording."""
+    return clusters_of([row.speaker for row in rows], [row.audio_filepath for row in rows])
+
+
+def read_transcripts(path: Path) -> list[ScoredUtterance]:
+    """All lines of a file.
+
+    Raises:
+        DataError: it cannot be read, or a line is not such an object.
+    """
+    return list(_rows(path))
+
+
+def _rows(path: Path) -> Iterator[ScoredUtterance]:
+    for place, line in numbered_lines(path, _KIND):
+        parse_json(line, place, _KIND)
+        try:
+            yield _DECODER.decode(line)
+        except msgspec.MsgspecError as error:
+            problem, wanted = "the line is not a transcript", "an object with place, reference and hypothesis"
+            raise DataError(problem, place=place, got=str(error), wanted=wanted) from None
+
+
+# metrics.jsonl of a run: its records, as the curves and the summary need them. Read only.
+
+
+METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass
@@ -93,3 +326,446 @@ def read_records(path: Path) -> RunRecords:
     for record in read_metrics(path):
         records.add(record)
     return records
+
+
+# All scores of an evaluated set: rates with intervals, by speaker, by length and by word; as a table and as JSON.
+
+
+MOST_SPEAKERS = 20  # of a table
+MOST_WORDS = 15  # of each list of words in a table
+SCORES_SUFFIX = ".scores.json"
+
+Json: TypeAlias = "str | int | float | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """The scores of one set.
+
+    Attributes:
+        num_utterances: how many.
+        clusters: in what the utterances were resampled.
+        words, characters: the errors of all utterances.
+        wer, cer: their rates with 95 % intervals; characters include spaces.
+        unit: ``word`` or ``character``: what groups and words below are about.
+        errors: (N,) of each utterance, in this unit.
+        by_speaker: the one with the most errors first; empty where no speaker is known.
+        by_length: by duration where all are known, otherwise by units of the reference.
+        by_word: which were lost, inserted and confused.
+    """
+
+    num_utterances: int
+    clusters: Clusters
+    words: ErrorCounts
+    characters: ErrorCounts
+    wer: Rate
+    cer: Rate
+    unit: str
+    errors: UtteranceErrors
+    by_speaker: Sequence[GroupRate]
+    by_length: Sequence[GroupRate]
+    by_word: WordErrors
+
+    def interval_line(self, metric: str = "wer") -> str:
+        """``95 % intervals: WER 10.90 to 13.80 %, CER 3.10 to 4.40 %, by resampling 12 speakers``."""
+        rates = sorted((("wer", self.wer), ("cer", self.cer)), key=lambda named: named[0] != metric)
+        texts = [f"{name.upper()} {range_text(rate.interval.low, rate.interval.high)}" for name, rate in rates]
+        return f"95 % intervals: {', '.join(texts)}, by resampling {self.clusters}"
+
+
+def score_rows(rows: Sequence[ScoredUtterance]) -> SetScores:
+    """The scores of a set's transcripts.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if not rows:
+        raise UsageError("a set without utterances has no scores")
+    heard, said = [row.hypothesis for row in rows], [row.reference for row in rows]
+    clusters, use_cer = clusters_in(rows), has_no_words(said)
+    words, characters = (utterance_errors(heard, said, each, clusters) for each in (False, True))
+    errors, unit = (characters, "character") if use_cer else (words, "word")
+    seconds = [row.duration for row in rows if row.duration is not None]
+    if len(seconds) == len(rows):
+        by_length = rates_by_length(errors, np.array(seconds), SECONDS, "s")
+    else:
+        by_length = rates_by_length(errors, errors.lengths.astype(np.float64), WORDS, f"{unit}s")
+    return SetScores(
+        num_utterances=len(rows),
+        clusters=clusters,
+        words=count_errors(heard, said),
+        characters=count_errors(heard, said, use_cer=True),
+        wer=Rate(words.rate, bootstrap_interval(words)),
+        cer=Rate(characters.rate, bootstrap_interval(characters)),
+        unit=unit,
+        errors=errors,
+        by_speaker=rates_by_speaker(errors, [row.speaker for row in rows]),
+        by_length=by_length,
+        by_word=word_errors(heard, said, use_cer),
+    )
+
+
+def score_transcripts(path: Path) -> SetScores:
+    """The scores of a file of transcripts.
+
+    Raises:
+        DataError: it cannot be read.
+        UsageError: it is empty.
+    """
+    return score_rows(read_transcripts(path))
+
+
+def has_no_words(texts: Sequence[str]) -> bool:
+    """Whether most of the texts are in a script that puts no spaces between words, as Chinese."""
+    return sum(main_metric([" ", *text]) == "cer" for text in texts) * 2 > len(texts)
+
+
+def write_scores(path: Path, scores: SetScores) -> None:
+    """Write the scores as JSON: everything that the table shows, without its limits. Rates are fractions.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    text = json.dumps(scores_as_json(scores), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    content = text.encode("utf-8", errors="replace")
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
+    """What :func:`write_scores` writes; a number that is not finite is ``null``."""
+
+    def rate(found: Rate, counts: ErrorCounts) -> dict[str, Json]:
+        low, high = found.interval.low, found.interval.high
+        return {"rate": finite(found.value), "low": finite(low), "high": finite(high), **counts.as_dict()}
+
+    def groups(found: Sequence[GroupRate]) -> list[Json]:
+        return [
+            {
+                "name": group.name,
+                "utterances": group.num_utterances,
+                "units": group.num_units,
+                "errors": group.num_errors,
+                "rate": finite(group.rate),
+                "low": finite(group.interval.low),
+                "high": finite(group.interval.high),
+            }
+            for group in found
+        ]
+
+    words = scores.by_word
+    return {
+        "utterances": scores.num_utterances,
+        "confidence": 0.95,
+        "resampled": {"unit": scores.clusters.unit, "number": scores.clusters.number},
+        "wer": rate(scores.wer, scores.words),
+        "cer": rate(scores.cer, scores.characters),
+        "unit": scores.unit,
+        "by_speaker": groups(scores.by_speaker),
+        "by_length": groups(scores.by_length),
+        "lost": [[word, count, words.said[word]] for word, count in words.most_lost(len(words.lost))],
+        "inserted": [[word, count] for word, count in words.most_inserted(len(words.inserted))],
+        "confused": [[said, heard, count] for (said, heard), count in words.most_confused(len(words.confused))],
+    }
+
+
+def scores_table(scores: SetScores) -> str:
+    """The scores by speaker, by length and by word as text, for a terminal."""
+    parts = []
+    for title, groups in (("speaker", scores.by_speaker), ("length", scores.by_length)):
+        if groups:
+            rows = [_cells(group) for group in groups[:MOST_SPEAKERS]]
+            header = (title, "utterances", f"{scores.unit}s", "errors", "rate", "95 % interval")
+            left_out = len(groups) - len(rows)
+            more = [f"  and {left_out} more, with fewer errors"] if left_out else []
+            parts.append("\n".join([*_aligned([header, *rows]), *more]))
+    found = scores.by_word
+    lists = {
+        "lost (of those said)": [f"{word} {n}/{found.said[word]}" for word, n in found.most_lost(MOST_WORDS)],
+        "inserted": [f"{word} {n}" for word, n in found.most_inserted(MOST_WORDS)],
+        "confused (said > heard)": [f"{a} > {b} {n}" for (a, b), n in found.most_confused(MOST_WORDS)],
+    }
+    parts.append("\n".join(f"  {name}: {', '.join(words) or 'none'}" for name, words in lists.items()))
+    return "\n\n".join(parts)
+
+
+def range_text(low: float, high: float) -> str:
+    """Two fractions as ``10.90 to 13.80 %``."""
+    return f"{low * 100:.2f} to {high * 100:.2f} %"
+
+
+def finite(value: float) -> float | None:
+    """The number, or None for one that JSON has not."""
+    return round(value, 8) if math.isfinite(value) else None
+
+
+def _cells(group: GroupRate) -> tuple[str, ...]:
+    sizes = (str(group.num_utterances), str(group.num_units), str(group.num_errors))
+    return (group.name, *sizes, f"{group.rate:.2%}", range_text(group.interval.low, group.interval.high))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  " + "  ".join([first.ljust(widths[0]), *cells]))
+    return lines
+
+
+# From transcripts to what a report shows of a set: rates with intervals, and the worst utterances to hear and see.
+
+
+MOST_UTTERANCES = 20  # of all sets together, that are shown in full
+FEWEST_OF_A_SET = 2  # also where there are many sets
+MAX_CLIP_BYTES = 7_000_000  # of all clips together: with the rest, a page stays below 10 MB
+
+
+class ClipMaker:
+    """Makes clips until the page has enough of them."""
+
+    def __init__(self, max_bytes: int = MAX_CLIP_BYTES) -> None:
+        self._left = max_bytes
+
+    def clip_of(self, row: ScoredUtterance) -> tuple[Clip | None, str]:
+        """The recording of an utterance, and a note: what is left out, or why there is none."""
+        if not row.audio_filepath:
+            return None, "the transcripts do not say where the recording is"
+        folder = os.path.dirname(row.place.rpartition(":")[0])  # place: the manifest and its line
+        try:
+            clip = make_clip(path_in_list(row.audio_filepath, folder), row.offset, row.duration)
+        except DataError as error:
+            return None, str(error)
+        if clip.num_bytes > self._left:
+            return None, "the recording is left out to keep this page small"
+        self._left -= clip.num_bytes
+        return clip, f"the first {clip.seconds:.0f} s of the recording" if clip.is_cut else ""
+
+
+def scored_sets(transcripts: Mapping[str, Sequence[ScoredUtterance]], clips: ClipMaker) -> list[ScoredSet]:
+    """What a report shows of the sets; those without utterances are left out."""
+    some = {name: rows for name, rows in transcripts.items() if rows}
+    most = max(FEWEST_OF_A_SET, MOST_UTTERANCES // max(len(some), 1))
+    return [_scored_set(name, rows, most, clips) for name, rows in some.items()]
+
+
+def _scored_set(name: str, rows: Sequence[ScoredUtterance], most: int, clips: ClipMaker) -> ScoredSet:
+    scores = score_rows(rows)
+    words, use_cer = scores.by_word, scores.unit == "character"
+    return ScoredSet(
+        name=name,
+        num_utterances=len(rows),
+        num_words=scores.words.reference_length,
+        wer=scores.wer,
+        cer=scores.cer,
+        insertions=scores.words.insertions,
+        deletions=scores.words.deletions,
+        substitutions=scores.words.substitutions,
+        unit=scores.unit,
+        num_wrong=int(np.count_nonzero(scores.errors.errors)),
+        worst=[_utterance(rows[item], scores.errors, item, use_cer, clips) for item in _worst(scores.errors, most)],
+        clusters=str(scores.clusters),
+        by_speaker=scores.by_speaker[:MOST_SPEAKERS],
+        num_speakers=len(scores.by_speaker),
+        by_length=scores.by_length,
+        lost=[(word, count, words.said[word]) for word, count in words.most_lost(MOST_WORDS)],
+        inserted=words.most_inserted(MOST_WORDS),
+        confused=words.most_confused(MOST_WORDS),
+    )
+
+
+def _worst(counts: UtteranceErrors, most: int) -> list[int]:
+    """The positions of the utterances with the most errors; of equally many, those with the shorter reference first."""
+    order = np.lexsort((counts.lengths, -counts.errors))[:most]
+    return [int(item) for item in order if counts.errors[item]]
+
+
+def _utterance(row: ScoredUtterance, counts: UtteranceErrors, item: int, use_cer: bool, clips: ClipMaker) -> Utterance:
+    clip, note = clips.clip_of(row)
+    return Utterance(
+        place=row.place,
+        pieces=differences(row.reference, row.hypothesis, use_cer),
+        num_errors=int(counts.errors[item]),
+        num_units=int(counts.lengths[item]),
+        clip=clip,
+        note=note,
+    )
+
+
+# From a folder to what a report shows: a run of jasper.py, or what jasper_eval.py wrote. Reads only.
+
+
+MAX_TEXT = 200_000  # characters of a configuration that are shown
+MAX_PICTURE_BYTES = 500_000  # larger pictures of DAGs are left out
+MOST_DAGS = 6
+_CONFIGURATION = FileKind("the configuration", 1 << 24)
+_PICTURE = FileKind("the picture", MAX_PICTURE_BYTES)
+_TIME_IN_NAME = re.compile(r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d$")  # what a run adds to the names of copied files
+
+
+def read_run(
+    folder: str | Path, *, sets: Collection[str] | None = None, facts: Mapping[str, str] | None = None
+) -> Report:
+    """What is known about a run or an evaluation.
+
+    Args:
+        folder: has ``metrics.jsonl`` and ``transcripts/<set>.transcripts.jsonl``, the configuration (``*.yaml``),
+            pictures of the DAGs (``*.svg``) and ``calibration.json``, or ``<set>.transcripts.jsonl`` alone. Everything
+            may be missing.
+        sets: only these sets; None: all.
+        facts: names and values that come first.
+
+    Raises:
+        UsageError: the folder has neither records nor transcripts.
+        DataError: a file of it is damaged.
+    """
+    folder = Path(folder)
+    paths = {name: path for name, path in find_transcripts(folder).items() if sets is None or name in sets}
+    has_records = (folder / METRICS_FILE).is_file()
+    if not paths and not has_records:
+        raise UsageError(
+            "there is nothing to report",
+            place=str(folder),
+            wanted=f"{METRICS_FILE} or *.transcripts.jsonl",
+            remedy="give the folder of a run or of an evaluation",
+        )
+    records = read_records(folder / METRICS_FILE) if has_records else RunRecords()
+    scored = scored_sets({name: read_transcripts(path) for name, path in paths.items()}, ClipMaker())
+    options = _options(records.start)
+    # A run says what counts; of an evaluation the texts decide.
+    metric = str(options.get("eval_metric") or ("cer" if scored and scored[0].unit == "character" else "wer"))
+    starts_trained = bool(options.get("init_from"))
+    return Report(
+        title=folder.resolve().name,
+        facts=[*(facts or {}).items(), *_facts(records)],
+        notes=list(_notes(records, has_records)),
+        sets=scored,
+        history=[_history(name, items, metric, starts_trained) for name, items in records.evaluations.items() if items],
+        charts=[*_charts(records, metric), *reliability_charts(folder)],
+        arguments=_arguments(records.start),
+        configuration=_configuration(folder),
+        dags=_dags(folder),
+        metric=metric,
+    )
+
+
+def _facts(records: RunRecords) -> Iterator[tuple[str, str]]:
+    start, end = records.start or {}, records.end
+    if start.get("time"):
+        yield "started", str(start["time"])[:19].replace("T", " ") + " UTC"
+    for name, key in (("precision", "precision"), ("processes", "world_size")):
+        if start.get(key) is not None:
+            yield name, str(start[key])
+    if versions := start.get("versions"):
+        yield "versions", ", ".join(f"{name} {value}" for name, value in _pairs(versions))
+    if records.train or end:
+        last = end or records.train[max(records.train)]
+        epoch = number_of(last, "epoch")
+        yield "steps", f"{number_of(last, 'step') or 0:.0f}" + (f", epoch {epoch:.0f}" if epoch is not None else "")
+    if number_of(end, "seconds") is not None:
+        starts = f", in {records.num_starts} starts" if records.num_starts > 1 else ""
+        yield "duration", duration_text(records.seconds) + starts
+    if end and end.get("reason"):
+        yield "ended", str(end["reason"])
+    if speeds := [s for r in records.train.values() if (s := number_of(r, "amount_per_second"))]:
+        unit = next(iter(records.train.values())).get("amount_unit", "items")
+        yield "speed", f"{median(speeds):.4g} {unit} a second (median)"
+    if records.model:
+        yield "best model", _model_text(records.model)
+
+
+def _model_text(model: Record) -> str:
+    value, metric = number_of(model, "value"), str(model.get("metric", "")).upper()
+    rate = f" {value:.2%}" if value is not None else ""
+    return f"{model.get('path')}: step {model.get('step')}, {model.get('set')} {metric}{rate}"
+
+
+def _notes(records: RunRecords, has_records: bool) -> Iterator[str]:
+    if has_records and records.end is None:
+        yield f"The run has not ended, or was killed: {METRICS_FILE} has no end."
+    if records.num_starts > 1:
+        yield f"The run was started {records.num_starts} times; arguments and versions are those of the last start."
+
+
+def _charts(records: RunRecords, metric: str) -> list[Chart]:
+    def of_sets(key: str) -> list[Curve]:
+        named = enumerate(records.evaluations.items(), 1)
+        return [Curve(name, _points(items, key), colour) for colour, (name, items) in named]
+
+    rates = (
+        chart("Word error rate", of_sets("wer"), percent=True),
+        chart("Character error rate", of_sets("cer"), percent=True),
+    )
+    drawn = (
+        chart("Loss", [Curve("training", _points(records.train, "loss")), *of_sets("loss")], may_be_log=True),
+        *(rates if metric == "wer" else reversed(rates)),
+        chart("Learning rate", [Curve("learning rate", _points(records.train, "lr"), 1)]),
+    )
+    return [each for each in drawn if each is not None]
+
+
+def _points(records: Mapping[int, Record], key: str) -> list[Point]:
+    values = ((step, number_of(record, key)) for step, record in sorted(records.items()))
+    return [(float(step), value) for step, value in values if value is not None]
+
+
+def _options(start: Record | None) -> Mapping[str, object]:
+    arguments = (start or {}).get("arguments")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _history(name: str, evaluations: Mapping[int, Record], metric: str, starts_trained: bool) -> History:
+    """The evaluations of a set; what is the best is decided as in the log and for the best model."""
+    metrics = sorted(("wer", "cer"), key=lambda each: each != metric)
+    ranks = {
+        step: tuple(math.inf if (n := number_of(record, key)) is None else n for key in (*metrics, "loss"))
+        for step, record in evaluations.items()
+        if (step > 0 or starts_trained) and number_of(record, metrics[0]) is not None
+    }
+    best = min(ranks, key=lambda step: (ranks[step], step), default=None)
+    last = max(evaluations)
+    return History(
+        name=name,
+        num_evaluations=len(evaluations),
+        last_step=last,
+        last={metric: number_of(evaluations[last], metric) for metric in metrics},
+        best_step=best,
+        best={metric: None if best is None else number_of(evaluations[best], metric) for metric in metrics},
+    )
+
+
+def _arguments(start: Record | None) -> list[tuple[str, str]]:
+    arguments = (start or {}).get("arguments")
+    if isinstance(arguments, dict):
+        return [(name, value) for name, value in _pairs(arguments) if value != ""]
+    if isinstance(arguments, list):
+        return [("command", " ".join(map(str, arguments)))]
+    return [("command", str(arguments))] if arguments else []
+
+
+def _pairs(values: object) -> list[tuple[str, str]]:
+    """Names and values as texts; a list as its parts, None as nothing."""
+    pairs = values.items() if isinstance(values, dict) else [("", values)]
+    return [(str(name), _value_text(value)) for name, value in pairs]
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _configuration(folder: Path) -> list[tuple[str, str]]:
+    """The configuration files of the folder; of several copies of one, the newest."""
+    newest: dict[str, Path] = {}
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+        newest[_TIME_IN_NAME.sub("", path.stem)] = path  # sorted by the time in the name
+    texts = {path.name: read_bytes(path, _CONFIGURATION).decode("utf-8", "replace") for path in newest.values()}
+    return [(name, text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "\n...") for name, text in texts.items()]
+
+
+def _dags(folder: Path) -> list[Picture]:
+    """The pictures that ``write_svg`` made, the training DAG first."""
+    paths = sorted(folder.glob("*.svg"), key=lambda path: (path.stem != "training", path.stem))
+    small = [path for path in paths if path.stat().st_size <= MAX_PICTURE_BYTES][:MOST_DAGS]
+    return [Picture(path.stem, data_url("image/svg+xml", read_bytes(path, _PICTURE))) for path in small]

@@ -1,0 +1,78 @@
+"""Old import paths of this collection: NeMo's, and those of earlier versions."""
+
+from __future__ import annotations
+
+# Module of today -> old paths, all below nemo_asr.
+OLD_PATHS = {
+    "": "losses",
+    "audio.augmentation": """
+        audio.augmentor audio.featurizer audio.perturbation audio.time_stretch audio_preprocessing
+    """,
+    "audio.headers": "audio.flac_header",
+    "audio.reading": "audio.decoding audio.recordings",
+    "corpora.espeak": "corpora.sentences",
+    "corpora.writing": "corpora.archives",
+    "data.audio_to_text": "data.transcripts_file data_layer",
+    "data.check": """
+        data.check.examined data.check.findings data.check.leaks data.check.picture data.check.statistics
+        data.check.told
+    """,
+    "data.kaldi": "data.kaldi.data_layer data.kaldi.folder data.kaldi.matrices data_layer",
+    "data.labelled": "data.labelled.classes data.labelled.speech_label data_layer",
+    "data.manifest": "data.file_durations data.manifest_lines",
+    "data.speech_data_layer": "data.preflight",
+    "data.tarred": """
+        data.tarred.data_layer data.tarred.making data.tarred.matching data.tarred.members data.tarred.shards
+        data.tarred.utterances data_layer
+    """,
+    "data.utterances": "data.audio_files data.copied data.dataset data.file_spans data.iteration",
+    "decoding.beam_search": "beam_search_decoder decoding.weight_search",
+    "decoding.greedy": "decoding.texts greedy_ctc_decoder helpers",
+    "decoding.ngram": """
+        decoding.language_model decoding.ngram.arpa decoding.ngram.counts decoding.ngram.kenlm_model
+        decoding.ngram.loading decoding.ngram.ngram_model decoding.ngram.smoothing decoding.ngram.tables
+    """,
+    "decoding.prefix_beam_search": "decoding.frame_labels decoding.text_search",
+    "decoding.words": "decoding.lexicon decoding.spelling decoding.word_scores",
+    "features.augmentation": "audio_preprocessing",
+    "features.preprocessors": "audio_preprocessing features.audio_preprocessor features.first_generation",
+    "models.contextnet": "contextnet jasper",
+    "models.jasper": """
+        jasper models.convolution models.frames models.jasper_blocks models.jasper_spec models.squeeze_excite
+    """,
+    "models.losses": "losses models.intermediate",
+    "models.pretrained": """
+        models.asrconvctcmodel models.pretrained.conv_ctc models.pretrained.download models.pretrained.layouts
+    """,
+    "models.speaker": "jasper",
+    "options": "option_pages search_options set_tags",
+    "recipe.connection_check": "recipe.classifier recipe.feasibility recipe.sections",
+    "recipe.recipe": "recipe.class_list recipe.misfits",
+    "recipe.registry": "recipe.wiring",
+    "scoring.callbacks": "helpers scoring.asr_callbacks scoring.classification_callbacks",
+    "scoring.rates": """
+        helpers metrics scoring.bootstrap scoring.breakdown scoring.classification scoring.differences
+        scoring.error_counts scoring.evaluated scoring.student_t scoring.verification
+    """,
+    "scoring.report.charts": "scoring.report.media scoring.report.reliability_charts",
+    "scoring.report.page": "scoring.report.comparison scoring.report.seed_table",
+    "scoring.report.records": """
+        scoring.report.content scoring.report.run_folder scoring.report.scored_sets scoring.report.set_scores
+        scoring.report.transcripts
+    """,
+    "text.english": """
+        text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities
+        text.english.rules text.english.units
+    """,
+    "text.labels": "text.languages text.symbols",
+    "text.numbers": "text.chinese_numbers text.number_words text.spoken_numbers",
+    "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
+    "trained.best": "trained.averaged",
+    "trained.fine_tuning": "trained.tasks",
+    "trained.folder": "trained.card",
+    "trained.model": "trained.classifier_model",
+    "training_options": "fine_tuning_options regularization_options",
+    "transcription.inputs": "transcription.formats transcription.recording",
+    "transcription.transcribe": "transcription.alignment transcription.recordings transcription.windows",
+    "transcription.transcript": "transcription.viterbi",
+}

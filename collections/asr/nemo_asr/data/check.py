@@ -1,0 +1,614 @@
+"""`nemo-lite data check`: statistics of sets, problems, and leaks between training and evaluation."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+from typing import Any, TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from nemo_asr.audio.reading import open_part
+from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import Utterance
+from nemo_lite import DataLayerNM
+from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED
+from nemo_lite.errors import DataError, counted
+from nemo_lite.utils import logging
+
+# examine: every utterance of some manifests read and measured, by several threads. Nothing is judged in this file.
+
+
+_CHUNK_ROWS = 32
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One utterance as it is written, and what its audio is.
+
+    Attributes:
+        utterance: the manifest line.
+        seconds: of its audio; as written, where the audio was not or could not be read.
+        excess: see `nemo_asr.audio.reading.Audio`.
+        sample_rate: samples a second in the file; 0 where it was not read.
+        num_channels: of the file.
+        digest: of its samples: equal for equal samples, also in another lossless format.
+        peak: the largest amplitude; full scale is 1.
+        file: the file's identity in the file system, whatever its path is.
+        problem: why it cannot be read, or nothing.
+    """
+
+    utterance: Utterance
+    seconds: float
+    excess: float = 0.0
+    sample_rate: int = 0
+    num_channels: int = 0
+    digest: bytes = b""
+    peak: float = 0.0
+    file: tuple[int, int] = (0, 0)
+    problem: str = ""
+
+    @property
+    def place(self) -> str:
+        """``manifest:line``."""
+        return self.utterance.place
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """First and last second in its file."""
+        start = self.utterance.offset or 0.0
+        return start, start + self.seconds
+
+
+@dataclass(frozen=True)
+class ExaminedSet:
+    """What a set of manifests holds.
+
+    Attributes:
+        name: of the set.
+        paths: its manifests.
+        items: the utterances, in order.
+        invalid: what is wrong with the first few lines that are not valid.
+        with_audio: whether the audio was read.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    items: Sequence[Examined]
+    invalid: Sequence[str] = ()
+    with_audio: bool = True
+
+    @property
+    def readable(self) -> list[Examined]:
+        """Those without a problem."""
+        return [item for item in self.items if not item.problem]
+
+
+def examine(
+    manifests: str | Sequence[str],
+    *,
+    with_audio: bool = True,
+    strict: bool = False,
+    num_workers: int | None = None,
+    show_progress: bool = False,
+) -> ExaminedSet:
+    """Read all lines of some manifests, and the audio of each.
+
+    Args:
+        manifests: one path, several separated by commas, or a sequence of paths: one set.
+        with_audio: read the audio files, or only the lines.
+        strict: a duration that is not its file's is a problem, and paths start at the manifest's folder only.
+        num_workers: threads that read; None: one for each core.
+        show_progress: show a bar on stderr, if it is a terminal.
+
+    Raises:
+        DataError: a manifest that is missing, empty or without one valid line.
+    """
+    invalid: list[str] = []
+    manifest = Manifest.open(manifests, strict=strict, invalid=invalid)
+    rows = range(len(manifest))
+    chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
+    examine_some = partial(_examined, manifest, with_audio, strict)
+    items: list[Examined] = []
+    with (
+        ThreadPoolExecutor(num_workers or os.cpu_count() or 1) as pool,
+        tqdm(total=len(rows), desc=manifest.name, unit=" utterances", disable=None if show_progress else True) as bar,
+    ):
+        for some in pool.map(examine_some, chunks):
+            items += some
+            bar.update(len(some))
+    return ExaminedSet(manifest.name, manifest.paths, items, invalid, with_audio)
+
+
+def _examined(manifest: Manifest, with_audio: bool, strict: bool, rows: Sequence[int]) -> list[Examined]:
+    found = []
+    for row, ref in zip(rows, manifest.refs(rows), strict=True):
+        try:
+            utterance = manifest.reader.utterance(ref)
+        except DataError as error:
+            broken = Utterance(manifest.place(row), "", "", float(manifest.durations[row]))
+            found.append(Examined(broken, broken.duration or 0.0, problem=str(error)))
+            continue
+        item = Examined(utterance, utterance.duration or 0.0)
+        found.append(_with_audio(item, strict) if with_audio else item)
+    return found
+
+
+def _with_audio(item: Examined, strict: bool) -> Examined:
+    utterance = item.utterance
+    try:
+        with open_part(
+            utterance.audio_path,
+            offset=utterance.offset,
+            duration=utterance.duration,
+            strict=strict,
+            place=utterance.place,
+        ) as audio:
+            digest, peak = hashlib.blake2b(digest_size=_DIGEST_BYTES, salt=str(audio.source_rate).encode()), 0.0
+            for piece in audio.pieces():
+                digest.update(piece.tobytes())
+                peak = max(peak, float(np.abs(piece).max()))
+        status = os.stat(utterance.audio_path)
+    except (DataError, OSError) as error:
+        return replace(item, problem=str(error))
+    return replace(
+        item,
+        seconds=audio.seconds,
+        excess=audio.excess,
+        sample_rate=audio.source_rate,
+        num_channels=audio.num_channels,
+        digest=digest.digest(),
+        peak=peak,
+        file=(status.st_dev, status.st_ino),
+    )
+
+
+# Figures of a set: audio, durations, texts, characters and speakers, as values that JSON can hold. No judgement.
+
+
+# Any: what JSON holds: texts, numbers, and lists and mappings of them.
+Statistics: TypeAlias = "dict[str, Any]"
+
+_NUM_BINS = 20
+
+
+def statistics_of(examined: ExaminedSet) -> Statistics:
+    """The figures of a set; see docs/en/data.md for the keys. Utterances that cannot be read count as unusable."""
+    items = examined.readable
+    texts = [item.utterance.text for item in items]
+    found: Statistics = {
+        "name": examined.name,
+        "manifests": list(examined.paths),
+        "utterances": len(items),
+        "unusable": len(examined.items) - len(items),
+        "hours": sum(item.seconds for item in items) / 3600,
+        "seconds": distribution([item.seconds for item in items]),
+        "words": sum(len(text.split()) for text in texts),
+        "different_words": len({word for text in texts for word in text.split()}),
+        "different_texts": len(set(texts)),
+        "unit": unit_of(items),
+        "units_per_second": distribution([rate_of(item, unit_of(items)) for item in items]),
+        "characters_per_text": distribution([len(text) for text in texts]),
+        "characters": _counted(character for text in texts for character in text),
+        "speakers": _counted(str(item.utterance.speaker) for item in items if item.utterance.speaker is not None),
+    }
+    if examined.with_audio:
+        found["sample_rates"] = _counted(item.sample_rate for item in items)
+        found["channels"] = _counted(item.num_channels for item in items)
+    return found
+
+
+def unit_of(items: Sequence[Examined]) -> str:
+    """What the speed of speech is counted in: words, or characters where no text has a space."""
+    return "words" if any(" " in item.utterance.text.strip() for item in items) else "characters"
+
+
+def rate_of(item: Examined, unit: str) -> float:
+    """Words or characters a second; spaces do not count."""
+    words = item.utterance.text.split()
+    return (len(words) if unit == "words" else sum(map(len, words))) / max(item.seconds, 1e-3)
+
+
+def distribution(values: Sequence[float]) -> Statistics:
+    """Least, median, mean, 95 % and most, and a histogram: ``counts`` between ``edges``. Empty for no values."""
+    if not values:
+        return {}
+    array = np.asarray(values, np.float64)
+    least, most = float(array.min()), float(array.max())
+    # Values that are equal but for rounding: 20 different edges may not fit between them.
+    ends = (least - 0.5, most + 0.5) if np.isclose(least, most, rtol=1e-9, atol=0.0) else (least, most)
+    counts, edges = np.histogram(array, bins=_NUM_BINS, range=ends)
+    median, high = np.quantile(array, [0.5, 0.95])
+    return {
+        "least": least,
+        "median": float(median),
+        "mean": float(array.mean()),
+        "p95": float(high),
+        "most": most,
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
+
+
+def _counted(values: Iterable[object]) -> dict[str, int]:
+    """How often each occurs, the most frequent first."""
+    return {str(value): count for value, count in Counter(values).most_common()}
+
+
+# What is wrong with a set, or between a training and an evaluation set, and what is worth knowing. Reads no file.
+
+
+# Nobody speaks so fast: auctioneers reach about half of it.
+_MOST_PER_SECOND = {"words": 10.0, "characters": 50.0}
+# An outlier is this many times as fast or slow as the median, and so many robust deviations (of the logarithm) away.
+_OUTLIER_FACTOR, _OUTLIER_DEVIATIONS = 3.0, 5.0
+_FEWEST_FOR_OUTLIERS = 20
+_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+_SILENCE = 1e-4  # peak amplitude: 80 dB below full scale
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something found about one or more utterances.
+
+    Attributes:
+        kind: ``line``, ``audio``, ``silence``, ``speed``, ``duplicate``, ``contradiction``, ``leak``, ``frames``; not a
+            problem: ``duration``, ``path``, ``rate``, ``text``, ``speaker``, ``file``, ``shared``.
+        is_problem: whether the data should be mended.
+        summary: one line.
+        details: a line for each place.
+    """
+
+    kind: str
+    is_problem: bool
+    summary: str
+    details: Sequence[str] = ()
+
+
+def findings_in(examined: ExaminedSet) -> list[Finding]:
+    """What is found in one set."""
+    items, name = examined.readable, examined.name
+    unreadable = [item.problem for item in examined.items if item.problem]
+    silent = [f"{i.place}: {i.utterance.audio_path}" for i in items if examined.with_audio and i.peak < _SILENCE]
+    speeds = _speed_outliers(items)
+    found = [
+        _problem("line", examined.invalid, f"{name}: lines that are not valid"),
+        _problem("audio", unreadable, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used"),
+        _problem("silence", silent, f"{name}: {_some(len(silent))} without sound"),
+        _problem("speed", speeds, f"{name}: {_some(len(speeds))} whose text hardly belongs to the audio"),
+        *_repeated(examined),
+        *_unusual(examined),
+    ]
+    return [finding for finding in found if finding.details]
+
+
+def findings_between(train: ExaminedSet, evaluation: ExaminedSet) -> list[Finding]:
+    """What a training and an evaluation set share: the same recording is a leak, other things are worth knowing."""
+    pairs, same_file = _shared(train, evaluation)
+    leaks = [f"{item.place} = {other.place} ({item.utterance.audio_path})" for item, other in pairs]
+    parts = [f"{item.place}, {other.place} ({item.utterance.audio_path})" for item, other in same_file]
+    of_each = f"of {len(evaluation.readable)} utterances of {evaluation.name}"
+    texts = {item.utterance.text for item in train.readable}
+    same_text = [item.place for item in evaluation.readable if item.utterance.text in texts]
+    speakers = sorted(_speakers(train) & _speakers(evaluation))
+    found = [
+        Finding("leak", True, f"{len(leaks)} {of_each} are recordings of the training set {train.name}", leaks),
+        Finding("file", False, f"{len(parts)} {of_each} are other parts of files of {train.name}", parts),
+        Finding("text", False, f"{len(same_text)} {of_each} have a text that {train.name} has as well", same_text),
+        Finding("speaker", False, f"{len(speakers)} speakers are in {evaluation.name} and in {train.name}", speakers),
+    ]
+    return [finding for finding in found if finding.details]
+
+
+def findings_among(one: ExaminedSet, other: ExaminedSet) -> list[Finding]:
+    """What two evaluation sets share."""
+    pairs, _ = _shared(one, other)
+    shared = [f"{item.place} = {twin.place}" for item, twin in pairs]
+    summary = f"{len(shared)} utterances of {other.name} are recordings of {one.name} as well"
+    return [Finding("shared", False, summary, shared)] if shared else []
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether two spans of seconds in a file have something in common."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _shared(
+    one: ExaminedSet, other: ExaminedSet
+) -> tuple[list[tuple[Examined, Examined]], list[tuple[Examined, Examined]]]:
+    """Of ``other``: those with a recording of ``one``, each with its twin; and those with another part of a file."""
+    by_digest, by_file = dict[bytes, Examined](), defaultdict[tuple[int, int], list[Examined]](list)
+    for item in one.readable if one.with_audio else ():
+        by_digest.setdefault(item.digest, item)
+        by_file[item.file].append(item)
+    same, parts = [], []
+    for item in other.readable if other.with_audio else ():
+        near = by_file.get(item.file, ())
+        twin = by_digest.get(item.digest) or next((each for each in near if overlap(each.span, item.span)), None)
+        if twin:
+            same.append((item, twin))
+        elif near:
+            parts.append((item, near[0]))
+    return same, parts
+
+
+def _repeated(examined: ExaminedSet) -> list[Finding]:
+    """Utterances that a set has more than once, by their samples; with the same text or with another one."""
+    first: dict[bytes, Examined] = {}
+    again, contradicting = list[str](), list[str]()
+    for item in examined.readable if examined.with_audio else ():
+        earlier = first.setdefault(item.digest, item)
+        if earlier is item or item.peak < _SILENCE:
+            continue
+        if earlier.utterance.text == item.utterance.text:
+            again.append(f"{item.place} = {earlier.place} ({item.utterance.audio_path})")
+        else:
+            texts = f'"{_short(earlier.utterance.text)}" and "{_short(item.utterance.text)}"'
+            contradicting.append(f"{earlier.place} and {item.place}: {texts}")
+    name = examined.name
+    return [
+        _problem("duplicate", again, f"{name}: {_some(len(again))} repeated: the same samples and the same text"),
+        _problem(
+            "contradiction", contradicting, f"{name}: {_some(len(contradicting))} with the samples of another text"
+        ),
+    ]
+
+
+def _unusual(examined: ExaminedSet) -> list[Finding]:
+    """What is no problem by itself."""
+    items, name = examined.readable, examined.name
+    differing = sorted((item for item in items if item.excess), key=lambda item: -abs(item.excess))
+    durations = [f"{i.place} says {i.utterance.duration:.3f} s, the file has {i.seconds:.3f} s" for i in differing]
+    paths = [f"{item.place}: {item.utterance.audio_path}" for item in items if item.utterance.note]
+    rates = sorted({item.sample_rate for item in items if item.sample_rate})
+    several = [f"{rate} Hz: {sum(item.sample_rate == rate for item in items)}" for rate in rates]
+    by_text = defaultdict[str, list[Examined]](list)
+    for item in items:
+        by_text[item.utterance.text].append(item)
+    shared = sorted((group for group in by_text.values() if len(group) > 1), key=len, reverse=True)
+    texts = [f'{len(group)} times "{_short(group[0].utterance.text)}"' for group in shared]
+    several = several if len(several) > 1 else []
+    return [
+        Finding("duration", False, f"{name}: {_some(len(durations))} of another duration than written", durations),
+        Finding("path", False, f"{name}: {_some(len(paths))} with a path that starts at the working directory", paths),
+        Finding("rate", False, f"{name}: {len(several)} sample rates", several),
+        Finding("text", False, f"{name}: {len(texts)} texts occur more than once", texts),
+    ]
+
+
+def _speed_outliers(items: Sequence[Examined]) -> list[str]:
+    """Texts that are far too long or too short for their audio, the worst first."""
+    unit = unit_of(items)
+    timed = [(rate_of(item, unit), item) for item in items if rate_of(item, unit) > 0]
+    if not timed:
+        return []
+    logs = np.log([rate for rate, _ in timed])
+    median = float(np.median(logs))
+    deviation = _MAD_TO_DEVIATION * float(np.median(np.abs(logs - median)))
+    limit = max(math.log(_OUTLIER_FACTOR), _OUTLIER_DEVIATIONS * deviation)
+    found = []
+    for (rate, item), log in zip(timed, logs.tolist(), strict=True):
+        far = len(timed) >= _FEWEST_FOR_OUTLIERS and abs(log - median) > limit
+        if far or rate > _MOST_PER_SECOND[unit]:
+            told = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
+            found.append((abs(log - median), f"{told} (the median is {math.exp(median):.2g})"))
+    return [told for _, told in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _problem(kind: str, details: Sequence[str], summary: str) -> Finding:
+    return Finding(kind, True, summary, details)
+
+
+def _some(count: int) -> str:
+    return counted(count, "utterance")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _speakers(examined: ExaminedSet) -> set[str]:
+    return {str(item.utterance.speaker) for item in examined.readable if item.utterance.speaker is not None}
+
+
+# Leaks that a training run can find before it starts: by the files that lines name. The audio is not decoded here.
+
+
+_MOST_COMPARED = 1000  # files whose content is read
+
+
+def shared_recordings(train: Manifest, evaluation: Manifest) -> list[tuple[str, str]]:
+    """Places of an evaluation set whose recording a training set has as well, each with a place there.
+
+    Two lines share a recording if they name the same file, or files of the same name and the same content, and the
+    parts that they take overlap. Copies under another name, or in another format, are not found. Of the training set
+    only lines whose file has the name of one of the evaluation set are looked at.
+    """
+    by_name = defaultdict[str, list[tuple[Utterance, os.stat_result]]](list)
+    for row, path in enumerate(evaluation.written_paths()):
+        utterance = evaluation.utterance(row)
+        if status := _status(utterance.audio_path):
+            by_name[os.path.basename(path)].append((utterance, status))
+    found: dict[str, str] = {}
+    num_compared = 0
+    for row, path in enumerate(train.written_paths()):
+        if (near := by_name.get(path.rpartition("/")[2])) is None:
+            continue
+        utterance = train.utterance(row)
+        status = _status(utterance.audio_path)
+        for other, its_status in near if status else ():
+            if other.place in found or not overlap(_span(utterance), _span(other)) or not status:
+                continue
+            same = os.path.samestat(status, its_status)
+            if not same and status.st_size == its_status.st_size and num_compared < _MOST_COMPARED:
+                num_compared += 1
+                same = _same_content(utterance.audio_path, other.audio_path)
+            if same:
+                found[other.place] = utterance.place
+    return list(found.items())
+
+
+def warn_of_leaks(train: DataLayerNM, evaluations: Mapping[str, DataLayerNM]) -> int:
+    """Warn of recordings of evaluation sets that are in the training set as well, see `shared_recordings`.
+
+    Data layers that do not read manifests are passed over.
+
+    Returns:
+        How many there are, over all sets.
+    """
+    total = 0
+    for tag, evaluation in evaluations.items():
+        sets = [layer.utterances for layer in (train, evaluation) if isinstance(layer, SpeechDataLayer)]
+        manifests = [utterances for utterances in sets if isinstance(utterances, Manifest)]
+        if len(manifests) < 2:
+            continue
+        pairs = shared_recordings(*manifests)
+        total += len(pairs)
+        if pairs:
+            shown = ", ".join(f"{place} = {twin}" for place, twin in pairs[:MAX_LISTED])
+            more = f" and {len(pairs) - MAX_LISTED} more" if len(pairs) > MAX_LISTED else ""
+            logging.warning(
+                f"{tag}: {len(pairs)} of {len(evaluation)} recordings are in the training set as well, so its error "
+                f"rates are better than those of new speech: {shown}{more}. Take them out of one of the sets "
+                "(nemo-lite data check compares the audio itself)"
+            )
+    return total
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _span(utterance: Utterance) -> tuple[float, float]:
+    if utterance.offset is None or utterance.duration is None:
+        return 0.0, float("inf")
+    return utterance.offset, utterance.offset + utterance.duration
+
+
+def _same_content(one: str, other: str) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
+
+
+# Statistics and findings as text for a terminal. JSON of them is json.dumps of the same values.
+
+
+_MAX_SHOWN = {True: 5, False: 3}  # details of a problem, of another finding
+_MAX_CHARACTERS = 60
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def as_text(sets: Sequence[Statistics], findings: Sequence[Finding] | None) -> str:
+    """A block for each set, then problems and notes; without findings, the blocks alone."""
+    lines = [line for each in sets for line in _set_lines(each)]
+    if findings is not None:
+        problems = [finding for finding in findings if finding.is_problem]
+        notes = [finding for finding in findings if not finding.is_problem]
+        for title, some in (("Worth knowing", notes), ("Problems", problems)):
+            if some:
+                lines += [title, *(line for finding in some for line in _finding_lines(finding)), ""]
+        lines.append(f"{counted(len(problems), 'problem')} found" if problems else "No problem found")
+    return "\n".join(lines).rstrip()
+
+
+def _set_lines(found: Statistics) -> Iterator[str]:
+    yield found["name"]
+    speakers = f", {len(found['speakers'])} speakers" if found["speakers"] else ""
+    unusable = f", {found['unusable']} more cannot be used" if found["unusable"] else ""
+    yield f"  {found['utterances']} utterances, {found['hours']:.2f} h{speakers}{unusable}"
+    if not found["utterances"]:
+        return
+    if "sample_rates" in found:
+        rates, channels = (_counts(found[key]) for key in ("sample_rates", "channels"))
+        yield f"  sample rates  {rates}"
+        yield f"  channels      {channels}"
+    yield f"  seconds       {_spread(found['seconds'])}"
+    texts = f"{found['words']} ({found['different_words']} different) in {found['different_texts']} different texts"
+    yield f"  words         {texts}"
+    yield f"  {found['unit'] + '/s':12}  {_spread(found['units_per_second'])}"
+    characters = "".join(sorted(found["characters"]))
+    shown = characters[:_MAX_CHARACTERS] + ("..." if len(characters) > _MAX_CHARACTERS else "")
+    yield f"  characters    {len(characters)}: {shown!r}"
+    yield ""
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.summary}"
+    shown = finding.details[: _MAX_SHOWN[finding.is_problem]]
+    yield from (f"    {detail}" for detail in shown)
+    if len(finding.details) > len(shown):
+        yield f"    ... and {len(finding.details) - len(shown)} more (--json has all)"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{value} ({count})" for value, count in counts.items())
+
+
+def _spread(values: Statistics) -> str:
+    bars = values["histogram"]["counts"]
+    most = max(bars)
+    drawn = "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in bars)
+    return (
+        f"{values['least']:.2f} to {values['most']:.2f}, median {values['median']:.2f}, "
+        f"95 % below {values['p95']:.2f}  |{drawn}|"
+    )
+
+
+# Histograms of sets as one SVG picture. It needs no other package.
+
+
+_WIDTH, _HEIGHT, _GAP, _TITLE = 320, 160, 40, 24
+_KINDS = {"seconds": "seconds", "units_per_second": "{unit} a second", "characters_per_text": "characters in a text"}
+
+
+def draw_histograms(sets: Sequence[Statistics]) -> str:
+    """A row of histograms for each set: durations, speed of speech, lengths of texts."""
+    filled = [found for found in sets if found["utterances"]]
+    width, row = len(_KINDS) * (_WIDTH + _GAP) + _GAP, _HEIGHT + 2 * _TITLE + _GAP
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {row * max(len(filled), 1)}" '
+        f'width="{width}" font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, found in enumerate(filled):
+        top = number * row + _TITLE
+        title = f"{found['name']}: {found['utterances']} utterances, {found['hours']:.2f} h"
+        parts.append(f'<text x="{_GAP}" y="{top}" font-weight="bold">{escape(title)}</text>')
+        for column, (key, label) in enumerate(_KINDS.items()):
+            left = _GAP + column * (_WIDTH + _GAP)
+            parts += _histogram(found[key]["histogram"], label.format(unit=found["unit"]), left, top + _TITLE // 2)
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _histogram(histogram: Statistics, label: str, left: float, top: float) -> Iterator[str]:
+    counts, edges = histogram["counts"], histogram["edges"]
+    wide, bottom, most = _WIDTH / len(counts), top + _HEIGHT, max(counts)
+    for number, count in enumerate(counts):
+        high = _HEIGHT * count / most
+        told = f"{edges[number]:.3g} to {edges[number + 1]:.3g}: {count}"
+        place = f'x="{left + number * wide:.1f}" y="{bottom - high:.1f}" width="{wide - 1:.1f}" height="{high:.1f}"'
+        yield f'<rect {place} fill="#4878a8"><title>{escape(told)}</title></rect>'
+    yield f'<line x1="{left}" y1="{bottom}" x2="{left + _WIDTH}" y2="{bottom}" stroke="black"/>'
+    for x, anchor, text in (
+        (left, "start", f"{edges[0]:.3g}"),
+        (left + _WIDTH / 2, "middle", label),
+        (left + _WIDTH, "end", f"{edges[-1]:.3g}"),
+    ):
+        yield f'<text x="{x}" y="{bottom + 16}" text-anchor="{anchor}">{escape(text)}</text>'
+    yield f'<text x="{left - 4}" y="{top + 10}" text-anchor="end">{most}</text>'

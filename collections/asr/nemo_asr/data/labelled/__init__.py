@@ -1,1 +1,0 @@
-"""Recordings that belong to a class each: commands, speech or background, speakers."""

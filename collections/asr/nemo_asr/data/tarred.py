@@ -1,0 +1,810 @@
+"""Recordings in tar shards: members and their lines, the data layer, `nemo-lite data tar`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tarfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, ClassVar, NamedTuple, TypeAlias, cast
+
+import bracex
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from nemo_asr.arguments import (
+    BatchSize,
+    Duration,
+    LabelId,
+    Labels,
+    ManyPaths,
+    PadId,
+    SampleRate,
+    Unusable,
+    Word,
+    Workers,
+    check_least,
+)
+from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
+from nemo_asr.data.manifest import LineReader, LineRef, Manifest, ManifestPaths
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import (
+    FileSpans,
+    Integers,
+    ItemTensors,
+    Mask,
+    Reading,
+    Span,
+    Utterance,
+    Utterances,
+    check_limits,
+    collate,
+)
+from nemo_asr.text.parser import make_parser
+from nemo_lite.backends.pytorch.data.cost_sampling import Batching
+from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed, sequential_plans
+from nemo_lite.backends.pytorch.data.order import Plan, Shard
+from nemo_lite.config import Between
+from nemo_lite.errors import DataError, UsageError, counted
+from nemo_lite.files import (
+    Content,
+    FileKind,
+    digest_of,
+    kind_unless_file,
+    make_writable_folder,
+    open_file,
+    read_bytes,
+    unused_name,
+    write_atomically,
+)
+from nemo_lite.untrusted import TarGuard, TarLimits
+from nemo_lite.utils import logging
+
+# The paths of tar shards: a pattern with braces, or a list. What is in a shard: `members`.
+
+
+# One path, perhaps with braces, or a sequence of such paths.
+ShardPaths: TypeAlias = ManyPaths
+
+_MOST_SHARDS = 100_000  # of one pattern: a typing error must not fill the memory
+# NeMo's spellings of a range for shells that expand braces themselves.
+_OTHER_BRACES = re.compile(r"[(\[<](\d+\.\.\d+)[)\]>]")
+
+
+def expanded(paths: ShardPaths) -> list[str]:
+    """The paths of the shards, in order: ``audio_{0..63}.tar``, or NeMo's ``audio__OP_0..63_CL_.tar``, are 64.
+
+    Braces mean what they mean in bash (``{00..63}``, ``{a,b}``). A path that exists as it is written stays as it is.
+
+    Raises:
+        DataError: there is no path, one is given twice, or a shard is missing or no file: the first one, and how many.
+        UsageError: a pattern of more than 100,000 shards.
+    """
+    patterns = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not patterns or not all(map(os.fspath, patterns)):
+        raise DataError("the list of tar shards is empty or has an empty part", remedy="name tar files")
+    found = [path for pattern in patterns for path in _expanded(os.path.expanduser(os.fspath(pattern)))]
+    for path, count in Counter(found).items():
+        if count > 1:
+            raise DataError(f"the tar shard is given {count} times", place=path, remedy="name it once")
+    missing = [path for path in found if not os.path.exists(path)]
+    if missing:
+        others = f" ({len(missing)} of {len(found)} are missing)" if len(missing) > 1 else ""
+        raise DataError(f"the tar shard does not exist{others}", place=missing[0], remedy="mend the list of tar shards")
+    for path in found:
+        if kind := kind_unless_file(os.stat(path)):
+            raise DataError(f"the tar shard is {kind}", place=path, wanted="a tar file")
+    return found
+
+
+def _expanded(pattern: str) -> list[str]:
+    if os.path.exists(pattern):
+        return [pattern]
+    with_braces = _OTHER_BRACES.sub(r"{\1}", pattern.replace("_OP_", "{").replace("_CL_", "}"))
+    try:
+        return bracex.expand(with_braces, limit=_MOST_SHARDS)
+    except bracex.ExpansionLimitException:
+        raise UsageError(
+            "the pattern has too many tar shards", got=pattern, wanted=f"{_MOST_SHARDS} or fewer"
+        ) from None
+
+
+# What is in a tar shard, by the headers of its members. Contents are not read, and nothing is unpacked to disk.
+
+
+_SHARD = FileKind("the tar shard", 1 << 42)
+_LIMITS = TarLimits(members=1 << 22, expanded_bytes=1 << 42)  # it is not compressed: the file's size bounds it
+_BLOCK = 512  # bytes: the unit of tar files
+_AGAIN = "copy it or make it again"
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+# Places in a header, see the POSIX description of ustar.
+_NAME, _SIZE, _CHECKSUM = slice(0, 100), slice(124, 136), slice(148, 156)
+_KIND, _MAGIC, _PREFIX = 156, slice(257, 263), slice(345, 500)
+_OCTAL = re.compile(rb"[0-7]{1,12}")
+_REGULAR_FILE = b"0\0"
+
+
+class Member(NamedTuple):
+    """A file in a shard.
+
+    Attributes:
+        name: its path in the tar file.
+        first: byte of the tar file at which its content starts.
+        size: bytes of its content.
+    """
+
+    name: str
+    first: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where the next header starts: contents are filled up to whole blocks."""
+        return self.first + -(-self.size // _BLOCK) * _BLOCK
+
+
+def members_of(path: str) -> Iterator[Member]:
+    """The files in a shard, in order. Only their headers are read.
+
+    Raises:
+        DataError: it cannot be opened, is empty, compressed or damaged, or ends early: within a member, or without the
+            blocks of zeros that end a tar file.
+    """
+    with open_file(path, _SHARD) as file:
+        try:
+            _check_start(file.read(8), path)
+            file.seek(0)
+            yield from _regular_members(file, path)
+        except OSError as error:
+            raise DataError(f"the tar shard cannot be read ({error.strerror})", place=path) from None
+
+
+def _check_start(start: bytes, path: str) -> None:
+    if not start:
+        raise DataError("the tar shard is empty (0 bytes)", place=path, remedy=_AGAIN)
+    for magic, kind in _COMPRESSED.items():
+        if start.startswith(magic):
+            problem, remedy = f"the tar shard is compressed ({kind})", "decompress it, and compress the recordings"
+            raise DataError(problem, place=path, wanted="a plain tar file", remedy=remedy)
+
+
+def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
+    end, name = 0, ""
+    size = os.fstat(file.fileno()).st_size
+    # Nearly all shards have plain headers only. Reading them here takes a quarter of tarfile's time.
+    while (plain := _plain_member(os.pread(file.fileno(), _BLOCK, end), end)) is not None:
+        if plain.end > size:
+            break
+        yield plain
+        end, name = plain.end, plain.name
+    file.seek(end)
+    try:
+        guard = TarGuard(file, path, _SHARD, _LIMITS)
+        with tarfile.TarFile(fileobj=cast("BinaryIO", guard)) as archive:
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
+                found = Member(member.name, member.offset_data, member.size)
+                end, name = found.end, found.name
+                if member.isreg() and not member.issparse():
+                    yield found
+            end = archive.offset
+    except (tarfile.TarError, ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        if end > size:
+            problem, got = f"the tar shard ends early, within {name}", f"{size} bytes"
+            raise DataError(problem, place=path, got=got, wanted=f"at least {end}", remedy=_AGAIN) from None
+        raise DataError(f"this is no tar file, or a damaged one ({error})", place=path, remedy=_AGAIN) from None
+    # tarfile takes the end of the file, and a header that is damaged, for the end of the archive.
+    last = os.pread(file.fileno(), _BLOCK, end)
+    if len(last) < _BLOCK:
+        after = f", after {name}" if name else ""
+        problem, got = f"the tar shard ends early{after}, without the blocks of zeros that end it", f"{size} bytes"
+        raise DataError(problem, place=path, got=got, remedy=_AGAIN)
+    if any(last):
+        raise DataError(f"the tar shard is damaged at byte {end}, after {name}", place=path, remedy=_AGAIN)
+
+
+def _plain_member(header: bytes, start: int) -> Member | None:
+    """The file that a header describes; None where tarfile has to look at it: another kind, long names, damage."""
+    if len(header) < _BLOCK or header[_KIND] not in _REGULAR_FILE:
+        return None
+    texts = [header[place].strip(b" \0") for place in (_SIZE, _CHECKSUM)]
+    if not all(map(_OCTAL.fullmatch, texts)):  # int() takes a sign and underscores as well
+        return None
+    size, checksum = (int(text, 8) for text in texts)
+    # The sum of all bytes, in which its own eight count as blanks.
+    if sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ") != checksum:
+        return None
+    name, _, _ = header[_NAME].partition(b"\0")
+    prefix, _, _ = header[_PREFIX].partition(b"\0") if header[_MAGIC] == b"ustar\0" else (b"", b"", b"")
+    if not name or name.endswith(b"/"):
+        return None
+    whole = b"/".join([prefix, name]) if prefix else name
+    return Member(whole.decode("utf-8", "surrogateescape"), start + _BLOCK, size)
+
+
+# Which recording in the tar shards belongs to which line of a manifest. No audio, no durations.
+# A member belongs to the lines whose audio path has its name, without folders and without the ending.
+
+
+IN_NO_SHARD = "whose recording is in no tar shard"
+_COLUMNS = ("rows", "shards", "firsts", "sizes")
+# What lies beside recordings in shards that other tools made, under the same names.
+_NO_RECORDINGS = frozenset({".txt", ".json", ".jsonl", ".lab", ".trn", ".cls", ".csv", ".tsv", ".npy", ".md"})
+
+
+def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> Mapping[str, npt.NDArray[np.int64]]:
+    """Read the headers in the shards, find the lines of each member, and warn of what is only in one of them.
+
+    Args:
+        manifest: the lines.
+        paths: of the shards.
+        strict: a line whose recording is in no shard, and a recording without a line, are errors.
+
+    Returns:
+        Of each utterance in the order of the shards: its row in the manifest (``rows``), the number of its shard
+        (``shards``), the byte at which its recording starts there (``firsts``), and how many bytes it has (``sizes``).
+
+    Raises:
+        DataError: see `members_of`; two recordings have one name; or with ``strict`` as said there.
+    """
+    matching = _Matching(manifest)
+    for number, path in enumerate(paths):
+        for member in members_of(path):
+            matching.enter(number, path, member)
+    matching.tell(strict)
+    return {name: np.array(column, np.int64) for name, column in matching.columns.items()}
+
+
+class _Matching:
+    def __init__(self, manifest: Manifest) -> None:
+        self.columns = {name: array("q") for name in _COLUMNS}
+        self._manifest = manifest
+        self._written = list(manifest.written_paths())
+        self._first: dict[str, int] = {}
+        self._others: dict[str, list[int]] = {}  # further lines: parts of one recording, or files of other folders
+        for row, path in enumerate(self._written):
+            stem = _stem(path)
+            if self._first.setdefault(stem, row) != row:
+                self._others.setdefault(stem, []).append(row)
+        self._found: dict[int, tuple[str, int]] = {}  # by row: the member's place and size
+        self._without_line, self._repeated = _Noted(), _Noted()
+
+    def enter(self, shard: int, path: str, member: Member) -> None:
+        """Take a member that the shard of this number and path has."""
+        if os.path.splitext(member.name)[1].lower() in _NO_RECORDINGS:
+            return
+        place, rows = f"{path}:{member.name}", self._rows_of(member)
+        if not rows:
+            self._without_line.add(place)
+            return
+        before, size = self._found.get(rows[0], ("", 0))
+        if before and size != member.size:
+            problem, remedy = (
+                f"{before} has the same name",
+                "give recordings different names, as nemo-lite data tar does",
+            )
+            raise DataError(f"two recordings cannot be told apart: {problem}", place=place, remedy=remedy)
+        if before:
+            self._repeated.add(place)
+            return
+        for row in rows:
+            self._found[row] = place, member.size
+            for column, value in zip(self.columns.values(), (row, shard, member.first, member.size), strict=True):
+                column.append(value)
+
+    def _rows_of(self, member: Member) -> list[int]:
+        """The lines with its name; where files of several folders have this name, those with its whole path."""
+        stem = _stem(member.name)
+        if stem not in self._first:
+            return []
+        rows = [self._first[stem], *self._others.get(stem, ())]
+        if len({self._written[row] for row in rows}) == 1:
+            return rows
+        return [row for row in rows if os.path.normpath(self._written[row]) == os.path.normpath(member.name)]
+
+    def tell(self, strict: bool) -> None:
+        """Warn of what is not used, or raise it."""
+        name, num_lost = self._manifest.name, len(self._manifest) - len(self._found)
+        problems = []
+        if num_lost:
+            lost = [row for row in range(len(self._manifest)) if row not in self._found][:MAX_LISTED]
+            places = ", ".join(self._manifest.place(row) for row in lost)
+            problems.append(f"{num_lost} of {len(self._manifest)} lines {IN_NO_SHARD} ({_shortened(places, num_lost)})")
+        if self._without_line.count:
+            problems.append(f"{self._without_line} in the tar shards without a manifest line")
+        if self._repeated.count:
+            problems.append(f"{self._repeated} in the tar shards with the name and size of another one")
+        if problems and strict:
+            remedy = "make the tar shards again (nemo-lite data tar), or leave out strict_data"
+            raise DataError("; ".join(problems), place=name, remedy=remedy)
+        for problem in problems:
+            logging.warning(f"{name}: {problem}: not used")
+
+
+class _Noted:
+    """How many members, and where the first few are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._places: list[str] = []
+
+    def add(self, place: str) -> None:
+        self.count += 1
+        if len(self._places) < MAX_LISTED:
+            self._places.append(place)
+
+    def __str__(self) -> str:
+        return f"{counted(self.count, 'recording')} ({_shortened(', '.join(self._places), self.count)})"
+
+
+def _shortened(places: str, count: int) -> str:
+    return f"{places}, ..." if count > MAX_LISTED else places
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+# TarredUtterances: the lines of a manifest whose recordings are in tar shards, in the order of the shards.
+
+
+_MOST_BYTES = MAX_CONTENT_BYTES
+
+
+class TarRef(NamedTuple):
+    """Where one utterance is: its line, and its recording's bytes."""
+
+    line: LineRef
+    span: Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarredUtterance(Utterance):
+    """An utterance whose recording is in a tar shard; its ``audio_path`` is ``shard:member``."""
+
+    span: Span
+
+
+class TarredReader:
+    """Reads lines of manifests and members of tar shards."""
+
+    def __init__(self, lines: LineReader, shards: FileSpans) -> None:
+        self.lines, self.shards = lines, shards
+
+    def place(self, ref: TarRef) -> str:
+        """``manifest:line``."""
+        return self.lines.place(ref.line)
+
+    def utterance(self, ref: TarRef) -> TarredUtterance:
+        """Read one line again; see `LineReader.utterance`."""
+        line = self.lines.utterance(ref.line)
+        path = f"{self.shards.paths[ref.span.file]}:{os.path.basename(line.audio_path)}"
+        about = (line.text, line.duration, line.offset, line.speaker, line.note)
+        return TarredUtterance(line.place, path, *about, span=ref.span)
+
+    def check_audio(self, utterance: Utterance) -> None:
+        """Raise DataError if its member is empty, or too large to be read at once."""
+        size = self._span(utterance).size
+        if not 0 < size <= _MOST_BYTES:
+            problem = "is empty (0 bytes)" if size == 0 else f"has {size} bytes, more than {_MOST_BYTES}"
+            remedy = "make the tar shard again, or delete the line"
+            raise DataError(f"{utterance.audio_path} {problem}", place=utterance.place, remedy=remedy)
+
+    def audio(self, utterance: Utterance) -> bytes:
+        """The member's content."""
+        self.check_audio(utterance)
+        return self.shards.read(self._span(utterance))
+
+    def _span(self, utterance: Utterance) -> Span:
+        assert isinstance(utterance, TarredUtterance), utterance
+        return utterance.span
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarredUtterances(Utterances[TarRef]):
+    """The utterances of some manifests whose recordings are in tar shards, in the order of the shards' members.
+
+    Attributes:
+        manifest: the lines.
+        rows: (N,) position of each utterance in the manifest.
+        shards: (N,) number of the shard of each utterance, ascending.
+        firsts: (N,) byte of the shard at which its recording starts.
+        sizes: (N,) bytes of its recording.
+        num_shards: how many shards there are.
+    """
+
+    manifest: Manifest
+    rows: npt.NDArray[np.int64]
+    shards: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    num_shards: int
+
+    @classmethod
+    def open(cls, shards: ShardPaths, manifests: ManifestPaths, *, strict: bool = False) -> TarredUtterances:
+        """Read the manifests, and the headers in the shards; log what is only in one of them.
+
+        Args:
+            shards: see `expanded`.
+            manifests: see `Manifest.open`.
+            strict: a line whose recording is in no shard, a recording without a line, and a line without a text or with
+                a duration of 0 or less, are errors.
+
+        Raises:
+            DataError: a manifest or a shard that cannot be used, two recordings of one name, or no recording that is in
+                both.
+        """
+        paths = expanded(shards)
+        manifest = Manifest.open(
+            manifests, strict=True, lenient=not strict
+        )  # its paths lead nowhere: do not look for the files
+        lines = manifest.reader
+        assert isinstance(lines, LineReader)
+        found = match(manifest, paths, strict=strict)
+        rows = found["rows"]
+        lost = np.ones(len(manifest), bool)
+        lost[rows] = False
+        return cls(
+            paths=manifest.paths,
+            reader=TarredReader(lines, FileSpans(paths, "tar shard")),
+            durations=manifest.durations[rows],
+            dropped=manifest.without(lost, IN_NO_SHARD).dropped,
+            manifest=manifest,
+            num_shards=len(paths),
+            **found,
+        )
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """(shards + 1,) the first utterance of each shard, and the number of all."""
+        starts: npt.NDArray[np.int64] = np.searchsorted(self.shards, np.arange(self.num_shards + 1))
+        return starts
+
+    def refs(self, rows: Integers | Sequence[int]) -> list[TarRef]:
+        """Where the utterances at these rows are."""
+        index = np.asarray(rows, np.int64)
+        columns = (self.shards[index], self.firsts[index], self.sizes[index])
+        spans = (Span(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
+        return [TarRef(*both) for both in zip(self.manifest.refs(self.rows[index]), spans, strict=True)]
+
+    def only(self, keep: Mask) -> TarredUtterances:
+        """Those rows where ``keep`` is true."""
+        columns = {name: getattr(self, name)[keep] for name in ("durations", "rows", "shards", "firsts", "sizes")}
+        return replace(self, **columns)
+
+
+# TarredAudioToTextDataLayer: transcribed speech from tar shards. What it shares with others: `speech_data_layer`.
+
+
+class TarredAudioToTextDataLayer(SpeechDataLayer):
+    """Utterances of tar shards: audio (B, T) at ``sample_rate``, label ids (B, U), and their lengths (B,).
+
+    A recording in a shard belongs to the manifest line whose audio path has its name, without folders and ending.
+    Recordings without a line, and lines without a recording, are counted, warned of and not used; the others are
+    ``len(layer)``. Recordings are read from the shards; nothing is unpacked to disk.
+
+    In training the shards come in another order in each epoch. Laid end to end they are cut into one stretch for each
+    rank, of equal numbers of utterances but for one. A rank reads its stretch from front to back, so any number of
+    shards suits any number of ranks, and each utterance comes once. The order is a pure function of (shards, seed,
+    epoch, rank, world size): the number of workers does not matter. In evaluation the order is that of the shards.
+
+    Args:
+        audio_tar_filepaths: the shards: a path, with braces for several (``audio_{0..63}.tar``, in shells that expand
+            them ``audio__OP_0..63_CL_.tar``), or a list.
+        manifest_filepath: one manifest, several separated by commas, or a list: the lines of all recordings.
+        labels: the vocabulary; a label's position is its id.
+        batch_size: utterances in a batch on one rank; -1 for the whole set.
+        sample_rate: samples a second; recordings of another rate are resampled.
+        int_values: read through 32-bit integers: floats beyond full scale are clipped.
+        bos_id: id before each text, or None.
+        eos_id: id after each text, or None.
+        pad_id: id that fills up shorter texts; None is 0.
+        min_duration: seconds; shorter utterances are left out and counted.
+        max_duration: seconds; longer utterances are left out and counted. None: no limit.
+        normalize_transcripts: let the parser rewrite texts (case, white space, numbers), or take them as they are.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        shuffle_n: in training this many neighbours are shuffled among themselves; they are read within this window. 0:
+            utterances come in the order of their shard.
+        num_workers: processes that load batches; 0 loads in this one. None: 0, or a GPU's share of the cores.
+        augmentor: perturbations in training, ``{name: {prob: ..., ...}}`` or an `AudioAugmentor`.
+        drop_last: in training, leave out the utterances that do not fill the last step.
+        shuffle: in training, another order of the shards in each epoch.
+        max_corrupt: as of `AudioToTextDataLayer`.
+        parser: as of `AudioToTextDataLayer`.
+        language: as of `AudioToTextDataLayer`.
+        pin_memory: page-locked tensors, which go to a GPU faster. None: where there is one.
+        strict_data: as of `AudioToTextDataLayer`; also a recording without a line, and a line whose recording is in no
+            shard, are errors.
+        strip_marks: as of `AudioToTextDataLayer`.
+        name: the module's name.
+
+    Raises:
+        UsageError: arguments that contradict each other.
+        DataError: a shard that is missing, damaged, compressed or ends early; a manifest that is missing, empty or has
+            lines that are not valid; two recordings of one name.
+        ConfigError: labels that cannot be a vocabulary.
+    """
+
+    remedy: ClassVar[str] = "make the tar shards again without the damaged files, or raise max_corrupt"
+
+    def __init__(
+        self,
+        audio_tar_filepaths: ShardPaths,
+        manifest_filepath: ManifestPaths,
+        labels: Labels,
+        batch_size: BatchSize,
+        sample_rate: SampleRate = 16000,
+        int_values: bool = False,
+        bos_id: LabelId | None = None,
+        eos_id: LabelId | None = None,
+        pad_id: PadId | None = None,
+        min_duration: Duration | None = 0.1,
+        max_duration: Duration | None = None,
+        normalize_transcripts: bool = True,
+        trim_silence: bool = False,
+        shuffle_n: Annotated[int, Between(0, 1_000_000_000)] = 0,
+        num_workers: Workers | None = None,
+        augmentor: Perturbations | AudioAugmentor | None = None,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        max_corrupt: Unusable | None = None,
+        parser: Word = "auto",
+        language: Word | None = None,
+        pin_memory: bool | None = None,
+        strict_data: bool = False,
+        name: str | None = None,
+        strip_marks: bool | None = None,
+    ) -> None:
+        # What costs nothing to check comes before the shards are read.
+        new_parser = partial(
+            make_parser,
+            labels,
+            parser,
+            do_normalize=normalize_transcripts,
+            do_lowercase=None,
+            language=language,
+            strip_marks=strip_marks,
+        )
+        new_parser()
+        check_limits(min_duration, max_duration)
+        batching = Batching(batch_size, shuffle, drop_last=drop_last)
+        utterances = TarredUtterances.open(audio_tar_filepaths, manifest_filepath, strict=strict_data)
+        super().__init__(
+            utterances.between(min_duration, max_duration),
+            new_parser,
+            reading=Reading(sample_rate, int_values, trim_silence, True, bos_id, eos_id, pad_id, strict_data),
+            batching=batching,
+            augmentor=augmentor,
+            max_corrupt=max_corrupt,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            name=name,
+        )
+        self._shuffle_n = shuffle_n
+
+    @property
+    def dataset(self) -> Dataset[tuple[Tensor, ...]]:
+        """Single utterances in the order of the shards, for scripts that make batches with ``collate_fn``.
+
+        Each is audio (T,), its length, label ids (U,) and their number, unperturbed.
+        """
+        return ItemTensors(self.utterances, self._new_dataset())
+
+    def collate_fn(self, items: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """A batch of items of ``dataset``, in port order."""
+        audio, labels = [item[0].numpy() for item in items], [item[2].tolist() for item in items]
+        return collate(audio, labels, self._reading.pad_id or 0)
+
+    def _plans(self, training: bool, shard: Shard) -> Callable[[int], Plan]:
+        if not training:
+            return super()._plans(training, shard)
+        assert isinstance(self.utterances, TarredUtterances)
+        starts, batching, window = self.utterances.starts, self._batching, self._shuffle_n
+        return sequential_plans(starts, batching, shard, window)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The manifests' content, the names and sizes of the shards, where the recordings are; no folders."""
+        found = dict(super().fingerprint())
+        found.pop(f"{self.label}.manifest_filepath")  # its content counts
+        utterances = self.utterances
+        assert isinstance(utterances, TarredUtterances)
+        assert isinstance(utterances.reader, TarredReader)
+        shards = utterances.reader.shards
+        names = [os.path.basename(path) for path in shards.paths]
+        used = ~self._textless  # the same before and after training left the others out
+        spans = [column[used].tobytes() for column in (utterances.rows, utterances.shards, utterances.firsts)]
+        return {**found, f"tar shards of {self.label}": Content(digest_of([names, shards.sizes, *spans]))}
+
+
+# make_shards: the recordings of manifests into tar shards, and a manifest of them. Nothing is read back in this file.
+# Names and layout are NeMo's: ``audio_0.tar``, ``audio_1.tar``, ... and ``tarred_audio_manifest.json``, whose lines
+# have the member's name and ``shard_id``. Names have no folder, and one dot: WebDataset takes what is before the
+# first dot.
+
+
+MANIFEST_NAME = "tarred_audio_manifest.json"
+_RECORDING = FileKind("the audio file", MAX_CONTENT_BYTES, remedy="cut it into shorter ones")  # as a reader of shards
+
+
+@dataclass(frozen=True)
+class MadeShards:
+    """What was made.
+
+    Attributes:
+        shards: the paths of the tar shards.
+        manifest: the path of their manifest.
+        num_lines: lines in it.
+        num_recordings: recordings in the shards; a recording may have several lines with an ``offset`` each.
+        seconds: of audio, all lines together.
+        num_bytes: of the shards.
+    """
+
+    shards: tuple[Path, ...]
+    manifest: Path
+    num_lines: int
+    num_recordings: int
+    seconds: float
+    num_bytes: int
+
+
+def make_shards(
+    manifests: ManifestPaths,
+    folder: str | os.PathLike[str],
+    *,
+    num_shards: int = 1,
+    shuffle: bool = False,
+    seed: int = 0,
+    min_duration: float | None = None,
+    max_duration: float | None = None,
+) -> MadeShards:
+    """Write tar shards of equal numbers of recordings, but for one, and last their manifest.
+
+    Recordings are taken over as they are. A line's other keys are kept, its text is written into it, and its duration
+    is at most what the file has. Equal input gives equal files.
+
+    Args:
+        manifests: see `Manifest.open`.
+        folder: made if it is not there; it must hold no tar shards yet.
+        num_shards: how many.
+        shuffle: put the recordings into a random order first; without it they keep the manifest's.
+        seed: of that order.
+        min_duration: seconds; shorter utterances are left out.
+        max_duration: seconds; longer utterances are left out.
+
+    Raises:
+        UsageError: more shards than recordings, or a folder that cannot be written to or holds shards.
+        DataError: a manifest that is not valid; recordings that are missing or damaged.
+    """
+    check_least(num_shards=(num_shards, 1), seed=(seed, 0))
+    manifest = Manifest.open(manifests, min_duration=min_duration, max_duration=max_duration, lenient=True)
+    recordings = _recordings(manifest)
+    if num_shards > len(recordings):
+        got, wanted = str(num_shards), f"at most {len(recordings)}, as many as there are recordings"
+        raise UsageError("there are more shards than recordings", place=manifest.name, got=got, wanted=wanted)
+    target = _new_folder(folder)
+    order = np.random.default_rng(seed).permutation(len(recordings)) if shuffle else np.arange(len(recordings))
+    names = _names([recording.path for recording in recordings])
+    lines: list[dict[str, Any]] = []
+    paths = []
+    for number, part in enumerate(np.array_split(order, num_shards)):
+        writer = _ShardWriter(manifest, [recordings[index] for index in part.tolist()], names, number)
+        paths.append(target / f"audio_{number}.tar")
+        write_atomically(paths[-1], writer.write)
+        lines += writer.lines
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_atomically(target / MANIFEST_NAME, lambda path: path.write_text(text, encoding="utf-8"))
+    seconds, num_bytes = sum(line["duration"] for line in lines), sum(path.stat().st_size for path in paths)
+    return MadeShards(tuple(paths), target / MANIFEST_NAME, len(lines), len(recordings), seconds, num_bytes)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    path: str
+    rows: list[int]  # of the manifest
+
+
+def _recordings(manifest: Manifest) -> list[_Recording]:
+    """The recordings in the order of their first lines. DataError if some are missing or empty: the first few."""
+    rows_of: dict[str, list[int]] = {}
+    problems: list[str] = []
+    for row in range(len(manifest)):
+        utterance = manifest.utterance(row)
+        if utterance.audio_path not in rows_of:
+            try:
+                manifest.reader.check_audio(utterance)
+            except DataError as error:
+                problems.append(str(error))
+        rows_of.setdefault(utterance.audio_path, []).append(row)
+    if problems:
+        raise DataError(listed(problems[:MAX_LISTED], len(problems)))
+    return [_Recording(path, rows) for path, rows in rows_of.items()]
+
+
+def _new_folder(folder: str | os.PathLike[str]) -> Path:
+    target = make_writable_folder(os.fspath(folder))
+    there = sorted(path.name for path in (*target.glob("audio_*.tar"), *target.glob(MANIFEST_NAME)))
+    if there:
+        remedy = "choose another folder, or remove these files"
+        raise UsageError("the folder holds tar shards already", place=str(target), got=there[0], remedy=remedy)
+    return target
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """The member's name of each path: the folders below the common one, and the file, joined by underscores."""
+    full = [os.path.abspath(path) for path in paths]
+    common = os.path.commonpath([os.path.dirname(path) for path in full])
+    stems: dict[str, str] = {}
+    names = {}
+    for path, whole in zip(paths, full, strict=True):
+        stem, ending = os.path.splitext(os.path.relpath(whole, common))
+        stem = unused_name(stem.replace(os.sep, "_").replace(".", "_"), stems)
+        stems[stem] = path
+        names[path] = stem + ending
+    return names
+
+
+class _ShardWriter:
+    """Writes one shard.
+
+    Attributes:
+        lines: those of its recordings, once it is written.
+    """
+
+    def __init__(
+        self, manifest: Manifest, recordings: Sequence[_Recording], names: Mapping[str, str], number: int
+    ) -> None:
+        self._manifest, self._recordings, self._names, self._number = manifest, recordings, names, number
+        self.lines: list[dict[str, Any]] = []
+
+    def write(self, path: Path) -> None:
+        """Write it to this path."""
+        with tarfile.open(path, "w") as archive:
+            for recording in self._recordings:
+                content = _content(recording.path)
+                member = tarfile.TarInfo(self._names[recording.path])  # no times, no owners: equal input, equal files
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+                self.lines += self._lines_of(recording, content)
+
+    def _lines_of(self, recording: _Recording, content: bytes) -> Iterator[dict[str, Any]]:
+        for row in recording.rows:
+            utterance = self._manifest.utterance(row)
+            yield {
+                "audio_filepath": self._names[recording.path],
+                "duration": _duration(utterance, content),
+                "text": utterance.text,
+                **self._other_keys(row),
+                "shard_id": self._number,
+            }
+
+    def _other_keys(self, row: int) -> dict[str, Any]:
+        """What else the line has; the texts' other keys are in ``text`` now."""
+        reader = self._manifest.reader
+        assert isinstance(reader, LineReader)
+        ref = self._manifest.refs([row])[0]
+        line: dict[str, Any] = json.loads(reader.sources[ref.source].line_at(ref.offset))
+        replaced = ("audio_filepath", "audio_filename", "duration", "text", "text_filepath", "normalized_text")
+        return {key: value for key, value in line.items() if key not in replaced}
+
+
+def _content(path: str) -> bytes:
+    return read_bytes(path, _RECORDING)
+
+
+def _duration(utterance: Utterance, content: bytes) -> float:
+    """The seconds that its line says, or those that the file has where these are clearly fewer."""
+    held = audio_seconds(content, name=utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
+    said = utterance.duration
+    return round(held, 4) if said is None or excess_of(held, said) < 0.0 else said

@@ -1,0 +1,361 @@
+"""Words in the search: spelling, lexicon, hot words, and the scores of a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Ids, Scores, load_language_model
+from nemo_asr.options import ALPHAS, BETAS, HOTWORD_WEIGHTS
+from nemo_asr.text.labels import spelled
+from nemo_lite.config import Between, refuse_out_of_range
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.files import FileKind, read_text
+
+# Spelling: what each label adds to a text, for searches over words. No scores and no search in this file.
+
+
+NOTHING = 0
+"""The number of no character, which fills up rows of characters."""
+
+
+class Spelling:
+    """Labels as characters and beginnings of words.
+
+    A space, or SentencePiece's mark before a piece, begins a word. Where no label does so, as in Chinese, each label is
+    a word of its own.
+
+    Args:
+        labels: the vocabulary, without the blank.
+
+    Attributes:
+        num_characters: how many numbers of characters there are, `NOTHING` included.
+        characters: (labels, most characters of a label) the characters' numbers, without spaces.
+        begins: (labels,) whether a word begins with the label.
+        is_space: (labels,) whether the label is a space and nothing else, which ends a word of letters.
+        has_words: whether texts have spaces between words.
+
+    Raises:
+        UsageError: a label has a space within.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        written = [spelled(label) for label in labels]
+        begins = [text.startswith(" ") for text in written]
+        cores = [text.removeprefix(" ") for text in written]
+        within = [label for label, core in zip(labels, cores, strict=True) if " " in core]
+        if within:
+            wanted = "labels that write at most one word"
+            raise UsageError("a search over words cannot use these labels", got=repr(within[0]), wanted=wanted)
+        self._numbers = {c: number for number, c in enumerate(sorted({c for core in cores for c in core}), NOTHING + 1)}
+        self.num_characters = len(self._numbers) + 1
+        self.characters = np.full((len(labels), max(map(len, cores), default=0) or 1), NOTHING, np.int64)
+        for row, core in zip(self.characters, cores, strict=True):
+            row[: len(core)] = self.numbers(core)
+        self.has_words = any(begins)
+        self.begins: npt.NDArray[np.bool_] = np.array(begins) if self.has_words else np.ones(len(labels), bool)
+        self.is_space: npt.NDArray[np.bool_] = np.array([label == " " for label in labels])
+        self._endings = _Endings(cores, begins if self.has_words else None)
+
+    def numbers(self, word: str) -> list[int]:
+        """The numbers of a word's characters. KeyError for a character that is in no label."""
+        return [self._numbers[character] for character in word]
+
+    def can_spell(self, word: str) -> bool:
+        """Whether some labels, one after another, write this word."""
+        return self._endings.can_spell(word)
+
+    def unspellable(self, words: Iterable[str]) -> list[str]:
+        """Those words that no labels write, in their order."""
+        return [word for word in words if not self.can_spell(word)]
+
+
+class _Endings:
+    """Which pieces may begin a word, and which may follow within it."""
+
+    def __init__(self, cores: Sequence[str], begins: Sequence[bool] | None) -> None:
+        if begins is None:  # each label is a word
+            self._first, self._later = set(cores), set[str]()
+            return
+        pairs = list(zip(cores, begins, strict=True))
+        self._later = {core for core, begin in pairs if not begin and core}
+        self._first = {core for core, begin in pairs if begin and core}
+        if any(begin and not core for core, begin in pairs):  # a space alone; any label may follow it
+            self._first |= self._later
+        self._longest = max(map(len, self._first | self._later), default=0)
+
+    def can_spell(self, word: str) -> bool:
+        if not self._later:
+            return word in self._first
+        reached = {end for end in range(1, min(self._longest, len(word)) + 1) if word[:end] in self._first}
+        for start in range(1, len(word)):
+            if start in reached:
+                ends = range(start + 1, min(start + self._longest, len(word)) + 1)
+                reached.update(end for end in ends if word[start:end] in self._later)
+        return bool(word) and len(word) in reached
+
+
+# Lexicon: words as paths of characters, so that a search knows at each label which words are left. No scores here.
+
+
+ROOT = 0
+"""The node in front of a word."""
+LEFT = 1
+"""The node of all characters that begin no word."""
+NO_WORD = -1
+_MOST_LETTERS = 1_000  # of a word; each costs memory while it is searched for
+_LIST = FileKind("the list of words", 1 << 26, remedy="give a text file with a word a line")
+
+
+class Lexicon:
+    """A tree of words by their characters.
+
+    Args:
+        words: what is in it; a word that the labels cannot spell is left out.
+        spelling: of the labels.
+
+    Attributes:
+        words: the words, in the order given, each once.
+        following: (nodes, characters) the node behind a character; `LEFT` where no word goes on so. ``NOTHING`` stays.
+        word_at: (nodes,) the position in ``words`` of the word that ends there, or `NO_WORD`.
+    """
+
+    def __init__(self, words: Iterable[str], spelling: Spelling) -> None:
+        self.words = [word for word in dict.fromkeys(words) if spelling.can_spell(word)]
+        paths: dict[tuple[int, int], int] = {}
+        ends = []
+        for word in self.words:
+            node = ROOT
+            for character in spelling.numbers(word):
+                node = paths.setdefault((node, character), len(paths) + 2)
+            ends.append(node)
+        num_nodes = len(paths) + 2
+        self.following: npt.NDArray[np.int32] = np.full((num_nodes, spelling.num_characters), LEFT, np.int32)
+        if paths:
+            places = np.array(list(paths))
+            self.following[places[:, 0], places[:, 1]] = list(paths.values())
+        self.following[:, NOTHING] = np.arange(num_nodes)
+        self.word_at: npt.NDArray[np.int64] = np.full(num_nodes, NO_WORD, np.int64)
+        self.word_at[ends] = np.arange(len(ends))
+
+    def nodes_of(self, word: str, spelling: Spelling) -> list[int]:
+        """The nodes behind each character of a word."""
+        node, passed = ROOT, []
+        for character in spelling.numbers(word):
+            node = int(self.following[node, character])
+            passed.append(node)
+        return passed
+
+
+def read_words(path: str | Path) -> list[str]:
+    """The words of a text file: the first of each line, so that a pronunciation dictionary does too; ``#`` for remarks.
+
+    Raises:
+        DataError: the file cannot be read, is no text, has no words, or one that is too long.
+    """
+    lines = read_text(Path(path).expanduser(), _LIST).splitlines()
+    words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    if not words:
+        raise DataError("the list has no words", place=str(path), wanted="a word a line")
+    longest = max(words, key=len)
+    if len(longest) > _MOST_LETTERS:
+        got, wanted = f"{longest[:40]!r}... of {len(longest)} characters", f"words of at most {_MOST_LETTERS}"
+        raise DataError("the list has a word that is too long", place=str(path), got=got, wanted=wanted)
+    return list(dict.fromkeys(words))
+
+
+def check_spellable(words: Sequence[str], spelling: Spelling, place: str) -> None:
+    """See that the labels can spell all words.
+
+    Raises:
+        UsageError: some words cannot be spelled; the first ones are named.
+    """
+    bad = spelling.unspellable(words)
+    if bad:
+        listed = ", ".join(map(repr, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+        problem = "the model's labels cannot spell words of the list"
+        raise UsageError(problem, place=place, got=listed, remedy="write them in the labels' letters and case")
+
+
+# WordScores: what a hypothesis gains or loses by its words: a lexicon, a language model, hot words. No search here.
+
+
+_LN10 = math.log(10)
+
+
+Alpha: TypeAlias = Annotated[float, ALPHAS]
+Beta: TypeAlias = Annotated[float, BETAS]
+HotwordWeight: TypeAlias = Annotated[float, HOTWORD_WEIGHTS]
+UnknownScore: TypeAlias = Annotated[float, Between(-1_000, 0)]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much words count beside the sounds. All are natural logarithms, as the log-probabilities of a model are.
+
+    Attributes:
+        alpha: factor of the language model's logarithms.
+        beta: added for each word; above 0 it favours more and shorter words.
+        hotword_weight: added for each hot word.
+        unknown_score: added for each word that the language model does not know.
+
+    Raises:
+        UsageError: a weight is out of range.
+    """
+
+    alpha: Alpha = 0.5
+    beta: Beta = 1.0
+    hotword_weight: HotwordWeight = 6.0
+    unknown_score: UnknownScore = -10.0
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
+
+
+class WordScores:
+    """The score of each word, while it is being spelled and when it ends.
+
+    Args:
+        spelling: of the model's labels.
+        lexicon: the only words that there may be; None: any.
+        model: the language model; None: none.
+        hotwords: words, or phrases whose words count each, that are more probable here than elsewhere.
+        weights: what each of them counts.
+        place: where the lexicon is, for errors.
+
+    Attributes:
+        spelling: as given.
+        tree: the words that are told apart.
+        is_closed: whether a lexicon says which words there are.
+        so_far: (nodes,) what a word that is not complete is worth, by its node in the tree.
+
+    Raises:
+        UsageError: the labels cannot spell a word of the lexicon or a hot word, or no word of the language model; or
+            the lexicon has not all hot words.
+    """
+
+    def __init__(
+        self,
+        spelling: Spelling,
+        lexicon: Sequence[str] | None = None,
+        model: BatchedLanguageModel | None = None,
+        hotwords: Sequence[str] = (),
+        weights: Weights | None = None,
+        place: str = "lexicon",
+    ) -> None:
+        self.spelling, self._model, self._weights = spelling, model, weights or Weights()
+        self.is_closed = lexicon is not None
+        hot = list(dict.fromkeys(word for phrase in hotwords for word in phrase.split()))
+        check_spellable(lexicon or [], spelling, place)
+        check_spellable(hot, spelling, "hot words")
+        if lexicon is not None and (outside := set(hot).difference(lexicon)):
+            remedy = "add them to the list, or leave them out"
+            raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
+        known = list(model.words) if model else []
+        self.tree = Lexicon([*(known if lexicon is None else lexicon), *hot], spelling)
+        positions = {word: position for position, word in enumerate(known)}
+        self._in_model: Ids = np.array([positions.get(word, UNKNOWN) for word in self.tree.words] + [UNKNOWN], np.int64)
+        if model and (self._in_model == UNKNOWN).all():
+            _refuse(known, spelling, lexicon is None)
+        self._word_bonus = self._bonus_of_words(set(hot))
+        self.so_far = self._bonus_so_far(hot)
+
+    def with_weights(self, weights: Weights) -> WordScores:
+        """The same words with other weights."""
+        other = object.__new__(WordScores)
+        other.__dict__.update(self.__dict__)
+        other._weights = weights
+        hot = [self.tree.words[row] for row in np.flatnonzero(self._is_hot)]
+        other._word_bonus = other._bonus_of_words(set(hot))
+        other.so_far = other._bonus_so_far(hot)
+        return other
+
+    def _bonus_of_words(self, hot: set[str]) -> Scores:
+        """(words + 1,) what each word is worth beside the language model; the last is that of unknown words."""
+        weights = self._weights
+        self._is_hot: npt.NDArray[np.bool_] = np.array([word in hot for word in self.tree.words] + [False])
+        bonus = np.full(len(self._is_hot), float(weights.beta))
+        bonus[self._is_hot] += weights.hotword_weight
+        if self._model:
+            bonus[(self._in_model == UNKNOWN) & ~self._is_hot] += weights.unknown_score
+        if self.is_closed:
+            bonus[-1] = -np.inf
+        return bonus
+
+    def _bonus_so_far(self, hot: Sequence[str]) -> Scores:
+        bonus = np.zeros(len(self.tree.word_at))
+        # As soon as no word goes on like this, what the unknown word will cost counts, so that it takes no places.
+        bonus[LEFT] = self._word_bonus[-1] - self._weights.beta
+        for word in hot:
+            nodes = self.tree.nodes_of(word, self.spelling)
+            share = self._weights.hotword_weight * np.arange(1, len(nodes) + 1) / len(nodes)
+            bonus[nodes] = np.maximum(bonus[nodes], share)
+        return bonus
+
+    def start(self) -> int:
+        """The state of the language model in front of a text."""
+        return self._model.start() if self._model else 0
+
+    def close(self, nodes: npt.NDArray[np.int64], states: Ids) -> tuple[Scores, Ids]:
+        """A word ends: its scores and the states behind it.
+
+        Args:
+            nodes: (N,) nodes in the tree, none of them the root.
+            states: (N,) of the language model in front of the word.
+
+        Returns:
+            (N,) natural logarithms, minus infinity where the lexicon has no such word; (N,) states.
+        """
+        words = self.tree.word_at[nodes]  # NO_WORD is the last place, that of unknown words
+        scores = self._word_bonus[words]
+        if self._model is None:
+            return scores, states
+        log10, following = self._model.score_batch(states, self._in_model[words])
+        return scores + self._weights.alpha * _LN10 * log10, following
+
+    def end(self, states: Ids) -> Scores:
+        """The text ends: (N,) states to (N,) scores."""
+        return self._weights.alpha * _LN10 * self._model.end_batch(states) if self._model else np.zeros(len(states))
+
+    def complete(self, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether a word may end at a node; without a lexicon it may anywhere."""
+        if not self.is_closed:
+            return np.ones(nodes.shape, bool)
+        complete: npt.NDArray[np.bool_] = (nodes == ROOT) | (self.tree.word_at[nodes] != NO_WORD)
+        return complete
+
+
+def word_scores(
+    labels: Sequence[str],
+    lexicon: str | Path | None,
+    lm: str | Path | None,
+    hotwords: Sequence[str],
+    weights: Weights,
+) -> WordScores | None:
+    """What words are worth to a search; None where only sounds count.
+
+    Raises:
+        UsageError: as of `WordScores`; or a weight is out of range.
+        DataError: a file cannot be read.
+    """
+    if lexicon is None and lm is None and not hotwords:
+        return None
+    model: BatchedLanguageModel | None = None if lm is None else load_language_model(lm)
+    words = None if lexicon is None else read_words(lexicon)
+    return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
+
+
+def _refuse(known: Sequence[str], spelling: Spelling, is_open: bool) -> None:
+    example = next(iter(known), "")
+    if is_open or not any(spelling.can_spell(word) for word in known):
+        problem, wanted = "the language model is of another vocabulary", "words in the labels' letters and case"
+        raise UsageError(
+            problem, got=f"{len(known)} words such as {example!r}, which the labels cannot spell", wanted=wanted
+        )
+    raise UsageError("the language model knows no word of the lexicon", got=f"{len(known)} words such as {example!r}")

@@ -1,0 +1,281 @@
+"""What NeMo's evaluation callbacks call: batches to texts or classes, and epochs to rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.scoring.rates import (
+    EPOCH_LINE,
+    Clusters,
+    ErrorCounts,
+    LineWriter,
+    ScalarWriter,
+    bootstrap_interval,
+    by_port,
+    class_errors,
+    classification_accuracy,
+    collect_losses,
+    count_errors,
+    mean_loss,
+    take,
+    utterance_errors,
+)
+from nemo_lite import NmTensor
+from nemo_lite.errors import UsageError
+from nemo_lite.utils import logging
+
+# The functions that speech recognition hands to callbacks: what to print while training, how to score an evaluation.
+# Decoding is of whole batches, in ``nemo_asr.decoding``; nothing in here runs a model.
+
+
+# Any: evaluated values are tensors, lists or numbers.
+_PREDICTION_LENGTHS = ("predictions_length", "predictions_len", "encoded_lengths", "encoded_length", "encoded_len")
+_TRANSCRIPTS = ("transcripts", "transcript")
+_TRANSCRIPT_LENGTHS = ("transcript_length", "transcripts_length", "transcript_len")
+_SCORED = ("loss", "predictions", "transcripts", "transcript_length")
+_METRICS = ("WER", "CER")
+
+
+def monitor_asr_train_progress(
+    tensors: Sequence[Any],
+    labels: Sequence[str],
+    eval_metric: str = "WER",
+    tb_logger: ScalarWriter | None = None,
+    logger: LineWriter | None = None,
+) -> None:
+    """Log the loss, the error rate of the batch, and its first utterance as recognised and as spoken.
+
+    Args:
+        tensors: loss, predictions (B, T), transcripts (B, U), transcript lengths (B,) and, where the decoder does not
+            blank the padding itself, the lengths (B,) of the predictions.
+        labels: the vocabulary.
+        eval_metric: WER or CER.
+        tb_logger: a writer that gets the rate too.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
+    """
+    metric = _known_metric(eval_metric)
+    loss, predictions, transcripts, transcript_lengths, *ends = tensors
+    hypotheses = post_process_predictions([predictions], labels, ends or None)
+    references = post_process_transcripts([transcripts], [transcript_lengths], labels)
+    rate = count_errors(hypotheses, references, use_cer=metric == "CER").rate
+    tag = f"training_batch_{metric}"
+    if tb_logger is not None:
+        tb_logger.add_scalar(tag, rate)
+    log = logger or logging
+    log.info(f"Loss: {float(loss)}")
+    log.info(f"{tag}: {rate * 100: 5.2f}%")
+    log.info(f"Prediction: {hypotheses[0]}")
+    log.info(f"Reference: {references[0]}")
+
+
+def process_evaluation_batch(
+    tensors: Mapping[str, Any],
+    global_vars: MutableMapping[str, Any],
+    labels: Sequence[str],
+    scored: Sequence[NmTensor] | None = None,
+) -> None:
+    """Collect one evaluated batch: the ``user_iter_callback`` of an evaluator.
+
+    ``global_vars`` gets ``predictions`` and ``transcripts`` (lists of str), ``EvalLoss`` (a list of losses),
+    ``EvalSize`` (the utterances behind each loss) and ``logits`` (batches of log-probabilities, if they are evaluated).
+
+    Args:
+        tensors: unique wire name to a list of values, one for each worker; other keys (IS_FROM_DIST_EVAL) are passed
+            over. Needed are the ports predictions, transcripts and transcript_length; loss, output and encoded_lengths
+            are used when there.
+        global_vars: what the batches of this evaluation have given so far.
+        labels: the vocabulary.
+        scored: the wires of loss, predictions, transcripts and transcript lengths, as ``Wires.scored`` has them. Then
+            the names of their ports do not matter.
+
+    Raises:
+        UsageError: a needed wire is missing, or two wires come from ports of one name.
+    """
+    wires = by_port(tensors, {wire.unique_name: port for wire, port in zip(scored or (), _SCORED, strict=False)})
+    predictions = take(wires, ["predictions"])
+    transcripts = take(wires, _TRANSCRIPTS)
+    lengths = take(wires, _PREDICTION_LENGTHS, needed=False) or None
+    heard = post_process_predictions(predictions, labels, lengths)
+    said = post_process_transcripts(transcripts, take(wires, _TRANSCRIPT_LENGTHS), labels)
+    global_vars.setdefault("predictions", []).extend(heard)
+    global_vars.setdefault("transcripts", []).extend(said)
+    global_vars.setdefault("logits", []).extend(take(wires, ["output"], needed=False))
+    collect_losses(wires, [len(batch) for batch in transcripts], global_vars)
+
+
+def process_evaluation_epoch(
+    global_vars: Mapping[str, Any],
+    eval_metric: str = "WER",
+    tag: str | None = None,
+    logger: LineWriter | None = None,
+) -> dict[str, float]:
+    """Score and log what :func:`process_evaluation_batch` collected: the ``user_epochs_done_callback`` of an evaluator.
+
+    Args:
+        global_vars: the collected batches.
+        eval_metric: WER or CER.
+        tag: the name of the evaluated set.
+        logger: where to write, as scripts of NeMo 0.9 say it; by default the log.
+
+    Returns:
+        ``Evaluation_Loss[_tag]``, the mean over utterances (left out when no loss was evaluated), and
+        ``Evaluation_WER[_tag]`` (or CER), pooled over the corpus, as a fraction.
+    """
+    metric = _known_metric(eval_metric)
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    counts = count_errors(heard, spoken, use_cer=metric == "CER")
+    log = logger or logging
+    said, key = (f" {tag}", f"_{tag}") if tag else ("", "")
+    results = {}
+    if global_vars.get("EvalLoss"):
+        results[f"Evaluation_Loss{key}"] = loss = mean_loss(global_vars)
+        log.info(f"{EPOCH_LINE} Loss{said}: {loss}")
+    results[f"Evaluation_{metric}{key}"] = counts.rate
+    log.info(f"{EPOCH_LINE} {metric}{said}: {counts.rate * 100: 5.2f}%")
+    log.info(f"{EPOCH_LINE} errors{said}: {_describe(counts, 'words' if metric == 'WER' else 'characters')}")
+    return results
+
+
+def score_evaluation(global_vars: Mapping[str, Any]) -> dict[str, float]:
+    """Score what :func:`process_evaluation_batch` collected, and log nothing.
+
+    Returns:
+        ``loss``, the mean over utterances (left out when no loss was evaluated), ``wer`` and ``cer``: errors by words
+        and by characters of the references, pooled over the corpus, as fractions.
+    """
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    rates = {name.lower(): count_errors(heard, spoken, use_cer=name == "CER").rate for name in _METRICS}
+    return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
+
+
+def rate_intervals(global_vars: Mapping[str, Any], clusters: Clusters | None = None) -> dict[str, float]:
+    """The 95 % intervals of what :func:`score_evaluation` gives: ``wer_low``, ``wer_high``, ``cer_low``, ``cer_high``.
+
+    Args:
+        global_vars: the collected batches.
+        clusters: which utterances belong together; None: each is independent. Those of other utterances are not used.
+
+    Returns:
+        The ends, fractions; nothing where no utterance was evaluated.
+    """
+    heard, spoken = (global_vars.get(name, []) for name in ("predictions", "transcripts"))
+    if not spoken:
+        return {}
+    fitting = clusters if clusters is not None and len(clusters.ids) == len(spoken) else None
+    ends: dict[str, float] = {}
+    for name in _METRICS:
+        found = bootstrap_interval(utterance_errors(heard, spoken, name == "CER", fitting))
+        ends |= {f"{name.lower()}_low": found.low, f"{name.lower()}_high": found.high}
+    return ends
+
+
+def _describe(counts: ErrorCounts, unit: str) -> str:
+    return (
+        f"{counts.insertions} insertions, {counts.deletions} deletions, {counts.substitutions} substitutions "
+        f"in {counts.reference_length} {unit} of {counts.utterances} utterances"
+    )
+
+
+def _known_metric(name: str) -> str:
+    if name.upper() not in _METRICS:
+        raise UsageError("eval_metric is not known", got=name, wanted=" or ".join(_METRICS))
+    return name.upper()
+
+
+# The functions that classification hands to callbacks: what to print while training, how to score an evaluation.
+
+
+# Any: evaluated values are tensors, lists or numbers.
+_LOGITS = ("logits",)
+_CLASSES = ("label", "labels", "targets")
+
+
+def monitor_classification_training_progress(
+    tensors: Sequence[Any], eval_metric: int | Sequence[int] | None = None, tb_logger: ScalarWriter | None = None
+) -> None:
+    """Log the loss and the accuracy of the batch.
+
+    Args:
+        tensors: loss, logits (B, C), class ids (B,).
+        eval_metric: the k of top-k accuracy, one or several; 1 by default.
+        tb_logger: a writer that gets the accuracies too.
+    """
+    loss, logits, targets = tensors
+    top_k = _top_k(eval_metric)
+    logging.info(f"Loss: {float(loss)}")
+    for k, accuracy in zip(top_k, classification_accuracy(logits, targets, top_k), strict=True):
+        tag = f"training_batch_top@{k}"
+        if tb_logger is not None:
+            tb_logger.add_scalar(tag, accuracy)
+        logging.info(f"{tag}: {accuracy * 100:3.4f}")
+
+
+def process_classification_evaluation_batch(
+    tensors: Mapping[str, Any], global_vars: MutableMapping[str, Any], top_k: int | Sequence[int] | None = 1
+) -> None:
+    """Collect one evaluated batch of class predictions: the ports logits and label, and loss when there.
+
+    ``global_vars`` gets ``EvalLoss``, ``EvalSize``, ``batchsize`` and ``CorrectCount@k`` for each k of ``top_k``.
+
+    Raises:
+        UsageError: as in :func:`process_evaluation_batch`.
+    """
+    wires = by_port(tensors)
+    logits, targets = torch.cat(list(take(wires, _LOGITS))), torch.cat(list(take(wires, _CLASSES)))
+    sizes = [len(batch) for batch in take(wires, _CLASSES)]
+    ks = _top_k(top_k)
+    global_vars.setdefault("batchsize", []).append(sum(sizes))
+    for k, accuracy in zip(ks, classification_accuracy(logits, targets, ks), strict=True):
+        global_vars.setdefault(f"CorrectCount@{k}", []).append(round(accuracy * len(targets)))
+    collect_losses(wires, sizes, global_vars)
+
+
+def process_classification_evaluation_epoch(
+    global_vars: Mapping[str, Any], eval_metric: int | Sequence[int] | None = None, tag: str | None = None
+) -> dict[str, float]:
+    """Score and log what :func:`process_classification_evaluation_batch` collected.
+
+    Returns:
+        ``Evaluation_Loss tag`` (left out when no loss was evaluated) and ``Evaluation_Accuracy_Top@k tag``, a fraction;
+        nothing at all when no item was evaluated.
+    """
+    total = sum(global_vars.get("batchsize", []))
+    if not total:
+        return {}
+    said = f" {tag}" if tag else ""
+    results = {}
+    if global_vars.get("EvalLoss"):
+        results[f"Evaluation_Loss{said}"] = loss = mean_loss(global_vars)
+        logging.info(f"{EPOCH_LINE} Loss{said}: {loss:.3f}")
+    for k in _top_k(eval_metric):
+        results[f"Evaluation_Accuracy_Top@{k}{said}"] = accuracy = sum(global_vars[f"CorrectCount@{k}"]) / total
+        logging.info(f"{EPOCH_LINE} Accuracy Top@{k}{said}: {accuracy * 100:3.4f}")
+    return results
+
+
+def score_classes(global_vars: Mapping[str, Any]) -> dict[str, float]:
+    """Score what :func:`process_classification_evaluation_batch` collected for k = 1, and log nothing.
+
+    Returns:
+        ``loss``, the mean over recordings (left out when no loss was evaluated), and ``error``: the share of recordings
+        whose highest score is that of another class, with the ends of its 95 % interval, ``error_low`` and
+        ``error_high``. Nothing at all when no recording was evaluated.
+    """
+    total = sum(global_vars.get("batchsize", []))
+    if not total:
+        return {}
+    num_correct = sum(global_vars["CorrectCount@1"])
+    interval = bootstrap_interval(class_errors(np.arange(total) >= num_correct))
+    rates = {"error": 1.0 - num_correct / total, "error_low": interval.low, "error_high": interval.high}
+    return {"loss": mean_loss(global_vars), **rates} if global_vars.get("EvalLoss") else rates
+
+
+def _top_k(top_k: int | Sequence[int] | None) -> list[int]:
+    if top_k is None:
+        return [1]
+    return [top_k] if isinstance(top_k, int) else sorted(top_k)

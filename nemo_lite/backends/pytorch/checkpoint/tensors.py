@@ -1,0 +1,454 @@
+"""Tensors in files: safetensors whole, in slices and in parts of several ranks; torch's files, without pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from nemo_lite.backends.pytorch.distributed.pieces import Piece, divided_as, is_divided, piece_of
+from nemo_lite.errors import CheckpointError
+from nemo_lite.files import FileKind, open_file, write_atomically
+from nemo_lite.untrusted import check_tensor_file, check_zip, parse_json
+from nemo_lite.utils.helpers import Part, parse_checkpoint_name
+
+# Writes safetensors files: the same bytes for the same content, which the library's own writer does not promise.
+# The format: 8 bytes with the length of a JSON header, the header, the tensors' bytes. The library's writer orders
+# the metadata at random, so that files of equal runs would have different digests. Reading is left to the library.
+# Source: https://github.com/huggingface/safetensors#format
+
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+"""torch's types by their names in the format."""
+
+
+def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors by name, of any device and layout in memory, and texts about them.
+
+    Args:
+        file: open for writing; written to from its beginning to its end.
+        tensors: two that share memory are stored twice.
+        metadata: in the order in which it is stored.
+
+    Raises:
+        CheckpointError: a tensor of a type that the format lacks.
+        OSError: the file cannot be written.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    begin = 0
+    # The widest first, so that each begins at a multiple of its width.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
+            raise CheckpointError(f"{name} cannot be stored", got=f"a tensor of {tensor.dtype}, {tensor.layout}")
+        end = begin + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in names:
+        content = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        file.write(content.numpy().data)
+
+
+# StoredTensors: the tensors of a safetensors file, whole or a slice of each, also where it was written in parts.
+# Any part stands for all of them. The header of each says which slices of the whole tensors it holds: ``places``
+# gives, by name, the dimension along which the tensor is divided, the slice's first index in it, and its size in the
+# whole. What is not divided is in the first part. Which values are wanted, and what they mean, is not decided here.
+
+
+# Any: an open file of the library, and JSON.
+
+KIND = FileKind("the checkpoint", 1 << 44, CheckpointError)
+_PART, _PLACES = "part", "places"
+
+
+class _Slice(NamedTuple):
+    """What one file holds of a tensor: indices from ``start`` to ``stop`` of ``dim``; all of it if that is None."""
+
+    file: Any
+    file_name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    dim: int | None
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        if self.dim is None:
+            return self.shape
+        return (*self.shape[: self.dim], self.size, *self.shape[self.dim + 1 :])
+
+
+def part_metadata(part: Part, pieces: Mapping[str, Piece]) -> dict[str, str]:
+    """What the header of a part says about it."""
+    places = {name: [piece.dim, piece.start, piece.size] for name, piece in pieces.items()}
+    return {_PART: f"{part.number} of {part.total}", _PLACES: json.dumps(places)}
+
+
+class StoredTensors:
+    """Tensors of files that are open. Made by :func:`stored_tensors`.
+
+    Attributes:
+        metadata: of the file, or of the first part.
+        outlines: tensors without values, of the shapes and types of the whole tensors, by name.
+    """
+
+    def __init__(self, slices: Mapping[str, list[_Slice]], metadata: Mapping[str, str]) -> None:
+        self._slices, self.metadata = slices, metadata
+        self.outlines: Mapping[str, Tensor] = {
+            name: torch.empty(first.whole_shape, dtype=first.dtype, device="meta")
+            for name, (first, *_) in slices.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """A tensor, whole; from a single file its memory is that of the file."""
+        first = self._slices[name][0]
+        if first.dim is None:
+            tensor: Tensor = first.file.get_tensor(name)
+            return tensor
+        return self.read_slice(name, first.dim, 0, first.size)
+
+    def read_slice(self, name: str, dim: int, start: int, stop: int) -> Tensor:
+        """The indices from ``start`` to ``stop`` of one dimension, in memory of their own. Nothing else is read."""
+        slices = self._slices[name]
+        shape = [*slices[0].whole_shape]
+        shape[dim] = stop - start
+        found = torch.empty(shape, dtype=slices[0].dtype)
+        for each in slices:
+            wanted, there = [slice(0, size) for size in each.shape], [slice(0, size) for size in shape]
+            offset = each.start if each.dim == dim else 0
+            first, last = max(start, offset), min(stop, offset + each.shape[dim])
+            wanted[dim], there[dim] = slice(first - offset, last - offset), slice(first - start, last - start)
+            if each.dim is not None and each.dim != dim:
+                there[each.dim] = slice(each.start, each.stop)
+            if first < last and 0 not in each.shape:
+                found[tuple(there)] = each.file.get_slice(name)[tuple(wanted)]
+        return found
+
+
+@contextmanager
+def stored_tensors(path: Path) -> Iterator[StoredTensors]:
+    """The tensors of a safetensors file, or of all parts of the file of which it is one. Read them inside.
+
+    Raises:
+        CheckpointError: a file is damaged; a part is missing, or of another file; parts overlap or leave something out.
+    """
+    metadata: dict[str, str] = {}
+    found: dict[str, list[_Slice]] = {}
+    with ExitStack() as opened:
+        for each in _files_of(path):
+            try:
+                header = check_tensor_file(each, KIND)
+                file = opened.enter_context(safe_open(each, framework="pt"))
+                about = file.metadata() or {}
+            except (SafetensorError, OSError) as error:
+                raise damaged(str(each), error) from error
+            _check_part(each, about)
+            metadata = metadata or about
+            places = _places_in(each, about)
+            for name in header.keys() - {"__metadata__"}:
+                found.setdefault(name, []).append(_slice(file, each, name, header[name], places.get(name)))
+        for name, slices in found.items():
+            found[name] = _in_order(slices)
+            if problem := _problem_of(found[name]):
+                raise CheckpointError(f"the parts of {name} do not fit together: {problem}", place=str(path))
+        try:
+            yield StoredTensors(found, metadata)
+        except (SafetensorError, OSError) as error:
+            raise damaged(str(path), error) from error
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The file, or all parts of the file of which it is one, in their order."""
+    name = parse_checkpoint_name(path.name)
+    if name is None or name.part is None:
+        return [path]
+    files: list[Path] = []
+    for number in range(1, name.part.total + 1):
+        files.append(path.with_name(name._replace(part=Part(number, name.part.total)).file_name))
+        if not files[-1].is_file():  # the first, however many a name promises
+            problem = f"this part is missing, one of {name.part.total}"
+            raise CheckpointError(problem, place=str(files[-1]), remedy="copy the whole folder of the checkpoint")
+    return files
+
+
+def _check_part(path: Path, metadata: Mapping[str, str]) -> None:
+    name = parse_checkpoint_name(path.name)
+    wanted = f"{name.part.number} of {name.part.total}" if name and name.part else ""
+    got = metadata.get(_PART, "")
+    if got != wanted:
+        problem = "the file holds another part than its name says"
+        raise CheckpointError(problem, place=str(path), got=got or "a whole file", wanted=wanted or "a whole file")
+
+
+def _places_in(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, int, int]]:
+    places: Any = parse_json(metadata.get(_PLACES, "{}"), path, KIND)
+    if not isinstance(places, dict):
+        raise CheckpointError("the file is damaged: its places are no object", place=str(path))
+    for name, place in places.items():
+        is_place = isinstance(place, list) and len(place) == 3
+        if not is_place or not all(type(each) is int and 0 <= each < 2**62 for each in place):
+            problem = f"the file is damaged: {name[:80]} has the place {str(place)[:40]}"
+            raise CheckpointError(problem, place=str(path))
+    return {name: (int(dim), int(start), int(size)) for name, (dim, start, size) in places.items()}
+
+
+def _slice(file: Any, path: Path, name: str, entry: Any, place: tuple[int, int, int] | None) -> _Slice:
+    shape, dtype = tuple(entry["shape"]), DTYPES.get(entry["dtype"])
+    if dtype is None:
+        raise CheckpointError(f"{name} has a type that is not known here", place=str(path), got=entry["dtype"])
+    if place is None:
+        return _Slice(file, path.name, shape, dtype, None, 0, 0, 0)
+    dim, start, size = place
+    if dim >= len(shape) or start + shape[dim] > size:
+        problem = f"the file is damaged: {name[:80]} of shape {shape} has the place {place}"
+        raise CheckpointError(problem, place=str(path))
+    return _Slice(file, path.name, shape, dtype, dim, start, start + shape[dim], size)
+
+
+def _in_order(slices: list[_Slice]) -> list[_Slice]:
+    with_values = [each for each in slices if each.dim is None or each.start < each.stop]
+    return sorted(with_values or slices[:1], key=lambda each: each.start)
+
+
+def _problem_of(slices: list[_Slice]) -> str:
+    """Why the slices are not those of one tensor, each index once; "" if they are."""
+    first, last = slices[0], slices[-1]
+    if first.dim is None:
+        return f"{slices[1].file_name} holds it as well as {first.file_name}" if len(slices) > 1 else ""
+    for one, next_one in pairwise(slices):
+        if (one.dim, one.dtype, one.whole_shape) != (next_one.dim, next_one.dtype, next_one.whole_shape):
+            return f"{one.file_name} and {next_one.file_name} are of different tensors"
+        if next_one.start != one.stop:
+            kind = "overlap" if next_one.start < one.stop else "leave a gap"
+            spans = f"{one.start} to {one.stop} and {next_one.start} to {next_one.stop}"
+            return f"{one.file_name} and {next_one.file_name} {kind}: indices {spans}"
+    if first.start or last.stop != first.size:
+        return f"indices {first.start} to {last.stop} are there, 0 to {first.size} belong to it"
+    return ""
+
+
+# Which values of modules and training states are divided among the ranks, and this rank's piece of them in a file.
+
+
+# Any: a tree of tensors, numbers and texts.
+
+
+def read_for(target: Tensor | None, stored: StoredTensors, name: str) -> Tensor:
+    """A stored tensor: this rank's piece, divided as the target is, or whole where the target is not divided."""
+    piece = None if target is None else piece_of(target)
+    if target is None or not isinstance(piece, Piece) or target.shape != stored.outlines[name].shape:
+        return stored.read(name)
+    stop = piece.start + piece.tensor.shape[piece.dim]
+    return divided_as(stored.read_slice(name, piece.dim, piece.start, stop), target)
+
+
+def params_by_place(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """The divided parameters by the place in a training state of what is kept for them."""
+    found: dict[str, Tensor] = {}
+    for number, optimizer in enumerate(optimizers):
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        places = {f"state.optimizers.{number}.state.{key}": param for key, param in enumerate(params)}
+        found.update((place, param) for place, param in places.items() if is_divided(param))
+    return found
+
+
+def key_of(name: str) -> str:
+    """``state.optimizers.0.state.3`` of ``7:state.optimizers.0.state.3.exp_avg``; parts have no number before it."""
+    return name.rpartition(":")[2].rpartition(".")[0]
+
+
+def without_pieces(value: Any, pieces: dict[int, Piece]) -> Any:
+    """A state with the tensors of its pieces; the pieces are noted by the identity of their tensor."""
+    if isinstance(value, Piece):
+        pieces[id(value.tensor)] = value
+        return value.tensor
+    if isinstance(value, Mapping):
+        return {key: without_pieces(each, pieces) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        made = [without_pieces(each, pieces) for each in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    return value
+
+
+# Files of ``torch.save``: state dicts and training states as NeMo 0.x writes them, read without running their code.
+
+
+_KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpoint")
+SUFFIXES = (".pt", ".pth", ".ckpt")
+_ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
+
+
+def is_torch_file(path: Path) -> bool:
+    """Whether ``torch.save`` wrote a file, by its content; by its suffix where the content is of neither kind."""
+    with open_file(path, _KIND) as file:
+        head = file.read(_HEAD_BYTES)
+    if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
+        return False
+    return head.startswith((_ZIP, _PICKLE)) or path.suffix in SUFFIXES
+
+
+def read_torch_tensors(source: Path | BytesIO, place: str) -> dict[str, Tensor]:
+    """A state dict, on the CPU.
+
+    Args:
+        source: the file, or its content.
+        place: its name, for messages.
+
+    Raises:
+        CheckpointError: as :func:`read_torch_file`, or it holds something else.
+    """
+    state = read_torch_file(source, place)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise CheckpointError("this is no module's state dict", place=place, wanted="names with tensors")
+    return dict(state)
+
+
+def read_torch_file(source: Path | BytesIO, place: str) -> object:
+    """What ``torch.save`` wrote: containers, numbers, texts and tensors, on the CPU. No code of the file runs.
+
+    Args:
+        source: the file, or its content.
+        place: its name, for messages.
+
+    Raises:
+        CheckpointError: it is damaged, compressed, holds objects of other classes, or claims more than it holds.
+    """
+    try:
+        # Opened here: given a path, torch would choose a reader by the suffix.
+        with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, _KIND, place=place) as file:
+            problem = _problem_of_zip(file, place)
+            state = None if problem else torch.load(file, map_location="cpu", weights_only=True)
+        problem = problem or _problem_of_torch_file(state)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            "the file is damaged, or holds objects other than tensors, which are never loaded",
+            place=place,
+            remedy="use another checkpoint, or one that stores its state_dict() alone",
+        ) from error
+    except Exception as error:  # a torn file makes torch's unpickler raise almost anything
+        raise damaged(place, error) from error
+    if problem:
+        raise CheckpointError(problem, place=place, remedy="do not use it")
+    return state
+
+
+def write_torch_file(path: str | Path, state: object) -> None:
+    """Write containers, numbers, texts and tensors as ``torch.save`` does, atomically.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    write_atomically(path, lambda temporary: torch.save(state, temporary))
+
+
+def own_tensors(tensors: Mapping[str, Tensor]) -> OrderedDict[str, Tensor]:
+    """A state dict to be written: on the CPU, no tensor a part of a larger one. Tied ones stay one."""
+    return OrderedDict((name, _own(tensor)) for name, tensor in tensors.items())
+
+
+def damaged(place: str, error: Exception) -> CheckpointError:
+    """The error about a file whose content cannot be read."""
+    return CheckpointError("the file is damaged", place=place, got=f"{type(error).__name__}: {error}")
+
+
+def _own(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().cpu().contiguous()
+    is_part = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    return tensor.clone() if is_part else tensor
+
+
+def _problem_of_zip(file: BinaryIO, place: str) -> str:
+    """What is wrong with the archive around the tensors, before any of it is unpacked. Older files have none."""
+    if not zipfile.is_zipfile(file):
+        file.seek(0)
+        return ""
+    members = check_zip(file, place, _KIND)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        return "the file is compressed, which torch never does"
+    if sum(member.file_size for member in members) > file.seek(0, 2):  # members that share their bytes
+        return "the parts of the file claim more bytes than it has"
+    file.seek(0)
+    return ""
+
+
+def _problem_of_torch_file(state: object) -> str:
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    if any(each.layout is not torch.strided or each.device.type != "cpu" or each.is_quantized for each in tensors):
+        return "a tensor is sparse, quantized or without values"
+    if any(each.untyped_storage().nbytes() < each.numel() * each.element_size() for each in tensors):
+        return "a tensor claims more elements than the file holds"
+    return ""
+
+
+# Weights that are not finite are not saved: a checkpoint of them would take the place of a good one.
+
+
+_MAX_LISTED = 3
+_STATISTICS = ("running_mean", "running_var")  # torch's names in normalisation layers
+
+
+def refuse_not_finite(module: nn.Module, tensors: Mapping[str, object]) -> None:
+    """Raise CheckpointError if a parameter or a running statistic is not finite, or a buffer NaN.
+
+    Other buffers may hold infinities: masks do.
+
+    Args:
+        module: says which of the tensors are parameters.
+        tensors: its ``state_dict()``, or this rank's pieces of it.
+    """
+    finite = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    # Features of 1e30 give a finite loss and an infinite variance, with which nothing is recognised any more.
+    finite |= {name for name in tensors if name.rpartition(".")[2] in _STATISTICS}
+    values = {name: value.tensor if isinstance(value, Piece) else value for name, value in tensors.items()}
+    bad = [name for name, value in values.items() if isinstance(value, Tensor) and _is_bad(value, name in finite)]
+    if bad:
+        more = f" and {len(bad) - _MAX_LISTED} more" if len(bad) > _MAX_LISTED else ""
+        raise CheckpointError(
+            "weights that are not finite are not saved",
+            place=type(module).__name__,
+            got=f"NaN or infinity in {', '.join(bad[:_MAX_LISTED])}{more}",
+            remedy="the checkpoints saved before stay: go on from one of them with a lower learning rate",
+        )
+
+
+def _is_bad(tensor: Tensor, must_be_finite: bool) -> bool:
+    if not tensor.is_floating_point():
+        return False
+    return not bool(tensor.isfinite().all()) if must_be_finite else bool(tensor.isnan().any())

@@ -1,0 +1,479 @@
+"""What a run needs to go on exactly: place in the epoch, generators and buffers of each rank."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents
+from nemo_lite.backends.pytorch.checkpoint.state import as_count, misfits_told
+from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
+from nemo_lite.backends.pytorch.data.loaders import UnusableItems
+from nemo_lite.backends.pytorch.data.order import Stretch
+from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.health import READING_CHECKPOINT
+from nemo_lite.backends.pytorch.engine.module_state import (
+    generator_states,
+    named_weighted_modules,
+    set_generator_states,
+)
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.errors import CheckpointError, counted
+from nemo_lite.utils import logging
+
+# The states of all ranks as one tree, whose tensors have the ranks as their first axis. No checkpoints in here.
+#
+# A node of the tree is a dictionary with one key::
+#
+#     {"same": VALUE}           equal on all ranks
+#     {"fields": {KEY: NODE}}   dictionaries with the same keys
+#     {"items": [NODE, ...]}    lists of the same length
+#     {"stack": TENSOR}         tensors of the same shape and type: (W, ...)
+#     {"numbers": TENSOR}       integers, or floats: (W,)
+#     {"each": [VALUE, ...]}    anything else, rank by rank
+#
+# So the number of tensors and the text around them do not grow with the ranks, where these have states alike.
+
+
+# Any: a state is a tree of tensors, numbers and texts.
+
+
+def stacked(states: Sequence[Any]) -> dict[str, Any]:
+    """The states of all ranks, in order of the ranks, as one tree."""
+    first = states[0]
+    if all(_are_equal(state, first) for state in states):
+        return {"same": first}
+    if all(isinstance(state, dict) and isinstance(first, dict) and state.keys() == first.keys() for state in states):
+        return {"fields": {key: stacked([state[key] for state in states]) for key in first}}
+    if all(isinstance(state, list) and isinstance(first, list) and len(state) == len(first) for state in states):
+        return {"items": [stacked(items) for items in zip(*states, strict=True)]}
+    if all(_are_alike(state, first) for state in states):
+        return {"stack": torch.stack(list(states))}
+    if all(type(state) is int and -(2**63) <= state < 2**63 for state in states):
+        return {"numbers": torch.tensor(states, dtype=torch.int64)}
+    if all(type(state) is float for state in states):
+        return {"numbers": torch.tensor(states, dtype=torch.float64)}
+    return {"each": list(states)}
+
+
+def unstacked(tree: Mapping[str, Any], rank: int) -> Any:
+    """The state of one rank.
+
+    Raises:
+        ValueError: a node that :func:`stacked` does not make.
+    """
+    ((kind, content),) = tree.items()
+    match kind:
+        case "same":
+            return content
+        case "fields":
+            return {key: unstacked(node, rank) for key, node in content.items()}
+        case "items":
+            return [unstacked(node, rank) for node in content]
+        case "stack":
+            return content[rank].clone()
+        case "numbers":
+            return content[rank].item()
+        case "each":
+            return content[rank]
+    raise ValueError(f"a state of ranks of the kind {kind!r}")
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return _are_alike(one, other) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    return bool(one == other)
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    are_tensors = isinstance(one, Tensor) and isinstance(other, Tensor)
+    return are_tensors and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+# The buffers of each rank, such as its own running statistics: a checkpoint's weights hold one value for all ranks.
+
+
+def own_buffers(modules: Mapping[str, object], comm: Comm) -> dict[str, Tensor]:
+    """Copies, on the CPU, of the buffers that checkpoints hold and that differ between the ranks, by module and name.
+
+    What is equal on all ranks is left to the weights: they hold rank 0's buffers, and of statistics the mean over the
+    ranks, which for equal numbers is that number. All ranks call it, and get the same names.
+    """
+    own: dict[str, Tensor] = {}
+    is_rounded: dict[str, bool] = {}
+    for name, part, buffer in _buffers(modules):
+        own[name] = buffer.detach().to("cpu", copy=True)
+        # The mean over the ranks is computed in float64, where that of equal float64 numbers may be rounded.
+        is_rounded[name] = isinstance(part, _NormBase) and buffer.dtype == torch.float64
+    if not own:
+        return {}
+    of_first = comm.share(own)
+    differs = [is_rounded[name] or not torch.equal(buffer, of_first[name]) for name, buffer in own.items()]
+    num_differing = comm.sum([float(each) for each in differs])
+    return {name: buffer for (name, buffer), count in zip(own.items(), num_differing, strict=True) if count}
+
+
+def set_own_buffers(modules: Mapping[str, object], saved: Mapping[str, Tensor], place: str) -> None:
+    """Fill buffers with what :func:`own_buffers` gave. Names that the modules do not have are passed over.
+
+    Raises:
+        CheckpointError: a buffer of another shape, or integers for floats; nothing is filled then.
+    """
+    pairs = [(name, buffer, saved[name]) for name, _, buffer in _buffers(modules) if name in saved]
+    for name, buffer, value in pairs:
+        # Floating types differ between levels of precision, and are converted as weights are.
+        if (buffer.shape, buffer.is_floating_point()) != (value.shape, value.is_floating_point()):
+            got, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(buffer.shape)} {buffer.dtype}"
+            raise CheckpointError(f"a rank's own {name} does not fit", place=place, got=got, wanted=wanted)
+    for _, buffer, value in pairs:
+        buffer.copy_(value)
+
+
+def _buffers(modules: Mapping[str, object]) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """The buffers that a ``state_dict`` holds, each with its name and the part it belongs to."""
+    for name, module in modules.items():
+        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
+            for own, buffer in part.named_buffers(recurse=False):
+                if own not in part._non_persistent_buffers_set:
+                    yield ".".join(filter(None, (name, path, own))), part, buffer
+
+
+# A run that goes on with another number of ranks: refused by name, or allowed with what it changes. No plans here.
+
+
+# Any: a training state is a tree of tensors, numbers and texts.
+
+
+class Pace(NamedTuple):
+    """How many batches make a step and an epoch.
+
+    Attributes:
+        world_size: number of ranks.
+        batches_per_step: of a rank.
+        rounds_per_epoch: batches of a rank in an epoch; ``None`` where that is not known.
+    """
+
+    world_size: int = 1
+    batches_per_step: int = 1
+    rounds_per_epoch: int | None = None
+
+    @property
+    def step_batches(self) -> int:
+        """Batches of all ranks in a step."""
+        return self.world_size * self.batches_per_step
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps of an epoch; ``None`` where that is not known."""
+        return None if self.rounds_per_epoch is None else math.ceil(self.rounds_per_epoch / self.batches_per_step)
+
+
+def check_world_size(state: Mapping[str, Any], world_size: int, is_allowed: bool, place: str) -> None:
+    """Refuse a training state that another number of ranks saved. States of older versions do not say how many.
+
+    Raises:
+        CheckpointError: it is another number, and not allowed.
+    """
+    saved = state.get("pace", [world_size])[0]
+    if saved != world_size and not is_allowed:
+        raise CheckpointError(
+            "the checkpoint was saved by another number of processes",
+            place=place,
+            got=f"{saved} saved it, {world_size} would go on",
+            wanted="as many",
+            remedy=f"start {saved}; or give --allow_world_size_change "
+            "(CheckpointCallback(allow_world_size_change=True)): what is left of the epoch is divided anew, and what "
+            "that changes is told",
+        )
+
+
+def told(before: Pace, now: Pace) -> Iterator[str]:
+    """What another number of ranks changes, and what can be done about it, a line each."""
+    if before.world_size == now.world_size:
+        return
+    saved = counted(before.world_size, "process", "processes")
+    yield f"{saved} saved the checkpoint, {now.world_size} will go on with it"
+    factor = now.step_batches / before.step_batches
+    if factor == 1.0:
+        yield "the effective batch, the learning rate and the steps of an epoch stay what they were"
+        return
+    of_now, of_before = (f"{pace.world_size} x {pace.batches_per_step}" for pace in (now, before))
+    kept = before.step_batches / now.world_size
+    keeping = f"batches_per_step={kept:.0f} (--iter_per_step) keeps it" if kept >= 1 and kept == int(kept) else ""
+    keeping = keeping or f"{1 / factor:.3g} times the batch_size keeps it"
+    counts = f"{of_now} batches a step instead of {of_before}, {factor:.3g} times as many items"
+    yield f"effective batch: {counts}; {keeping}"
+    yield (
+        f"learning rate: it stays as it is given; for such a batch usual are {factor:.3g} times of it, or "
+        f"{math.sqrt(factor):.3g} times with Adam and its like"
+    )
+    steps, steps_before = now.steps_per_epoch, before.steps_per_epoch
+    counts = f": an epoch has {counted(steps, 'step')} instead of {steps_before}" if steps and steps_before else ""
+    yield (
+        f"warm-up and schedule: they count steps{counts}; to keep their lengths in epochs, give {1 / factor:.3g} times "
+        "the steps of each (--warmup_steps, --hold_steps, --max_steps)"
+    )
+
+
+# Checkpoints read on all ranks: by rank 0 for the others, or by each its own pieces of divided weights.
+
+
+# Any: what travels between ranks is plain values.
+
+
+def read_chosen(
+    comm: Comm,
+    modules: Mapping[str, nn.Module],
+    choose: Callable[[], Chosen | None],
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+    check: Callable[[Contents], object] = lambda contents: None,
+) -> Contents | None:
+    """What rank 0 chooses, on all ranks. It reads it too, and the others need not have its files.
+
+    Where weights are divided among the ranks, each reads its own pieces: all ranks need the files.
+    """
+
+    def read(chosen: Chosen) -> Contents:
+        contents = chosen.read(modules, optimizers)
+        check(contents)
+        return contents
+
+    def read_on_first() -> tuple[Any, ...] | None:
+        return None if (chosen := choose()) is None else tuple(read(chosen))
+
+    with READING_CHECKPOINT:
+        if is_sharded(modules.values()):
+            shared: Any = comm.from_first(lambda: None if (chosen := choose()) is None else tuple(chosen))
+            return None if shared is None else on_every_rank(comm, lambda: read(Chosen(*shared)))
+        travels: Any = comm.from_first(read_on_first)
+    return None if travels is None else Contents(*travels)
+
+
+def refuse_newer_elsewhere(comm: Comm, checkpoints: CheckpointFolder) -> None:
+    """See that no rank has a newer checkpoint in its folder than rank 0, from whose folder a run goes on.
+
+    Rank 0 may be on another machine than before. All ranks call it.
+
+    Raises:
+        CheckpointError: one has; the same error on every rank.
+    """
+    own = (platform.node(), str(checkpoints.folder.absolute()), checkpoints.newest_step())
+    ranks = comm.share(comm.gather(own)) or [own]
+    (first_host, first_folder, first), *others = ranks
+    newer = [(step, host, folder) for host, folder, step in others if step is not None and step > (first or 0)]
+    if not newer:
+        return
+    step, host, folder = max(newer)
+    error = CheckpointError(
+        "another machine has a newer checkpoint than that of rank 0, from which the run would go on",
+        place=f"{host}:{folder}",
+        got=f"step {step} there, {'none' if first is None else f'step {first}'} in {first_host}:{first_folder}",
+        remedy="start rank 0 on that machine, or use a folder on a file system that all machines share; if it is of "
+        "another run, move it away",
+    )
+    error.is_common = True
+    raise error
+
+
+def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
+    """Fill the modules with the weights of the newest checkpoint whose name contains ``pattern``.
+
+    Raises:
+        CheckpointError: nothing to restore, no such checkpoint, or one that does not fit.
+    """
+    named = named_weighted_modules(modules)
+    if not named:
+        raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
+    contents = read_chosen(comm, named, lambda: CheckpointFolder(folder).choose(named, pattern))
+    assert contents is not None
+    contents.fill(named)
+
+
+# Position: where a run stands beside its weights and counters. It reads no batch and writes no file.
+
+
+# Any: a training state is a tree of tensors, numbers and texts.
+
+
+class SavedPart(Protocol):
+    """Something whose state is part of the training state, under keys of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its keys. All ranks call it; rank 0's is saved."""
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Go on from a training state, which lacks the keys if an older version made it.
+
+        Raises:
+            CheckpointError: the state does not fit.
+        """
+
+
+class Position:
+    """The rounds of the epoch that are done; each rank's generators and buffers; the seed of the epochs.
+
+    Args:
+        comm: the ranks.
+        device: on which the run computes.
+        modules: of the run, by name.
+
+    Attributes:
+        done: the rounds of the epoch that are done, in stretches; empty before its first step is done.
+        seed: from which the generators are seeded before each epoch; ``None``: they are not.
+        is_seed_drawn: the seed was drawn for this start of the run, so a checkpoint's takes its place.
+        digest: of rounds of the epoch, see ``data.digest_of``.
+        account: the items that could not be used, where the data layer counts them.
+        pace: how many batches make a step and an epoch.
+        changes: what another number of ranks than that which saved the checkpoint changes, a line each.
+    """
+
+    def __init__(self, comm: Comm, device: torch.device, modules: Mapping[str, object]) -> None:
+        self._comm, self._device, self._modules = comm, device, modules
+        self.done: Sequence[Stretch] = ()
+        self.seed: int | None = None
+        self.is_seed_drawn = False
+        self.digest: Callable[[Sequence[Stretch]], str] = lambda done: ""
+        self.account: UnusableItems | None = None
+        self.pace = Pace(comm.world_size)
+        self.changes: Sequence[str] = ()
+        self._at_epoch_start: Mapping[str, Any] | None = None
+        self._saved: Mapping[str, Any] | None = None  # what a checkpoint says of this rank, until it is put back
+        self._saved_digest = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What of a training state is of here. All ranks call it; rank 0 gets what belongs to the ranks."""
+        done = self.done
+        return {
+            "pace": list(self.pace),
+            "seed": self.seed,
+            "done": [list(stretch) for stretch in done],
+            "plan": self._comm.on_first(lambda: self.digest(done)) or "",
+            "ranks": self._of_ranks(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Take over what :meth:`state_dict` gave: buffers at once, generators when the next epoch starts.
+
+        States of older versions, and of NeMo, have none of it: such a run goes on at the start of its epoch, and the
+        log says so.
+
+        Raises:
+            CheckpointError: a buffer that does not fit.
+        """
+        self.done = tuple(
+            Stretch(*(as_count(each, "done", place) for each in stretch)) for stretch in state.get("done", ())
+        )
+        if "done" not in state:
+            problem = "%s does not say where in its epoch it was saved: going on at the start of epoch %d"
+            about = (place or "the training state", 1 + as_count(state.get("epoch", 0), "epoch", place))
+            self._comm.on_first(lambda: logging.warning(problem, *about))
+        self._saved_digest = state.get("plan", "")
+        self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
+        if self.is_seed_drawn and state.get("seed") is not None:
+            self.seed = state["seed"]
+        world_size, of_rank = _states_of_ranks(state.get("ranks"), place)
+        ranks: Sequence[int] = range(world_size)
+        if world_size == self._comm.world_size:
+            ranks = [self._comm.rank]
+            self._saved = {key: of_rank(self._comm.rank, key) for key in ("generators", "at_epoch_start")}
+            set_own_buffers(self._modules, of_rank(self._comm.rank, "buffers") or {}, place)
+        if self.account is not None and (noted := [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]):
+            self.account.load_state_dict(noted)
+
+    def _of_ranks(self) -> dict[str, Any]:
+        """What the ranks have of their own, on rank 0; nothing on the others."""
+        mine: dict[str, Any] = {
+            "generators": generator_states(self._device, self._modules),
+            "at_epoch_start": self._at_epoch_start,
+            "buffers": own_buffers(self._modules, self._comm),
+            "unusable": None if self.account is None else self.account.state_dict(),
+        }
+        gathered = self._comm.gather(mine)
+        if gathered is None:
+            return {}
+        return {"world_size": len(gathered), **{key: stacked([state[key] for state in gathered]) for key in mine}}
+
+    def close(self) -> None:
+        """At the end of the run: its loader is no more, and its state may still be saved."""
+        plan = self._comm.on_first(lambda: self.digest(self.done)) or ""
+        self.digest = lambda done: plan
+
+    def words(self, epoch: int) -> str:
+        """Where in the epoch, which is counted from 1 as in the lines of the terminal."""
+        if not self.done:
+            return f"at the start of epoch {epoch + 1}"
+        stretches = [
+            f"{counted(num_rounds, 'batch', 'batches')} with {counted(size, 'process', 'processes')}"
+            for size, num_rounds in self.done
+        ]
+        if len(self.done) == 1 and self.done[0].world_size == self._comm.world_size:
+            stretches = [counted(self.done[0].num_rounds, "batch", "batches")]
+        return f"in epoch {epoch + 1} after {' and '.join(stretches)}"
+
+    # The start of a resumed run
+
+    def check(self, epoch: int) -> None:
+        """See that the rounds that are done are those of this run's data; else the epoch starts anew.
+
+        All ranks call it.
+        """
+        done = self.done
+        if not done:
+            return
+        is_of_others = any(stretch.world_size != self._comm.world_size for stretch in done)
+        digest = self._comm.from_first(lambda: self.digest(done))
+        if digest != self._saved_digest:
+            problem = "the data or how they make batches changed"
+        elif is_of_others and not digest:
+            problem = "the data layer cannot say what other ranks have left"
+        else:
+            return
+        self._comm.on_first(lambda: logging.warning("%s: going on at the start of epoch %d", problem, epoch + 1))
+        self.done, self._saved = (), None
+
+    def before_epoch(self, reseed: Callable[[], None]) -> None:
+        """Before the callbacks hear of an epoch. The generators of a resumed run are as they were when it was saved."""
+        self._put_back("generators")
+        if not (self._saved and self.done):
+            reseed()
+
+    def before_first_batch(self) -> None:
+        """Before an epoch's batches are asked for: a loader that has to read it from its start draws what it drew."""
+        if self._saved and self.done:
+            self._put_back("at_epoch_start")
+        self._at_epoch_start = generator_states(self._device, self._modules)
+
+    def after_first_batch(self) -> None:
+        """Before the first step of an epoch, also if it is not the epoch's first."""
+        if self.done:
+            self._put_back("generators")
+        self._saved = None
+
+    def _put_back(self, which: str) -> None:
+        states = (self._saved or {}).get(which)
+        if states is not None:
+            with misfits_told("the generators of the checkpoint"):
+                set_generator_states(states, self._device, self._modules)
+
+
+def _states_of_ranks(ranks: Any, place: str) -> tuple[int, Callable[[int, str], Any]]:
+    """How many ranks saved what a training state has of the ranks; and a part of it, by rank and name."""
+    if isinstance(ranks, Mapping):
+        num_ranks = as_count(ranks.get("world_size", 0), "ranks.world_size", place)
+        return num_ranks, lambda rank, key: unstacked(ranks[key], rank)
+    by_rank: Sequence[Mapping[str, Any]] = ranks or ()  # of older versions: a mapping for each rank
+    return len(by_rank), lambda rank, key: by_rank[rank].get(key)

@@ -1,0 +1,627 @@
+"""Whether a step counts: losses and gradients that are not finite, items left out, updates guarded on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from operator import is_
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from nemo_lite.backends.pytorch.checkpoint.state import as_count
+from nemo_lite.backends.pytorch.data.loaders import Batch
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.health import BACKWARD
+from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
+from nemo_lite.backends.pytorch.engine.objectives import Objective
+from nemo_lite.backends.pytorch.nm import LossNM
+from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer
+from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
+from nemo_lite.backends.pytorch.precision import Precision, own_part
+from nemo_lite.core.run_options import RunOptions
+from nemo_lite.errors import NonFiniteLossError, counted
+from nemo_lite.utils import logging
+
+# StepItems: the losses of a step's single items: which are infinite and left out, and what each batch then weighs.
+# The mean over a batch's other items is `LossNM.mean_over_items`. All stays on the device; nobody is told in this
+# file.
+
+
+FINITE, INFINITE, NAN = range(3)
+
+
+class StepItems:
+    """What became of the items of one step, on this rank and in number on all.
+
+    An item with an infinite loss is left out, and every other item of the step has the same weight in the gradient,
+    whatever its batch and rank: as if the item had not been there. If several losses of an item are summed, it counts
+    as left out when one of them is infinite.
+
+    Args:
+        losses: the modules that may tell the losses of single items.
+        num_items: of the step, on all ranks.
+        is_alone: the step is one batch of one rank: its mean is the step's.
+
+    Attributes:
+        statuses: by micro-batch (B,): FINITE, INFINITE or NAN for each item; None where it is not known.
+        num_left_out: on the device: how many items of all ranks are left out. None if no loss tells.
+    """
+
+    def __init__(self, losses: Sequence[LossNM], num_items: float, is_alone: bool) -> None:
+        self._losses, self._num_items, self._is_alone = losses, num_items, is_alone
+        self._left_out: list[Tensor] = []
+        self.statuses: list[Tensor | None] = []
+        self.num_left_out: Tensor | None = None
+
+    def watch(self) -> None:
+        """Before a forward pass: let the losses tell those of the items."""
+        for module in self._losses:
+            # Not as an attribute: at every step, torch's search among weights and modules would cost 2 microseconds.
+            vars(module)["item_losses"] = []
+
+    def weigh(self, batch: Batch, loss: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """After the forward pass of a micro-batch.
+
+        Args:
+            batch: its items.
+            loss: their mean, a single number.
+            factor: what the loss counts if no item is left out.
+
+        Returns:
+            The loss times the batch's weight, for the backward pass; and the loss, detached, or 0 if all of its items
+            are left out of a step that has others.
+        """
+        told: list[Tensor] = []
+        for module in self._losses:
+            told += vars(module).pop("item_losses")
+        status = _status_of(told, batch.num_items) if told else None
+        self.statuses.append(status)
+        detached = loss.detach()
+        if status is None:
+            return (loss if factor == 1.0 else loss * factor), detached
+        is_left_out = (status == INFINITE).float()
+        self._left_out.append(is_left_out.sum() if factor else is_left_out.new_zeros(()))
+        if self._is_alone:
+            return loss, detached
+        share = 1.0 - is_left_out.mean()
+        return loss * (share * factor), torch.where(share > 0, detached, 0.0)
+
+    def agree(self, comm: Comm) -> Tensor | None:
+        """After the last micro-batch: count over all ranks, which all call it.
+
+        Returns:
+            What the gradients are to be multiplied with, because fewer items share the step than its batches' factors
+            say: 1 if none is left out. None: nothing to correct.
+        """
+        if not self._left_out:
+            return None
+        self.num_left_out = torch.stack(self._left_out).sum()
+        if self._is_alone:
+            return None
+        comm.sum_on_device(self.num_left_out)
+        return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
+
+    def num_of_this_rank(self) -> float:
+        """How many items of this rank are left out: a host read, for what travels with other numbers."""
+        return float(torch.stack(self._left_out).sum()) if self._left_out else 0.0
+
+    def take(self, num_left_out: float) -> Tensor | None:
+        """:meth:`agree` where the number of all ranks has come with other numbers; what it gives."""
+        if not self._left_out:
+            return None
+        self.num_left_out = self._left_out[0].new_tensor(num_left_out)
+        return self._num_items / (self._num_items - self.num_left_out).clamp(min=1.0)
+
+    def is_nothing_left(self) -> Tensor | None:
+        """On the device: whether all items of the step are left out; None if no loss tells."""
+        return None if self.num_left_out is None else self.num_left_out >= self._num_items
+
+    @property
+    def reason(self) -> str:
+        """What an infinite loss means."""
+        return "; ".join(dict.fromkeys(module.when_infinite for module in self._losses if module.when_infinite))
+
+
+def _status_of(told: Iterable[Tensor], num_items: int) -> Tensor | None:
+    """(B,) of all losses (B,) of a batch together; None if none has one number for each item."""
+    status = None
+    for losses in told:
+        if losses.shape == (num_items,):
+            own = losses.isinf() * INFINITE + losses.isnan() * NAN
+            status = own if status is None else status.maximum(own)
+    return status
+
+
+# GuardedStep: a step of an optimizer that the device may leave out, without a host read.
+
+
+# Any: states and groups of optimizers hold tensors, numbers and lists.
+_Values: TypeAlias = "dict[str, Any]"
+
+
+class GuardedStep:
+    """Lets any optimizer make steps such that the device decides whether each counts.
+
+    torch's fused optimizers are told by their ``found_inf``, our own by ``step_unless``. For all others, weights and
+    states are kept before the step and put back by the device. What an optimizer counts on the host
+    (``state["step"]``), and a state that the step began, is put back by :meth:`take_back`, which must come before the
+    next step.
+
+    Args:
+        optimizer: one whose ``step`` needs no closure.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        # What the step changed on the host: for each dictionary of the optimizer the old values, and the new keys.
+        self._changed: list[tuple[_Values, _Values, set[str]]] = []
+        self._started: list[Tensor] = []
+        self._kept, self._kept_of = Snapshot([]), list[Tensor]()
+
+    def step(self, skip: Tensor) -> None:
+        """Make the step; nothing changes if ``skip``, one number on the device, is 1 and not 0."""
+        groups, state = self._optimizer.param_groups, self._optimizer.state
+        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+        self._started = [parameter for parameter in parameters if not state.get(parameter)]
+        holders = [*groups, *(state[parameter] for parameter in parameters if state.get(parameter))]
+        before = [{key: value for key, value in holder.items() if key != "params"} for holder in holders]
+        # torch's optimizers count their steps in tensors in host memory. Those of groups are learning rates.
+        counts: list[_Values] = [{} for _ in holders]
+        if isinstance(self._optimizer, ForeachOptimizer) and self._optimizer.can_skip:
+            self._optimizer.step_unless(skip)
+        elif self._takes_found_inf(parameters):
+            self._step_fused(skip)
+        else:
+            counts[len(groups) :] = [_copied(values, skip.device) for values in before[len(groups) :]]
+            self._step_and_put_back([own_part(parameter) for parameter in parameters], holders, before, skip)
+        self._changed = []
+        for holder, old, copies in zip(holders, before, counts, strict=True):
+            numbers = {key: value for key, value in old.items() if _is_replaced(value, holder[key])}
+            new_keys = holder.keys() - old.keys() - {"params"}
+            if numbers or copies or new_keys:
+                self._changed.append((holder, numbers | copies, new_keys))
+
+    def take_back(self) -> None:
+        """The host has learned that the step did not count: put back what it changed on the host."""
+        for values, old, new_keys in self._changed:
+            values.update(old)
+            for key in new_keys:
+                values.pop(key, None)
+        for parameter in self._started:
+            self._optimizer.state.pop(parameter, None)
+
+    def _takes_found_inf(self, parameters: Iterable[Tensor]) -> bool:
+        # torch's constructors set the first; a state that is loaded may have changed the second.
+        supports_scaling = getattr(self._optimizer, "_step_supports_amp_scaling", False)
+        is_fused = supports_scaling and all(group.get("fused") for group in self._optimizer.param_groups)
+        return is_fused and all(own_part(parameter) is parameter for parameter in parameters)
+
+    def _step_fused(self, skip: Tensor) -> None:
+        fused: Any = self._optimizer
+        fused.grad_scale, fused.found_inf = None, skip  # as torch.amp.GradScaler tells them
+        try:
+            fused.step()
+        finally:
+            del fused.grad_scale, fused.found_inf
+
+    def _step_and_put_back(
+        self, weights: Sequence[Tensor], holders: Sequence[_Values], before: Sequence[_Values], skip: Tensor
+    ) -> None:
+        tensors = [*weights, *_on(skip.device, before)]
+        is_as_before = len(tensors) == len(self._kept_of) and all(map(is_, tensors, self._kept_of))
+        if not is_as_before:  # as where a step began states, or replaced their tensors
+            self._kept, self._kept_of = Snapshot(tensors), tensors
+        self._kept.keep()
+        self._optimizer.step()
+        after = [
+            {key: holder[key] for key, value in values.items() if not _is_on_host(value)}
+            for holder, values in zip(holders, before, strict=True)
+        ]
+        self._kept.put_back_where(skip, [*weights, *_on(skip.device, after)])
+
+
+def _is_replaced(value: object, new: object) -> bool:
+    """Whether a number, or None, has become another one or a tensor."""
+    return _is_on_host(value) and not (_is_on_host(new) and value == new)
+
+
+def _is_on_host(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _on(device: torch.device, holders: Iterable[Mapping[str, Any]]) -> list[Tensor]:
+    """The tensors on a device in some dictionaries, also in lists there."""
+    values = [value for holder in holders for value in holder.values()]
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
+    return [own_part(one) for one in flat if isinstance(one, Tensor) and one.device == device]
+
+
+def _copied(values: Mapping[str, Any], but: torch.device) -> _Values:
+    """Copies of the tensors that are not on a device."""
+    return {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.device != but}
+
+
+# SkippedSteps: counts what training leaves out, tells about it on all ranks, and ends a run that leaves out too much.
+# A step is left out if its loss or gradient is not finite; an item is left out of its step if its own loss is
+# infinite.
+
+
+_SHOWN_ITEMS = 20
+_SHOWN_OF_A_STEP = 5
+
+# Any: a training state is a tree of tensors, numbers and texts.
+
+
+class Found(NamedTuple):
+    """What a rank found in a step.
+
+    Attributes:
+        step: index of the step.
+        batches: this rank's, by micro-batch.
+        finite_losses: which of their losses are finite.
+        statuses: by micro-batch, each item's, see `StepItems`; None where it is not known.
+        reason: what an infinite loss of an item means.
+    """
+
+    step: int
+    batches: Sequence[Batch]
+    finite_losses: Sequence[bool]
+    statuses: Sequence[Sequence[float] | None]
+    reason: str
+
+    def items(self, status: int) -> list[int]:
+        """Positions in the data layer of the items with this status."""
+        return [item for item, own in self._known() if own == status]
+
+    def _known(self) -> Iterator[tuple[int, float]]:
+        for batch, statuses in zip(self.batches, self.statuses, strict=True):
+            if statuses is not None and batch.ids is not None:
+                yield from zip(batch.ids, statuses, strict=True)
+
+    def suspects(self) -> tuple[list[int], bool]:
+        """The items that a step is left out for, and whether exactly these; else they are all of the batches."""
+        exact = self.items(NAN) or self.items(INFINITE)
+        if exact:
+            return exact, True
+        bad = [batch for batch, finite in zip(self.batches, self.finite_losses, strict=True) if not finite]
+        return [item for batch in bad for item in batch.ids or ()], False
+
+
+class SkippedSteps:
+    """The steps whose loss or gradient is not finite, and the items that others leave out.
+
+    Args:
+        comm: the ranks.
+        options: when it is too much.
+        place_of: where item ``i`` of the data layer comes from, for messages.
+        weights_not_finite: the names of the weights that are not finite on this rank.
+        scales_loss: under a loss scale, a gradient that is not finite says that the scale is too high. Such a step is
+            left out too, but it is no fault of the data or the weights.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        options: RunOptions,
+        place_of: Callable[[int], str],
+        weights_not_finite: Callable[[], Sequence[str]],
+        scales_loss: bool = False,
+    ) -> None:
+        self._comm, self._options, self._place_of, self._scales_loss = comm, options, place_of, scales_loss
+        self._weights_not_finite = weights_not_finite
+        self._total = self._in_a_row = self._untold = 0
+        self._num_left_out = 0
+        self._left_out: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, for a training state."""
+        counts = {"total": self._total, "in_a_row": self._in_a_row, "num_left_out": self._num_left_out}
+        return {"skipped": {**counts, "left_out": sorted(self._left_out)}}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Go on with the counts of :meth:`state_dict`."""
+        if (saved := state.get("skipped")) is not None:
+            names = ("total", "in_a_row", "num_left_out")
+            counts = (as_count(saved[name], f"skipped.{name}", place) for name in names)
+            self._total, self._in_a_row, self._num_left_out = counts
+            self._left_out = {str(place_of_item) for place_of_item in saved["left_out"]}
+
+    def none(self) -> None:
+        """The last step counts."""
+        if self._untold:
+            logging.warning("%s skipped after it", counted(self._untold, "more step was", "more steps were"))
+        self._in_a_row = self._untold = 0
+
+    def left_out(self, found: Found) -> None:
+        """Tell about the items that a step which counts leaves out. All ranks call it, if one of them has such."""
+        own = [self._place_of(item) for item in found.items(INFINITE)]
+        for place in chain.from_iterable(self._comm.gather(own) or ()):
+            self._tell_of_item(place, found)
+
+    def add(self, found: Found) -> None:
+        """Tell about a step that is left out. All ranks call it.
+
+        Raises:
+            NonFiniteLossError: the options say so, at the first such step or after so many in a row; or the weights
+                that the step began with are not finite.
+        """
+        options, by_rank = self._options, self._comm.gather(self._suspects(found))
+        problem, is_of_loss = self._comm.share(_problem_of(found.step, by_rank))
+        self.check_weights(problem)
+        self._in_a_row += 1
+        is_overflow = self._scales_loss and not is_of_loss
+        if options.stop_on_nan_loss and not is_overflow:
+            raise NonFiniteLossError(problem, remedy="the weights are those of the step before")
+        if self._in_a_row >= options.max_nonfinite_steps:
+            raise NonFiniteLossError(
+                f"{problem}; it was step {self._in_a_row} in a row",
+                remedy="the weights are those before them; lower the learning rate, or look at the items",
+            )
+        if is_overflow:
+            logging.info("%s; the step is skipped, and the loss scale lowered", problem)
+            return
+        self._total += 1
+        # Of several in a row the first is told; of a run that diverges the error tells the last.
+        if self._in_a_row > 1:
+            self._untold += 1
+            return
+        logging.warning("%s; the step is skipped", problem)
+
+    def check_weights(self, problem: str) -> None:
+        """See that the weights are finite. All ranks call it.
+
+        Args:
+            problem: what the error says first.
+
+        Raises:
+            NonFiniteLossError: they are not.
+        """
+        by_rank = self._comm.gather(list(self._weights_not_finite())) or ()
+        names = self._comm.share(list(dict.fromkeys(chain.from_iterable(by_rank))))
+        if names:
+            got = f"NaN or infinity in {_shortened(names)}"
+            remedy = "go on from a checkpoint saved before, with a lower learning rate"
+            raise NonFiniteLossError(f"{problem}; the weights are not finite", got=got, remedy=remedy)
+
+    def report(self, num_steps: int) -> None:
+        """Say at the end how many of the run's steps were left out, and how many items of the others."""
+        if self._num_left_out:
+            left_out = "%s an item was left out of its step, because its loss was infinite (%s)"
+            items = counted(len(self._left_out), "different item")
+            logging.warning(left_out, counted(self._num_left_out, "time"), items)
+        if self._total:
+            skipped = "%d of %d steps were skipped: their loss or gradient was not finite"
+            logging.warning(skipped, self._total, num_steps)
+
+    def _tell_of_item(self, place: str, found: Found) -> None:
+        self._num_left_out += 1
+        if place in self._left_out:
+            return
+        self._left_out.add(place)
+        if len(self._left_out) > _SHOWN_ITEMS:
+            return
+        reason = f" ({found.reason})" if found.reason else ""
+        last = "; further ones are only counted" if len(self._left_out) == _SHOWN_ITEMS else ""
+        logging.warning("%s: its loss is infinite%s; step %d leaves it out%s", place, reason, found.step, last)
+
+    def _suspects(self, found: Found) -> tuple[list[str], bool, bool]:
+        """The places of this rank's items whose loss is not finite, whether exactly these; whether a loss is it."""
+        items, is_exact = found.suspects()
+        return [self._place_of(item) for item in items], is_exact, is_exact or not all(found.finite_losses)
+
+
+def _problem_of(step: int, by_rank: Sequence[tuple[list[str], bool, bool]] | None) -> tuple[str, bool]:
+    """A message about a step that is not finite, and whether a loss is it; ``by_rank``: what each rank suspects."""
+    ranks = by_rank or ()
+    if not any(is_of_loss for _, _, is_of_loss in ranks):
+        return f"the gradient of step {step} is not finite", False
+    problem = f"the loss of step {step} is not finite"
+    for wanted, head in ((True, ""), (False, "in the batch: ")):
+        told = [
+            f"{f'rank {rank}: ' if len(ranks) > 1 else ''}{_shortened(places)}"
+            for rank, (places, is_exact, _) in enumerate(ranks)
+            if places and is_exact == wanted
+        ]
+        problem += f"; {head}{'; '.join(told)}" if told else ""
+    return problem, True
+
+
+def _shortened(places: Sequence[str]) -> str:
+    return f"{', '.join(places[:_SHOWN_OF_A_STEP])}{', ...' if len(places) > _SHOWN_OF_A_STEP else ''}"
+
+
+# The verdict on a step: whether its losses and gradients are finite. If not, nothing of the step stays.
+# On a CPU the host reads it before the update. On an accelerator it stays there and guards the update; the host reads
+# it one step later, when the device has the next forward and backward pass to do. Both give the same weights,
+# messages and end of the run.
+
+
+class Computed(NamedTuple):
+    """A step after its last backward pass.
+
+    Attributes:
+        step: its index.
+        objective: whose weights it updates.
+        batches: this rank's, by micro-batch.
+        losses: of the micro-batches, one number each.
+        gradients: one number on the device: 0 if all gradients are finite.
+        items: those of the batches.
+    """
+
+    step: int
+    objective: Objective
+    batches: Sequence[Batch]
+    losses: Sequence[Tensor]
+    gradients: Tensor
+    items: StepItems
+
+
+class Verdict(Protocol):
+    """Decides whether steps count, and makes the updates of those that do."""
+
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """Before the last backward pass: whether this rank's losses are finite; None: the host does not know."""
+
+    def allows(self, computed: Computed) -> bool:
+        """Whether this rank's losses and gradients are finite, as far as the host can know without waiting."""
+
+    def update(self, computed: Computed, is_allowed: bool) -> None:
+        """Make the update, or leave the step out.
+
+        Args:
+            computed: the step.
+            is_allowed: what :meth:`allows` says on all ranks together.
+
+        Raises:
+            NonFiniteLossError: so many steps in a row did not count, or the options allow none.
+        """
+
+    def settle(self) -> None:
+        """Wait for what is not known yet of the last step, and tell about it. All ranks call it.
+
+        Raises:
+            NonFiniteLossError: see :meth:`update`.
+        """
+
+
+class HostVerdict:
+    """The host reads each verdict before the update.
+
+    Args:
+        precision: updates.
+        statistics: kept before the step.
+        skipped: is told of steps that do not count.
+    """
+
+    def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps) -> None:
+        self._precision, self._statistics, self._skipped = precision, statistics, skipped
+
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """Whether they are finite. On a CPU no host sync."""
+        return math.isfinite(_total(losses))
+
+    def allows(self, computed: Computed) -> bool:
+        """Whether all is finite. On a CPU no host sync: it has made the backward pass."""
+        if not (math.isfinite(_total(computed.losses)) and computed.gradients.item() == 0.0):
+            return False
+        nothing_left = computed.items.is_nothing_left()
+        return nothing_left is None or not nothing_left.item()
+
+    def update(self, computed: Computed, is_allowed: bool) -> None:
+        """Make the update, or put back the statistics."""
+        if is_allowed:
+            self._skipped.none()
+            num_left_out = computed.items.num_left_out
+            if num_left_out is not None and num_left_out.item():
+                self._skipped.left_out(_found(computed))
+            objective = computed.objective
+            self._precision.update(objective.optimizer, objective.update)
+            return
+        self._statistics.put_back()
+        self._skipped.add(_found(computed))
+
+    def settle(self) -> None:
+        """All is known."""
+
+
+def _total(losses: Sequence[Tensor]) -> float:
+    total = losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+    return float(total.item())
+
+
+def _found(computed: Computed) -> Found:
+    """Host syncs."""
+    finite = [math.isfinite(loss.item()) for loss in computed.losses]
+    statuses = [None if status is None else status.tolist() for status in computed.items.statuses]
+    return Found(computed.step, computed.batches, finite, statuses, computed.items.reason)
+
+
+class _Pending(NamedTuple):
+    computed: Computed
+    guarded: GuardedStep
+    numbers: HostCopy
+
+
+class DeviceVerdict:
+    """The device guards each update by the verdict; the host reads it before the update of the next step.
+
+    By then the next forward and backward pass are queued, so the device does not wait for the host. As the host knows
+    all earlier verdicts at an update, nothing that it counts (an optimizer's steps) is wrong then.
+
+    Args:
+        precision: updates.
+        statistics: kept before the step.
+        skipped: is told of steps that do not count.
+        comm: the ranks.
+    """
+
+    def __init__(self, precision: Precision, statistics: RunningStatistics, skipped: SkippedSteps, comm: Comm) -> None:
+        self._precision, self._statistics, self._skipped, self._comm = precision, statistics, skipped, comm
+        self._pending: _Pending | None = None
+        self._guarded: dict[torch.optim.Optimizer, GuardedStep] = {}
+
+    def allows_losses(self, losses: Sequence[Tensor]) -> bool | None:
+        """None: the host does not know."""
+        return None
+
+    def allows(self, computed: Computed) -> bool:
+        """True: the host does not know."""
+        return True
+
+    def update(self, computed: Computed, is_allowed: bool) -> None:
+        """Settle the step before; then queue the update, which changes nothing if this step does not count."""
+        self.settle()
+        items = computed.items
+        is_bad = torch.stack([loss.reshape(()) for loss in computed.losses]).isfinite().logical_not()
+        is_bad = torch.cat([is_bad, (computed.gradients != 0).reshape(1)])  # NaN is not 0 either
+        skip, nothing_left = is_bad.any(), items.is_nothing_left()
+        skip = (skip if nothing_left is None else skip | nothing_left).float()
+        self._comm.any_on_device(skip)
+        optimizer = computed.objective.optimizer
+        guarded = self._guarded.setdefault(optimizer, GuardedStep(optimizer))
+        self._precision.update(optimizer, lambda: guarded.step(skip), skip)
+        self._statistics.put_back_where(skip)
+        numbers = [is_bad, skip.reshape(1), *(status for status in items.statuses if status is not None)]
+        if items.num_left_out is not None:
+            numbers.append(items.num_left_out.reshape(1))
+        self._pending = _Pending(computed, guarded, HostCopy(torch.cat([part.float() for part in numbers])))
+
+    def settle(self) -> None:
+        """Read the verdict that is not known yet, if there is one."""
+        if self._pending is None:
+            return
+        (computed, guarded, numbers), self._pending = self._pending, None
+        with BACKWARD:  # the device may still be in it
+            read = iter(numbers.values())
+        finite, items = [next(read) == 0 for _ in computed.losses], computed.items
+        _, skip = next(read), next(read)
+        statuses = [None if status is None else list(islice(read, len(status))) for status in items.statuses]
+        found = Found(computed.step, computed.batches, finite, statuses, items.reason)
+        if not skip:
+            self._skipped.none()
+            if next(read, 0.0):
+                self._skipped.left_out(found)
+            return
+        guarded.take_back()
+        try:
+            self._skipped.add(found)
+        except NonFiniteLossError:
+            self._statistics.put_back()  # the forward pass of a step that will not be made may have moved them
+            raise
+
+
+def verdict_on(
+    device: torch.device,
+    precision: Precision,
+    statistics: RunningStatistics,
+    skipped: SkippedSteps,
+    comm: Comm,
+) -> Verdict:
+    """The form that suits a device: only a CPU's numbers can be read without waiting."""
+    if device.type == "cpu":
+        return HostVerdict(precision, statistics, skipped)
+    return DeviceVerdict(precision, statistics, skipped, comm)

@@ -1,0 +1,883 @@
+"""Precision levels O0 to O3: half types, master weights, loss scaling, clipping, apex.amp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.hooks import RemovableHandle
+
+from nemo_lite.core.backend import Optimization
+from nemo_lite.errors import UnknownNameError, UsageError
+
+# The half type of a device, and the parts of a module that stay in float32. Nothing is converted in this file.
+
+
+AUTO = "auto"
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALVES = tuple(_DTYPES.values())
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def half_dtype(amp_dtype: str | None, device: torch.device) -> torch.dtype:
+    """The half type of this name; for ``auto`` or None, bfloat16 where the device computes it in hardware.
+
+    NVIDIA's Volta (V100) and Turing (T4, RTX 20) emulate bfloat16, slowly: they get float16.
+
+    Raises:
+        UsageError: float16 on a CPU.
+        UnknownNameError: another name.
+    """
+    check_dtype_name(amp_dtype)
+    if amp_dtype is None or amp_dtype == AUTO:
+        in_hardware = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if in_hardware else torch.float16
+    if amp_dtype == "float16" and device.type == "cpu":
+        raise UsageError("float16 is not computed on a CPU", place="amp_dtype", remedy="use bfloat16")
+    return _DTYPES[amp_dtype]
+
+
+def check_dtype_name(amp_dtype: str | None) -> None:
+    """Raise UnknownNameError for what is neither a half type, ``auto`` nor None."""
+    if amp_dtype not in (None, AUTO, *_DTYPES):
+        raise UnknownNameError("amp_dtype", str(amp_dtype), [AUTO, *_DTYPES])
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def stays_float32(part: nn.Module, norms_too: bool) -> bool:
+    """Whether a part of a module, with all that is in it, stays in float32 where the rest of the module is half.
+
+    Args:
+        part: it says so itself (``keep_float32``), or it is a normalisation layer.
+        norms_too: normalisation layers stay.
+    """
+    return bool(getattr(part, "keep_float32", False)) or (norms_too and isinstance(part, _NORMS))
+
+
+def takes_halves(part: nn.Module) -> bool:
+    """Whether a part with float32 weights takes half inputs as they are: torch's kernels of batch normalisation do."""
+    return isinstance(part, _NormBase) and not getattr(part, "keep_float32", False)
+
+
+def half_parts(module: nn.Module, norms_too: bool) -> Iterator[nn.Module]:
+    """The parts of a module, itself first, without those that stay in float32."""
+    if not stays_float32(module, norms_too):
+        yield module
+        for child in module.children():
+            yield from half_parts(child, norms_too)
+
+
+def float32_parts(module: nn.Module, norms_too: bool) -> Iterator[nn.Module]:
+    """The outermost parts of a module that stay in float32; the module itself if all of it does."""
+    if stays_float32(module, norms_too):
+        yield module
+        return
+    for child in module.children():
+        yield from float32_parts(child, norms_too)
+
+
+def cast(values: Any, from_: Iterable[torch.dtype], to: torch.dtype) -> Any:
+    """The same values with tensors of some types in another type; in lists, tuples and dictionaries too.
+
+    Any: arguments and results of modules.
+    """
+    if isinstance(values, torch.Tensor):
+        return values.to(to) if values.dtype in from_ else values
+    if type(values) in (list, tuple):
+        return type(values)(cast(value, from_, to) for value in values)
+    if type(values) is dict:
+        return {key: cast(value, from_, to) for key, value in values.items()}
+    return values
+
+
+# Gradients between the backward pass and the update: whether they are finite, and clipping. Nothing is read back.
+
+
+_MARGIN = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+_ONE = torch.ones(())
+_IS_SPARSE = attrgetter("is_sparse")
+
+
+def dense_gradients(parameters: Sequence[torch.nn.Parameter]) -> list[Tensor]:
+    """The gradients that are there; of a sparse one its values."""
+    gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+    if not any(map(_IS_SPARSE, gradients)):  # runs at every step: faster than a generator
+        return gradients
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()  # the values of one that is not are a copy
+    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [gradient.values() if gradient.is_sparse else gradient for gradient in found]
+
+
+def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients (at least one) down, in place, to a norm of at most ``max_norm``; what :func:`not_finite` gives.
+
+    The numbers are those of ``torch.nn.utils.clip_grad_norm_``.
+    """
+    norm = _norm_of(gradients)
+    torch._foreach_mul_(gradients, (max_norm / (norm + _MARGIN)).clamp(max=1.0))
+    return not_finite(gradients) if own_part(gradients[0]) is not gradients[0] else norm * 0.0
+
+
+def multiply(gradients: list[Tensor], factor: Tensor) -> None:
+    """Multiply gradients with a number on their device, in place."""
+    torch._foreach_mul_([own_part(gradient) for gradient in gradients], factor)
+
+
+def not_finite(gradients: list[Tensor]) -> Tensor:
+    """0 if all gradients (at least one) are finite, otherwise another number or NaN. Of shards, this rank's count."""
+    own = gradients if {*map(type, gradients)} == {Tensor} else [own_part(gradient) for gradient in gradients]
+    if not own[0].is_cpu:
+        return _norm_of(own) * 0.0
+    # A third of the time of the norm, which a CPU takes tensor by tensor. (zeros_like takes a third of that of zeros.)
+    found = torch.zeros_like(_ONE)
+    torch._amp_foreach_non_finite_check_and_unscale_(own, found, _ONE)
+    return found
+
+
+def _norm_of(gradients: list[Tensor]) -> Tensor:
+    """The 2-norm of all of them together; at least in float32, whose range a sum of squares of halves needs."""
+    wide = torch.float64 if any(gradient.dtype == torch.float64 for gradient in gradients) else torch.float32
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2, dtype=wide)))
+    return norm
+
+
+def own_part(tensor: Any) -> Tensor:
+    """Of a sharded tensor this rank's part, of any other itself. FSDP2 is not imported for it."""
+    part: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return part
+
+
+# LossScale: keeps small gradients of float16 above zero. It stays on the device: nothing is read back at a step.
+
+
+_FIRST = 2.0**16
+_GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
+
+
+class LossScale:
+    """What a loss is multiplied with before its backward pass, and the gradients are divided by after it.
+
+    It is halved at each step whose gradients are not finite, and doubled after 2000 others in a row: the numbers and
+    the state of ``torch.amp.GradScaler``, which reads a number from the device at each step.
+    Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018.
+
+    Args:
+        device: of the loss.
+        lowest: lower bound of the scale; ``None``: there is none.
+        highest: upper bound of the scale; ``None``: there is none.
+    """
+
+    def __init__(self, device: torch.device, lowest: float | None = None, highest: float | None = None) -> None:
+        self._bounds = (lowest, highest)
+        self._scale = torch.full((), _FIRST, device=device)
+        self._num_good_steps = torch.zeros((), dtype=torch.int32, device=device)
+        self._bound()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss times the scale."""
+        return loss * self._scale
+
+    def unscale(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Divide gradients by the scale, in place; 1 if one of them is not finite, otherwise 0."""
+        found = torch.zeros_like(self._scale)
+        # The reciprocal in float64: in float32 that of a high scale would be rounded to 0 on some devices.
+        inverse = self._scale.double().reciprocal().float()
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for gradient in gradients:
+            by_dtype.setdefault(gradient.dtype, []).append(gradient)
+        for alike in by_dtype.values():  # on a GPU one call takes all for the type of the first
+            torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+        return found
+
+    def update(self, skip: Tensor) -> None:
+        """Adapt the scale to a step: ``skip`` is 1 if it is left out, otherwise 0."""
+        torch._amp_update_scale_(self._scale, self._num_good_steps, skip, _GROWTH, _BACKOFF, _GROWTH_INTERVAL)
+        self._bound()
+
+    def _bound(self) -> None:
+        if self._bounds != (None, None):
+            self._scale.clamp_(*self._bounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and its history, as ``torch.amp.GradScaler`` writes them. A host sync."""
+        return {
+            "scale": self._scale.item(),
+            "growth_factor": _GROWTH,
+            "backoff_factor": _BACKOFF,
+            "growth_interval": _GROWTH_INTERVAL,
+            "_growth_tracker": int(self._num_good_steps.item()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the scale of a state."""
+        self._scale.fill_(state["scale"])
+        self._num_good_steps.fill_(state["_growth_tracker"])
+        self._bound()
+
+
+# SavedWeights: parts whose weights are half give float32 tensors to a ``state_dict``, and take them from one.
+
+
+# Any: a state_dict may hold anything.
+
+
+class SavedWeights:
+    """The float32 values of half tensors, for as long as modules compute with the halves.
+
+    Attributes:
+        wide: the float32 value of each half tensor; None where the half one is the only one.
+    """
+
+    def __init__(self) -> None:
+        self.wide: dict[Tensor, Tensor | None] = {}
+
+    def attach(self, part: nn.Module) -> Iterable[RemovableHandle]:
+        """Let a part save and load float32 values of its own tensors; what undoes it."""
+        # Partials, because torch notes something in the functions that it is given.
+        return (
+            part.register_state_dict_post_hook(partial(self._widen_state)),  # type: ignore[no-untyped-call]  # torch's
+            part.register_load_state_dict_pre_hook(partial(self._take_state)),  # type: ignore[no-untyped-call]  # torch's
+        )
+
+    def master_of(self, parameter: Tensor) -> Tensor:
+        """The float32 weight that a half parameter is rounded from; the parameter itself where there is none."""
+        master = self.wide.get(parameter)
+        return parameter if master is None else master
+
+    def float32_of(self, tensor: Tensor) -> Tensor:
+        """The float32 value of a half tensor; of a buffer that changed, the changed value."""
+        wide = self.wide[tensor]
+        if wide is None:
+            return tensor.detach().float()
+        is_buffer = not isinstance(tensor, nn.Parameter) and not tensor.is_meta
+        if is_buffer and not torch.equal(tensor, wide.to(tensor.dtype)):
+            return tensor.detach().float()
+        return wide.detach()
+
+    def _widen_state(self, part: nn.Module, state: dict[str, Any], prefix: str, *unused: object) -> None:
+        """Runs after a part has put its tensors into a ``state_dict``."""
+        for name, tensor in own_tensors(part):
+            if prefix + name in state and tensor in self.wide:
+                state[prefix + name] = self.float32_of(tensor)
+
+    def _take_state(self, part: nn.Module, state: Mapping[str, Any], prefix: str, *unused: object) -> None:
+        """Runs before a part loads a state: the float32 values take it in full, the halves by torch right after."""
+        for name, tensor in own_tensors(part):
+            wide, given = self.wide.get(tensor), state.get(prefix + name)
+            if wide is not None and isinstance(given, Tensor) and given.shape == wide.shape:
+                wide.detach().copy_(given.detach())
+
+
+def own_tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """A part's own parameters and buffers by name, without those of the parts in it."""
+    return chain(
+        part.named_parameters(recurse=False, remove_duplicate=False),
+        part.named_buffers(recurse=False, remove_duplicate=False),
+    )
+
+
+# HalfModules: modules compute in a half type while an action runs, and are float32 outside of it and in files.
+
+
+# Any: arguments and results of modules.
+
+
+class HalfModules:
+    """Turns the weights of modules into halves for an action, and back.
+
+    Parameters and buffers stay the same objects; only their values change their type. ``state_dict()`` gives float32
+    tensors, and ``load_state_dict`` takes them, under the names of always.
+
+    Args:
+        dtype: the half type.
+        norms_in_float32: normalisation layers stay in float32.
+        keeps_masters: trained weights have a float32 value beside the half one; see :mod:`.master_weights`.
+
+    Attributes:
+        saved: the float32 values of the half weights.
+    """
+
+    def __init__(self, dtype: torch.dtype, norms_in_float32: bool, keeps_masters: bool) -> None:
+        self._dtype, self._norms_in_float32, self._keeps_masters = dtype, norms_in_float32, keeps_masters
+        self.saved = SavedWeights()
+        self._modules: set[nn.Module] = set()
+
+    @contextmanager
+    def prepared(self, modules: Iterable[nn.Module], trained: bool) -> Iterator[None]:
+        """Inside, the modules are half. Those that are so already stay as they are, also afterwards.
+
+        Args:
+            modules: the modules of a DAG; each takes float inputs of any type.
+            trained: their weights change inside, and are float32 versions of the changed ones afterwards; otherwise
+                exactly what they were.
+        """
+        new = [module for module in dict.fromkeys(modules) if module not in self._modules]
+        parts = dict.fromkeys(part for module in new for part in half_parts(module, self._norms_in_float32))
+        with ExitStack() as undo:
+            undo.callback(self._widen, new, set(self.saved.wide))
+            self._modules.update(new)
+            for part in parts:
+                self._narrow(part, trained)
+            handles = chain.from_iterable(
+                [*map(self._cast_inputs, new), *map(self._cast_around_float32, new), *map(self.saved.attach, parts)]
+            )
+            for handle in handles:
+                undo.callback(handle.remove)
+            yield
+
+    def masters(self) -> dict[Tensor, nn.Parameter]:
+        """The float32 weights that an optimizer may update, by the half parameters that are rounded from them."""
+        return {half: wide for half, wide in self.saved.wide.items() if isinstance(wide, nn.Parameter)}
+
+    def _narrow(self, part: nn.Module, trained: bool) -> None:
+        for _, tensor in own_tensors(part):
+            if tensor.dtype is torch.float32:
+                wide: Tensor | None = tensor.data
+                if trained and isinstance(tensor, nn.Parameter):
+                    wide = nn.Parameter(tensor.data) if self._keeps_masters else None
+                self.saved.wide[tensor] = wide
+                tensor.grad, tensor.data = None, tensor.data.to(self._dtype)
+
+    def _widen(self, modules: Iterable[nn.Module], but: Set[Tensor]) -> None:
+        """Make modules float32 again, with all tensors but some."""
+        self._modules.difference_update(modules)
+        for tensor in [tensor for tensor in self.saved.wide if tensor not in but]:
+            tensor.grad, tensor.data = None, self.saved.float32_of(tensor)
+            del self.saved.wide[tensor]
+
+    def _cast_inputs(self, module: nn.Module) -> Iterator[RemovableHandle]:
+        """A module of a DAG gets the inputs that its weights need; one without weights takes what comes."""
+        if next(float32_parts(module, self._norms_in_float32), None) is module:
+            yield casting_inputs(module, HALVES, torch.float32)
+        elif any(tensor.is_floating_point() for tensor in chain(module.parameters(), module.buffers())):
+            yield casting_inputs(module, (torch.float32,), self._dtype)
+
+    def _cast_around_float32(self, module: nn.Module) -> Iterator[RemovableHandle]:
+        for part in float32_parts(module, self._norms_in_float32):
+            if part is not module and not takes_halves(part):
+                yield casting_inputs(part, HALVES, torch.float32)
+                yield part.register_forward_hook(lambda part, args, out: cast(out, (torch.float32,), self._dtype))
+
+
+def casting_inputs(part: nn.Module, from_: tuple[torch.dtype, ...], to: torch.dtype) -> RemovableHandle:
+    """Let a part get the inputs of some types in another type; what undoes it."""
+
+    def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return cast(args, from_, to), cast(kwargs, from_, to)
+
+    return part.register_forward_pre_hook(take, with_kwargs=True)
+
+
+# MasterWeights: an optimizer updates float32 weights while the modules compute with half ones (level O2).
+# Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018. A step: the halves' gradients become float32,
+# the optimizer updates the float32 weights, and the halves are rounded from them.
+
+
+class MasterWeights:
+    """The float32 weights of one optimizer.
+
+    Until :meth:`release`, the optimizer's groups and states have the float32 weights in the place of the half ones.
+
+    Args:
+        optimizer: made over float32 parameters of modules that are half now.
+        masters: the float32 parameters by the half ones.
+
+    Raises:
+        UsageError: the optimizer cannot have them: its parameters were half before, or it keeps them in other places
+            than its groups.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, masters: Mapping[Tensor, nn.Parameter]) -> None:
+        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._optimizer = optimizer
+        self._pairs = [(half, masters[half]) for half in given if half in masters]
+        self._refuse_unfit(given)
+        self._exchange(dict(self._pairs))
+
+    @property
+    def halves(self) -> list[Tensor]:
+        """The modules' own parameters."""
+        return [half for half, _ in self._pairs]
+
+    @torch.no_grad()
+    def take_gradients(self) -> None:
+        """Copy the gradients of the halves to the float32 weights."""
+        narrow, wide = [], []
+        for half, master in self._pairs:
+            master.grad = None
+            if half.grad is not None:
+                master.grad = torch.empty_like(master)
+                narrow.append(half.grad)
+                wide.append(master.grad)
+        if wide:
+            torch._foreach_copy_(wide, narrow)
+
+    @torch.no_grad()
+    def hand_weights(self) -> None:
+        """Round the float32 weights to the halves; after a step that was left out, this changes nothing."""
+        if self._pairs:
+            torch._foreach_copy_([half for half, _ in self._pairs], [master for _, master in self._pairs])
+
+    def release(self) -> None:
+        """Give the optimizer the modules' parameters again."""
+        self._exchange({master: half for half, master in self._pairs})
+
+    def _exchange(self, others: Mapping[Tensor, Tensor]) -> None:
+        for group in self._optimizer.param_groups:
+            group["params"][:] = [others.get(parameter, parameter) for parameter in group["params"]]
+        for old, new in others.items():
+            if old in self._optimizer.state:
+                self._optimizer.state[new] = self._optimizer.state.pop(old)
+
+    def _refuse_unfit(self, given: list[Tensor]) -> None:
+        halves = dict(self._pairs)
+        other = next((p for p in given if p not in halves and p.dtype in HALVES), None)
+        place = f"optimizer {type(self._optimizer).__name__}"
+        if other is not None:
+            raise UsageError(
+                "O2 needs float32 weights to update",
+                place=place,
+                got=f"parameters that were {name_of(other.dtype)} before the run",
+                remedy="leave the modules in float32: O2 makes the half weights itself",
+            )
+        exchanged = {"param_groups", "state"}
+        lists = {id(group["params"]) for group in self._optimizer.param_groups}
+        others = {name: value for name, value in vars(self._optimizer).items() if name not in exchanged}
+        kept = [name for name, value in others.items() if id(value) not in lists and _has_any(value, halves)]
+        if kept:
+            raise UsageError(
+                "this optimizer cannot have master weights",
+                place=place,
+                got=f"parameters outside its param_groups, in {kept[0]}",
+                remedy="use O1, or an optimizer by name",
+            )
+
+
+def _has_any(value: object, tensors: Container[Tensor]) -> bool:
+    """Whether a value is one of the tensors, or a collection with one in it."""
+    if isinstance(value, Tensor):
+        return value in tensors
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    return isinstance(value, (list, tuple, set)) and any(_has_any(each, tensors) for each in value)
+
+
+# Which apex is installed: NVIDIA's, with which parts, or another package of that name. Nothing is imported here.
+
+
+REPOSITORY = "github.com/NVIDIA/apex"
+
+
+def problem_with_apex(part: str) -> tuple[str, str]:
+    """Why ``apex.<part>`` cannot be had, and what to do about it; two empty texts if it is there.
+
+    Args:
+        part: ``amp``, which apex had until 2025-05-08, or ``optimizers``.
+    """
+    spec = find_spec("apex")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    if not folders:
+        return "apex is not installed", f"install tag 24.04.01 of {REPOSITORY}"
+    # The package of that name on the Python package index has nothing to do with NVIDIA's, and is best not imported.
+    if not Path(folders[0], "optimizers").is_dir():
+        remedy = f"pip uninstall apex, then install tag 24.04.01 of {REPOSITORY}"
+        return f"the package apex that is installed is not NVIDIA's ({folders[0]})", remedy
+    if not Path(folders[0], part).is_dir():
+        return f"the apex that is installed has no {part}, which it lost in 2025", "install tag 24.04.01"
+    return "", ""
+
+
+# ApexAmp: the levels by NVIDIA's apex.amp, through its documented calls, for runs that must train as NeMo 0.x did.
+# apex.amp was part of apex until 2025-05-08; its tag 24.04.01 is the one meant here. None of its calls was ever run
+# with the real one in the tests of this repository: they run against a small package with the published signatures.
+
+
+# Any: apex has no types.
+
+_DEVICES = ("cuda",)
+_PLACE = "amp_backend apex"
+_OURS = 'amp_backend="native" computes the same levels'
+
+
+def import_amp() -> Any:
+    """``apex.amp``.
+
+    Raises:
+        UsageError: there is no apex, one without amp, another package of that name, or one that cannot be imported.
+    """
+    problem, remedy = problem_with_apex("amp")
+    if problem:
+        raise UsageError(problem, place=_PLACE, remedy=f"{remedy}; or {_OURS}")
+    try:
+        return import_module("apex.amp")
+    except (ImportError, AttributeError) as error:
+        raise UsageError("apex.amp cannot be imported", place=_PLACE, got=str(error), remedy=f"{_OURS}") from error
+
+
+class ApexAmp:
+    """One training by apex.amp, in float16.
+
+    Args:
+        level: ``"O1"`` to ``"O3"``.
+        device: a GPU.
+        amp_dtype: ``"auto"``, ``"float16"`` or None.
+        min_loss_scale: lower bound of the loss scale.
+        max_loss_scale: upper bound of the loss scale.
+
+    Attributes:
+        saved: apex's master weights.
+        leaves_out_step: apex leaves out the step whose backward pass was the last.
+
+    Raises:
+        UsageError: no apex with amp, no GPU, or bfloat16.
+    """
+
+    _has_initialized: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        level: str,
+        device: torch.device,
+        amp_dtype: str | None,
+        min_loss_scale: float | None,
+        max_loss_scale: float | None,
+    ) -> None:
+        self._amp = import_amp()
+        if amp_dtype == "bfloat16":
+            raise UsageError("apex.amp computes in float16", place=_PLACE, got="bfloat16", remedy=_OURS)
+        if device.type not in _DEVICES:
+            raise UsageError("apex.amp computes on GPUs", place=_PLACE, got=device.type, remedy=_OURS)
+        self._level, self._bounds = level, (min_loss_scale, max_loss_scale)
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self.saved = SavedWeights()
+        self.leaves_out_step = False
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Whether torch's functions cast by themselves now, as apex makes them do at O1."""
+        return cls._has_initialized
+
+    @property
+    def scales_loss(self) -> bool:
+        """At O1 and O2 the loss is scaled, and apex leaves out a step whose gradients overflow."""
+        return self._level != "O3"
+
+    def initialize(self, modules: Iterable[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """``amp.initialize``: before modules are replicated over the ranks.
+
+        Modules that say so (``keep_float32``) are not handed over. Files get float32 weights, the master weights where
+        there are such.
+
+        Raises:
+            UsageError: it was called before in this process.
+        """
+        if ApexAmp._has_initialized:
+            raise UsageError("apex.amp can be initialised once in a process", place=_PLACE, remedy=_OURS)
+        ApexAmp._has_initialized = True
+        given = list(modules)
+        wide = [module for module in given if stays_float32(module, norms_too=False)]
+        models = [module for module in given if module not in wide and any(True for _ in module.parameters())]
+        before = [_parameters(optimizer) for optimizer in optimizers]
+        self._optimizers = list(optimizers)
+        low, high = self._bounds
+        self._amp.initialize(
+            models,
+            self._optimizers,
+            opt_level=self._level,
+            min_loss_scale=low,
+            max_loss_scale=high,
+            verbosity=0,
+        )
+        for optimizer, halves in zip(self._optimizers, before, strict=True):
+            optimizer.zero_grad()  # makes the master weights, which apex puts off until here
+            pairs = zip(halves, self._amp.master_params(optimizer), strict=True)
+            self.saved.wide.update((half, master) for half, master in pairs if half is not master)
+        for part in dict.fromkeys(part for model in models for part in model.modules()):
+            self.saved.attach(part)
+        for module in wide:
+            casting_inputs(module, HALVES, torch.float32)
+            if self._level == "O1":
+                _run_inside(module, self._amp.disable_casts)
+
+    def backward(self, loss: torch.Tensor, is_last: bool) -> None:
+        """Add the gradients of a loss. After the last one of a step they are unscaled, and ``leaves_out_step`` is set.
+
+        A step that apex leaves out is left out here, at once: it replaces ``step`` of the optimizer for one call.
+        """
+        steps = [vars(optimizer).get("step") for optimizer in self._optimizers]
+        with self._amp.scale_loss(loss, self._optimizers, delay_unscale=not is_last) as scaled:
+            scaled.backward()
+        self.leaves_out_step = False
+        for optimizer, step in zip(self._optimizers, steps, strict=True):
+            if vars(optimizer).get("step") is not step:
+                self.leaves_out_step = True
+                optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale and its history."""
+        return dict(self._amp.state_dict()) if self._optimizers else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the loss scale; a state that apex did not write leaves it as it is."""
+        if self._optimizers and all(name.startswith("loss_scaler") for name in state):
+            self._amp.load_state_dict(state)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _run_inside(module: nn.Module, make_context: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Let each forward of a module run inside a context of its own."""
+    open_ones = ExitStack()
+
+    def enter(*unused: object) -> None:
+        open_ones.enter_context(make_context())
+
+    def leave(*unused: object) -> None:
+        open_ones.close()
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_hook(leave, always_call=True)
+
+
+# Precision: the types of a run: around a forward, in the backward, in the update. No loop.
+# O0 is float32. O1 is ``torch.amp``: float32 weights, and each operation in the type that it is safe in. O2 has half
+# weights and activations, float32 master weights and normalisation layers. O3 is half throughout. At every level
+# modules say themselves (``keep_float32``) that they stay in float32: features and losses do.
+
+
+_BACKENDS = ("auto", "native", "apex")
+
+
+class Precision:
+    """How a run computes.
+
+    Args:
+        level: O0 to O3.
+        device: where it runs.
+        amp_dtype: ``"bfloat16"`` or ``"float16"``, for O1 to O3; ``"auto"`` or None takes bfloat16 where the device
+            computes it in hardware, else float16.
+        min_loss_scale: lower bound of the loss scale (float16 only).
+        max_loss_scale: upper bound of the loss scale (float16 only).
+        amp_backend: what trains: ``"native"``, torch with what is in this package; ``"apex"``, apex.amp. ``"auto"`` is
+            native. What is only evaluated is native always.
+
+    Raises:
+        UsageError: float16 on a CPU; or apex where it cannot be had.
+        UnknownNameError: another ``amp_dtype`` or ``amp_backend``.
+    """
+
+    def __init__(
+        self,
+        level: Optimization,
+        device: torch.device,
+        amp_dtype: str | None = None,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float | None = 2.0**24,
+        amp_backend: str = "auto",
+    ) -> None:
+        self.level, self.device = level, device
+        check_dtype_name(amp_dtype)
+        if amp_backend not in _BACKENDS:
+            raise UnknownNameError("amp_backend", str(amp_backend), _BACKENDS)
+        self._apex: ApexAmp | None = None
+        if amp_backend == "apex" and level is not Optimization.mxprO0:
+            self._apex = ApexAmp(level.short, device, amp_dtype, min_loss_scale, max_loss_scale)
+        self.dtype = torch.float32
+        if level is not Optimization.mxprO0:
+            self.dtype = torch.float16 if self._apex is not None else half_dtype(amp_dtype, device)
+        # At O3, as in apex, losses are not scaled: the gradients stay float16, and dividing them by the scale again
+        # would lose what it saved.
+        is_scaled = self.dtype is torch.float16 and self._apex is None and level is not Optimization.mxprO3
+        self._scale = LossScale(device, min_loss_scale, max_loss_scale) if is_scaled else None
+        self._nothing = nullcontext()
+        self._half: HalfModules | None = None
+        if self.casts_weights:
+            is_o2 = level is Optimization.mxprO2
+            self._half = HalfModules(self.dtype, norms_in_float32=is_o2, keeps_masters=is_o2)
+        self._masters: dict[torch.optim.Optimizer, MasterWeights] = {}
+
+    @property
+    def casts_weights(self) -> bool:
+        """Whether the weights themselves are half while a run computes: O2 and O3."""
+        return self.level in (Optimization.mxprO2, Optimization.mxprO3)
+
+    def prepared(self, modules: Iterable[nn.Module], trained: bool = False) -> AbstractContextManager[None]:
+        """Inside, modules on their device have weights of the level's type; in files they are float32 at every level.
+
+        Enter it before modules are compiled or replicated over ranks. It may be entered again inside.
+
+        Args:
+            modules: those of a DAG.
+            trained: their weights are about to change; otherwise they are afterwards what they were, to the last bit.
+        """
+        # What apex trains it casts by itself, and it leaves it so.
+        is_apex = self._apex is not None and (trained or self._apex.is_active())
+        if self._half is None or is_apex:
+            return self._nothing
+        return self._trained(modules, self._half) if trained else self._half.prepared(modules, trained=False)
+
+    @contextmanager
+    def _trained(self, modules: Iterable[nn.Module], half: HalfModules) -> Iterator[None]:
+        with half.prepared(modules, trained=True):
+            try:
+                yield
+            finally:
+                for masters in self._masters.values():
+                    masters.release()
+                self._masters.clear()
+
+    def adopt(self, modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Let optimizers over prepared modules update their float32 master weights, if the level has them (O2).
+
+        Raises:
+            UsageError: an optimizer cannot have them.
+        """
+        given = list(dict.fromkeys(optimizers))
+        if self._apex is not None:
+            self._apex.initialize(modules, given)
+        elif self.level is Optimization.mxprO2 and self._half is not None:
+            masters = self._half.masters()
+            for optimizer in given:
+                self._masters[optimizer] = MasterWeights(optimizer, masters)
+
+    def halves_of(self, optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
+        """The half weights whose master weights the optimizer updates; their gradients are to be cleared too."""
+        masters = self._masters.get(optimizer)
+        return () if masters is None else masters.halves
+
+    def masters_of(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """For each parameter of prepared modules the tensor that files get: its master weight, or itself."""
+        holder = self._half if self._apex is None else self._apex
+        return [parameter if holder is None else holder.saved.master_of(parameter) for parameter in parameters]
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """The context of a forward; features and losses leave it by themselves (``keep_float32``)."""
+        if self.level is not Optimization.mxprO1 or (self._apex is not None and self._apex.is_active()):
+            return self._nothing
+        return torch.autocast(self.device.type, self.dtype)
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """The half type of autocast, where the level has it (O1)."""
+        return self.dtype if self.level is Optimization.mxprO1 and self._apex is None else None
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether a gradient that is not finite may only say that the loss scale is too high."""
+        return self._scale is not None if self._apex is None else self._apex.scales_loss
+
+    def backward(self, loss: torch.Tensor, is_last: bool = True) -> None:
+        """Add the gradients of a loss, scaled against underflow where the dtype needs it.
+
+        Args:
+            loss: of a micro-batch.
+            is_last: the step has no further one.
+        """
+        if self._apex is not None:
+            self._apex.backward(loss, is_last)
+            return
+        (loss if self._scale is None else self._scale.scaled(loss)).backward()  # type: ignore[no-untyped-call]  # torch's
+
+    def finish_backward(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.nn.Parameter],
+        max_grad_norm: float | None,
+        correction: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """After the last backward of a step: make the gradients those of the losses, and clip their norm.
+
+        Nothing is read back from the device.
+
+        Args:
+            optimizer: about to make its step.
+            parameters: all that it updates.
+            max_grad_norm: the largest norm; ``None`` does not clip.
+            correction: a number on the device that all gradients are multiplied with first.
+
+        Returns:
+            a number on the device: 0 if all gradients are finite, otherwise another one or NaN.
+        """
+        masters = self._masters.get(optimizer)
+        if masters is not None:
+            masters.take_gradients()
+        gradients = dense_gradients(parameters)
+        if not gradients:
+            return torch.zeros((), device=self.device)
+        found = None if self._scale is None else self._scale.unscale(gradients)
+        if self._apex is not None and self._apex.leaves_out_step:
+            return torch.ones((), device=self.device)
+        if correction is not None:
+            multiply(gradients, correction)
+        clipped = None if max_grad_norm is None else clip(gradients, max_grad_norm)
+        if found is not None:
+            return found
+        return not_finite(gradients) if clipped is None else clipped
+
+    def update(
+        self, optimizer: torch.optim.Optimizer, step: Callable[[], object], skip: torch.Tensor | None = None
+    ) -> None:
+        """Update the weights, after :meth:`finish_backward`.
+
+        Args:
+            optimizer: makes its step.
+            step: lets it: ``optimizer.step``, or a function that guards it.
+            skip: on the device: 1 if the step is left out, otherwise 0. ``step`` must then see to it that nothing
+                changes. ``None``: the step counts.
+        """
+        if self._apex is not None and self._apex.leaves_out_step:
+            return
+        step()
+        masters = self._masters.get(optimizer)
+        if masters is not None:
+            masters.hand_weights()
+        if self._scale is not None:
+            self._scale.update(torch.zeros((), device=self.device) if skip is None else skip)
+
+    def describe(self) -> str:
+        """One line for the log: which types are used where."""
+        if self.level is Optimization.mxprO0:
+            return "O0: float32 throughout"
+        by = "" if self._apex is None else "; by apex.amp"
+        scaling = "the loss is scaled" if self.scales_loss else "no loss scaling needed"
+        if self.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
+            scaling += "; this CPU has no instructions for it, so O0 is faster"
+        return f"{self.level.short}: {name_of(self.dtype)} {_WHERE[self.level]}; {scaling}{by}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale and its history."""
+        if self._apex is not None:
+            return self._apex.state_dict()
+        return {} if self._scale is None else self._scale.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the loss scale; a state without one (another dtype wrote it) leaves it as it is."""
+        if self._apex is not None:
+            self._apex.load_state_dict(state)
+        elif self._scale is not None and "scale" in state:
+            self._scale.load_state_dict(state)
+
+
+_WHERE = {
+    Optimization.mxprO1: "where torch.amp finds it safe, features and losses in float32",
+    Optimization.mxprO2: "weights and activations; master weights, normalisation, features and losses in float32",
+    Optimization.mxprO3: "throughout, but for features and losses in float32",
+}

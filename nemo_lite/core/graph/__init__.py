@@ -1,1 +1,0 @@
-"""Typed modules, the wires between them, and the DAGs that they form. No torch in this package."""

@@ -1,0 +1,834 @@
+"""Types of wires: axes, elements, `NeuralType` and its comparison, wires (`NmTensor`), the tags of NeMo 0.8 and 0.9."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nemo_lite.errors import CanNotInferResultNeuralType as CanNotInferResultNeuralType
+from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
+from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
+from nemo_lite.errors import NeuralTypeError as NeuralTypeError
+from nemo_lite.errors import did_you_mean
+from nemo_lite.utils.alive import AppState
+from nemo_lite.utils.alive import Connection as Connection
+from nemo_lite.utils.alive import StepModulePort as StepModulePort
+
+if TYPE_CHECKING:
+    from nemo_lite.core.neural_module import NeuralModule, Recorder
+
+
+# The axis tags of NeMo 0.8 and 0.9: classes, of which a derived one is a special case of its base. No types here.
+
+
+class BaseTag:
+    """Root of the tags."""
+
+
+class BatchTag(BaseTag):
+    """Items of a batch."""
+
+
+class CategoricalTag(BatchTag):
+    """Categories, one for each item of a batch."""
+
+
+class RegressionTag(BatchTag):
+    """Real numbers, one for each item of a batch."""
+
+
+class TimeTag(BaseTag):
+    """Time."""
+
+
+class ProcessedTimeTag(TimeTag):
+    """Time after a change of its rate: frames."""
+
+
+class ChannelTag(BaseTag):
+    """Channels: features of any sort."""
+
+
+class EmbeddedTextTag(ChannelTag):
+    """Vectors that stand for text."""
+
+
+class SpectrogramSignalTag(ChannelTag):
+    """Bins of a spectrogram."""
+
+
+class MelSpectrogramSignalTag(SpectrogramSignalTag):
+    """Bins on the mel scale."""
+
+
+class MFCCSignalTag(SpectrogramSignalTag):
+    """Mel-frequency cepstral coefficients."""
+
+
+class EncodedRepresentationTag(ChannelTag):
+    """What an encoder gives."""
+
+
+class ClassTag(BaseTag):
+    """Classes."""
+
+
+class WidthTag(BaseTag):
+    """Width of a picture."""
+
+
+class HeightTag(BaseTag):
+    """Height of a picture."""
+
+
+# Axes of a tensor: what each dimension means. No element types and no comparison in this file.
+
+
+class AxisKindAbstract(Enum):
+    """Base for a project's own enumeration of axis kinds."""
+
+
+class AxisKind(AxisKindAbstract):
+    """What one axis counts. ``Channel`` is another name of ``Dimension``."""
+
+    Batch = 0
+    Time = 1
+    Dimension = 2
+    Channel = 2
+    Width = 3
+    Height = 4
+    Any = 5
+    Sequence = 6
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    @staticmethod
+    def from_str(label: str) -> AxisKind:
+        """The kind a label such as ``"B"``, ``"t"`` or ``"channel"`` stands for.
+
+        Raises:
+            NeuralTypeError: the label is not known.
+        """
+        kind = _KINDS_BY_LABEL.get(label.lower().strip())
+        if kind is None:
+            known = sorted(_KINDS_BY_LABEL)
+            raise NeuralTypeError(
+                f'axis "{label}" is not known', remedy=f"known: {', '.join(known)}{did_you_mean(label, known)}"
+            )
+        return kind
+
+
+_KINDS_BY_LABEL = {
+    **dict.fromkeys(("b", "n", "batch"), AxisKind.Batch),
+    **dict.fromkeys(("t", "time"), AxisKind.Time),
+    **dict.fromkeys(("d", "dimension", "c", "channel"), AxisKind.Dimension),
+    **dict.fromkeys(("w", "width"), AxisKind.Width),
+    **dict.fromkeys(("h", "height"), AxisKind.Height),
+    "any": AxisKind.Any,
+    "sequence": AxisKind.Sequence,
+}
+_LETTERS = {AxisKind.Batch: "B", AxisKind.Time: "T", AxisKind.Dimension: "D", AxisKind.Width: "W", AxisKind.Height: "H"}
+
+
+# The first base of a tag that is here says what its axis counts.
+_KINDS_BY_TAG: dict[type, AxisKind] = {
+    BatchTag: AxisKind.Batch,
+    TimeTag: AxisKind.Time,
+    ChannelTag: AxisKind.Dimension,
+    ClassTag: AxisKind.Dimension,
+    WidthTag: AxisKind.Width,
+    HeightTag: AxisKind.Height,
+    BaseTag: AxisKind.Any,
+}
+
+
+@dataclass(frozen=True, init=False)
+class AxisType:
+    """One axis: its kind, its size where that is fixed, and whether it is a Python list instead of a tensor dimension.
+
+    Args:
+        kind: what it counts; or a tag of NeMo 0.8 and 0.9, whose name for this argument is ``semantics``.
+        size: its size (``dim``).
+        is_list: whether it is a Python list.
+        tag: the tag that it was made of.
+        descriptor: accepted and not used, as in NeMo 0.9.
+
+    Raises:
+        NeuralTypeError: both a size and ``is_list`` are given, or the size is not positive.
+    """
+
+    kind: AxisKindAbstract
+    size: int | None = None
+    is_list: bool = False
+    tag: type[BaseTag] | None = None
+
+    def __init__(
+        self,
+        kind: AxisKindAbstract | type[BaseTag] | None = None,
+        size: int | None = None,
+        is_list: bool | str | None = False,
+        tag: type[BaseTag] | None = None,
+        *,
+        semantics: type[BaseTag] | None = None,
+        dim: int | None = None,
+        descriptor: str | None = None,
+    ) -> None:
+        given = semantics if kind is None else kind
+        if isinstance(given, type) and issubclass(given, BaseTag):
+            # The third positional argument of a tagged axis is its descriptor.
+            tag, is_list = given, is_list is True
+            given = next(_KINDS_BY_TAG[base] for base in given.__mro__ if base in _KINDS_BY_TAG)
+        if not isinstance(given, AxisKindAbstract):
+            wanted = "an AxisKind, or a tag such as BatchTag"
+            raise NeuralTypeError("an axis needs its kind", got=repr(given), wanted=wanted)
+        found = {"kind": given, "size": dim if size is None else size, "is_list": bool(is_list), "tag": tag}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        if self.size is not None and self.is_list:
+            raise NeuralTypeError(
+                "a list axis cannot have a fixed size", got=f"size {self.size}", remedy="leave one out"
+            )
+        if self.size is not None and self.size < 1:
+            raise NeuralTypeError(f"axis {self.letter} has an impossible size", got=str(self.size), wanted="1 or more")
+
+    @property
+    def letter(self) -> str:
+        """The short form used in tables: ``B``, ``T``, ``D``, or the kind's own name."""
+        return _LETTERS.get(self.kind, self.kind.name) if isinstance(self.kind, AxisKind) else self.kind.name
+
+    def __str__(self) -> str:
+        text = self.letter if self.size is None else f"{self.letter}={self.size}"
+        return f"[{text}]" if self.is_list else text
+
+
+# Element types: what the numbers of a tensor mean, as a tree of classes, and how two compare. No axes here.
+
+
+class NeuralTypeComparisonResult(Enum):
+    """Result of ``first.compare(second)``; a port of type ``first`` takes ``second`` when it is SAME or GREATER."""
+
+    SAME = 0
+    LESS = 1  # first is a special case of second
+    GREATER = 2  # second is a special case of first
+    DIM_INCOMPATIBLE = 3  # the axes are of the same kinds, but a fixed size differs
+    TRANSPOSE_SAME = 4  # another order of the axes, or lists instead of tensors
+    CONTAINER_SIZE_MISMATCH = 5  # composed elements of one class with different numbers of fields
+    INCOMPATIBLE = 6
+    SAME_TYPE_INCOMPATIBLE_PARAMS = 7  # e.g. another sample rate
+
+
+class ElementType:
+    """Root of the tree. A subclass is a special case of its base and may go wherever the base may."""
+
+    @property
+    def type_parameters(self) -> dict[str, Any]:
+        """Values that two elements of one class must share to be the same, e.g. a sample rate."""
+        return {}
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """Names of the parts of a composed element."""
+        return None
+
+    def compare(self, second: ElementType) -> NeuralTypeComparisonResult:
+        """How ``second`` stands to ``self``: GREATER means that ``second`` is a special case of ``self``."""
+        if isinstance(second, UnstatedType):
+            return NeuralTypeComparisonResult.SAME
+        if not isinstance(second, type(self)) and not isinstance(self, type(second)):
+            return NeuralTypeComparisonResult.INCOMPATIBLE
+        mine, other = self.type_parameters, second.type_parameters
+        shared = mine.keys() & other.keys() if type(self) is not type(second) else mine.keys() | other.keys()
+        if any(mine.get(key) != other.get(key) for key in shared):
+            return NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS
+        if type(self) is not type(second):
+            special = isinstance(second, type(self))
+            return NeuralTypeComparisonResult.GREATER if special else NeuralTypeComparisonResult.LESS
+        if self.fields == second.fields:
+            return NeuralTypeComparisonResult.SAME
+        if len(self.fields or ()) != len(second.fields or ()):
+            return NeuralTypeComparisonResult.CONTAINER_SIZE_MISMATCH
+        return NeuralTypeComparisonResult.INCOMPATIBLE
+
+    def __str__(self) -> str:
+        name = type(self).__name__.removesuffix("Type")
+        values = ", ".join(str(value) for value in self.type_parameters.values())
+        return f"{name}({values})" if values else name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.type_parameters.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ElementType)
+            and type(self) is type(other)
+            and self.type_parameters == other.type_parameters
+            and self.fields == other.fields
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(self.type_parameters.items()))))
+
+
+class VoidType(ElementType):
+    """Accepts every element."""
+
+    def compare(self, second: ElementType) -> NeuralTypeComparisonResult:
+        return NeuralTypeComparisonResult.SAME
+
+
+class UnstatedType(VoidType):
+    """What the tags of NeMo 0.8 and 0.9 do not say: it goes to every port, and a port of it takes every element."""
+
+
+class ChannelType(ElementType):
+    """Values of a channel: features of any sort."""
+
+
+class EmbeddedTextType(ChannelType):
+    """Vectors that stand for text."""
+
+
+class EncodedRepresentation(ChannelType):
+    """What an encoder gives."""
+
+
+class AcousticEncodedRepresentation(EncodedRepresentation):
+    """What an acoustic encoder gives."""
+
+
+class SpectrogramType(ChannelType):
+    """A spectrogram of any scale."""
+
+
+class MelSpectrogramType(SpectrogramType):
+    """A spectrogram on the mel scale."""
+
+
+class MFCCSpectrogramType(SpectrogramType):
+    """Mel-frequency cepstral coefficients."""
+
+
+class LogitsType(ElementType):
+    """Scores before a softmax."""
+
+
+class LogprobsType(ElementType):
+    """Logarithms of probabilities."""
+
+
+class LabelsType(ElementType):
+    """Indices of labels."""
+
+
+class PredictionsType(LabelsType):
+    """Labels that a model predicted."""
+
+
+class RegressionValuesType(PredictionsType):
+    """Real numbers that a model predicted."""
+
+
+class CategoricalValuesType(PredictionsType):
+    """Categories that a model predicted."""
+
+
+class MaskType(PredictionsType):
+    """A mask: 1 where a value counts."""
+
+
+class LengthsType(ElementType):
+    """How many entries of a padded axis are real."""
+
+
+class LossType(ElementType):
+    """A scalar to be minimised."""
+
+
+class AudioSignal(ElementType):
+    """Samples of sound.
+
+    Args:
+        freq: samples per second (Hz); two signals of different rates are not compatible.
+    """
+
+    def __init__(self, freq: int = 16000) -> None:
+        self.freq = freq
+
+    @property
+    def type_parameters(self) -> dict[str, Any]:
+        return {"freq": self.freq}
+
+
+class Index(ElementType):
+    """Position of an item in its data set."""
+
+
+class Target(ElementType):
+    """What a model should predict."""
+
+
+class ClassificationTarget(Target):
+    """The class a model should predict."""
+
+
+class ImageValue(ElementType):
+    """A pixel's value."""
+
+
+class NormalizedImageValue(ImageValue):
+    """A pixel's value between 0 and 1."""
+
+
+class ImageFeatureValue(ImageValue):
+    """A feature computed from an image."""
+
+
+class StringType(ElementType):
+    """A Python string."""
+
+
+class StringLabel(StringType):
+    """A label written as a string."""
+
+
+class IntType(ElementType):
+    """A whole number."""
+
+
+class TokenIndex(IntType):
+    """Index of a token in a vocabulary."""
+
+
+class Length(IntType):
+    """A length as a whole number."""
+
+
+# NeuralType: axes and elements together, and their comparison with its reason in words.
+
+
+Axes = tuple[AxisType, ...]
+AxesRead = str | Iterable[str | AxisType] | None
+
+# What the tags of NeMo 0.8 and 0.9 say about the elements; the first base of a tag that is here counts.
+_ELEMENTS_BY_TAG: dict[type, type[ElementType]] = {
+    EmbeddedTextTag: EmbeddedTextType,
+    SpectrogramSignalTag: SpectrogramType,
+    MelSpectrogramSignalTag: MelSpectrogramType,
+    MFCCSignalTag: MFCCSpectrogramType,
+    EncodedRepresentationTag: EncodedRepresentation,
+}
+
+
+class Comparison(NamedTuple):
+    """A result and the reason for it; ``reason`` is empty when the types fit."""
+
+    result: NeuralTypeComparisonResult
+    reason: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether a port of the first type takes a wire of the second."""
+        return self.result in (NeuralTypeComparisonResult.SAME, NeuralTypeComparisonResult.GREATER)
+
+
+class NeuralType:
+    """The type of a port or a wire.
+
+    Args:
+        axes: ``"B D T"``, ``("B", "D", "T")``, a sequence of :class:`AxisType`, or ``None`` for a value without axes;
+            in the style of NeMo 0.8 and 0.9 ``{0: AxisType(BatchTag), 1: AxisType(TimeTag)}``, and ``{}`` takes all.
+        elements_type: an instance of an :class:`ElementType`.
+        optional: for an input port: it may stay unconnected.
+
+    Raises:
+        NeuralTypeError: an unknown axis, strings and AxisTypes mixed, a list axis behind a tensor axis, or a class
+            instead of an instance.
+    """
+
+    def __init__(
+        self,
+        axes: AxesRead | Mapping[int, AxisType] = None,
+        elements_type: ElementType | None = None,
+        optional: bool = False,
+    ) -> None:
+        if isinstance(axes, Mapping):
+            tagged = [axes[index] for index in sorted(axes)]
+            axes, elements_type = tagged or None, elements_type or _elements_of(tagged)
+        elements_type = VoidType() if elements_type is None else elements_type
+        if not isinstance(elements_type, ElementType):
+            raise NeuralTypeError(
+                "elements_type must be an instance of an element type",
+                got=getattr(elements_type, "__name__", repr(elements_type)),
+                remedy="add the brackets: SpectrogramType()",
+            )
+        self.elements_type = elements_type
+        self.axes = _read_axes(axes)
+        self.optional = optional
+
+    def compare(self, second: NeuralType) -> NeuralTypeComparisonResult:
+        """How ``second`` stands to this type."""
+        return self.explain(second).result
+
+    def explain(self, second: NeuralType) -> Comparison:
+        """Compare as :meth:`compare` does and say why in words."""
+        if self.axes is None and isinstance(self.elements_type, VoidType):
+            return Comparison(NeuralTypeComparisonResult.SAME, "")
+        elements = self.elements_type.compare(second.elements_type)
+        axes, reason = _compare_axes(self.axes, second.axes)
+        elements_fit = elements in (NeuralTypeComparisonResult.SAME, NeuralTypeComparisonResult.GREATER)
+        if axes is NeuralTypeComparisonResult.SAME and elements_fit:
+            tagged, reason = _compare_tags(self.axes or (), second.axes or ())
+            return Comparison(elements if tagged is NeuralTypeComparisonResult.SAME else tagged, reason)
+        if axes is NeuralTypeComparisonResult.SAME:
+            return Comparison(elements, self._why_elements_differ(second, elements))
+        if elements_fit:
+            return Comparison(axes, reason)
+        return Comparison(
+            NeuralTypeComparisonResult.INCOMPATIBLE, f"{self._why_elements_differ(second, elements)}; {reason}"
+        )
+
+    def compare_and_raise_error(self, parent_type_name: str, port_name: str, second: NeuralType) -> None:
+        """Refuse what a port of this type does not take.
+
+        Args:
+            parent_type_name: the class of the port's module, for the message.
+            port_name: the port, for the message.
+            second: the type of the wire.
+
+        Raises:
+            NeuralPortNmTensorMismatchError: ``second`` is neither the same nor a special case.
+        """
+        comparison = self.explain(second)
+        if not comparison.fits:
+            problem, types = f"{parent_type_name}.{port_name} cannot take this type", (second.brief, self.brief)
+            raise NeuralPortNmTensorMismatchError(problem, got=types[0], wanted=types[1], remedy=comparison.reason)
+
+    def takes(self, wire: NeuralType) -> Comparison:
+        """Whether a port of this type takes a wire: :meth:`explain`, with the wire's unknown sizes assumed to be right.
+
+        A module that keeps the size of an axis as it comes cannot name it in its ports; the data will show it.
+        """
+        mine, other = self.axes or (), wire.axes or ()
+        if len(mine) != len(other) or all(axis.size is None for axis in mine):
+            return self.explain(wire)
+        open_to = [b.size is None and not b.is_list and a.kind == b.kind for a, b in zip(mine, other, strict=True)]
+        assumed = [replace(b, size=a.size) if o else b for a, b, o in zip(mine, other, open_to, strict=True)]
+        return self.explain(NeuralType(assumed, wire.elements_type))
+
+    def _why_elements_differ(self, second: NeuralType, result: NeuralTypeComparisonResult) -> str:
+        if result is NeuralTypeComparisonResult.LESS:
+            return f"{second.elements_type} is more general than {self.elements_type}"
+        if result is NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS:
+            mine, other = self.elements_type.type_parameters, second.elements_type.type_parameters
+            differing = [key for key in {**mine, **other} if mine.get(key) != other.get(key)]
+            return ", ".join(f"{key} is {other.get(key)}, not {mine.get(key)}" for key in differing)
+        if type(self.elements_type) is type(second.elements_type):
+            return f"the fields are {second.elements_type.fields}, not {self.elements_type.fields}"
+        return f"{second.elements_type} is not {self.elements_type}"
+
+    def __str__(self) -> str:
+        """NeMo's text, which is also in its graph files: ``axes: (batch, time); elements_type: LabelsType``."""
+        axes = None if self.axes is None else f"({', '.join(map(_spelt_out, self.axes))}{',' * (len(self.axes) == 1)})"
+        return f"axes: {axes}; elements_type: {type(self.elements_type).__name__}"
+
+    @property
+    def brief(self) -> str:
+        """The type in messages and tables: ``B T Labels``."""
+        axes = [str(axis) for axis in self.axes or ()]
+        return " ".join([*axes, str(self.elements_type), *(["(optional)"] if self.optional else [])])
+
+    def __repr__(self) -> str:
+        axes = None if self.axes is None else tuple(str(axis) for axis in self.axes)
+        return f"NeuralType({axes!r}, {self.elements_type!r}{', optional=True' if self.optional else ''})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NeuralType) and self.axes == other.axes and self.elements_type == other.elements_type
+
+    def __hash__(self) -> int:
+        return hash((self.axes, self.elements_type))
+
+
+def _read_axes(axes: AxesRead) -> Axes | None:
+    if axes is None:
+        return None
+    given = tuple(axes.replace(",", " ").split()) if isinstance(axes, str) else tuple(axes)
+    if any(not isinstance(axis, (str, AxisType)) for axis in given):
+        raise NeuralTypeError("axes must be names or AxisTypes", got=repr(given))
+    if len({isinstance(axis, str) for axis in given}) > 1:
+        raise NeuralTypeError("axes are either all names or all AxisTypes", got=repr(given))
+    read = tuple(AxisType(AxisKind.from_str(axis)) if isinstance(axis, str) else axis for axis in given)
+    for before, axis in pairwise(read):
+        if axis.is_list and not before.is_list:
+            raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, read)))
+    return read
+
+
+def _elements_of(axes: Sequence[AxisType]) -> ElementType:
+    """What the tags of axes say about the elements."""
+    if not axes:
+        return VoidType()
+    bases = (base for axis in axes if axis.tag for base in axis.tag.__mro__)
+    return next((_ELEMENTS_BY_TAG[base]() for base in bases if base in _ELEMENTS_BY_TAG), UnstatedType())
+
+
+def _compare_tags(first: Axes, second: Axes) -> tuple[NeuralTypeComparisonResult, str]:
+    """How tags stand to each other, where both axes have one; the axes themselves are the same."""
+    pairs = [(a.tag, b.tag) for a, b in zip(first, second, strict=False) if a.tag and b.tag and a.tag is not b.tag]
+    if not pairs:
+        return NeuralTypeComparisonResult.SAME, ""
+    if all(issubclass(theirs, mine) for mine, theirs in pairs):
+        return NeuralTypeComparisonResult.GREATER, ""
+    reason = ", ".join(f"{theirs.__name__} is not {mine.__name__}" for mine, theirs in pairs)
+    return (
+        NeuralTypeComparisonResult.LESS
+        if all(issubclass(mine, theirs) for mine, theirs in pairs)
+        else NeuralTypeComparisonResult.INCOMPATIBLE
+    ), reason
+
+
+def _spelt_out(axis: AxisType) -> str:
+    """An axis as NeMo prints it: ``time``, ``dimension:64``, ``batch_listdim``."""
+    size = "" if axis.size is None else f":{axis.size}"
+    return f"{axis.kind.name.lower()}{size}{'_listdim' if axis.is_list else ''}"
+
+
+def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[NeuralTypeComparisonResult, str]:
+    """How the axes of ``second`` stand to those of ``first``: each position is looked at, whatever the others gave."""
+    if first is None or second is None:
+        differ = first is not second
+        reason = f"{_written(second)} instead of {_written(first)}" if differ else ""
+        return (NeuralTypeComparisonResult.INCOMPATIBLE if differ else NeuralTypeComparisonResult.SAME), reason
+    if len(first) != len(second):
+        return NeuralTypeComparisonResult.INCOMPATIBLE, f"{len(second)} axes instead of {len(first)}"
+    pairs = list(zip(first, second, strict=True))
+    kinds = [f"{b.letter} instead of {a.letter}" for a, b in pairs if a.kind not in (AxisKind.Any, b.kind)]
+    containers = [f"{b.letter} is {_container(b)}, not {_container(a)}" for a, b in pairs if a.is_list != b.is_list]
+    sizes = [
+        f"{b.letter} is {b.size or 'of unknown size'}, not {a.size}" for a, b in pairs if a.size not in (None, b.size)
+    ]
+    if not kinds and not sizes:
+        return (
+            (NeuralTypeComparisonResult.TRANSPOSE_SAME, ", ".join(containers))
+            if containers
+            else (NeuralTypeComparisonResult.SAME, "")
+        )
+    if kinds and Counter(axis.kind for axis in first) != Counter(axis.kind for axis in second):
+        return NeuralTypeComparisonResult.INCOMPATIBLE, ", ".join(kinds)
+    unknown = any(a.size is not None and b.size is None for a, b in pairs)
+    if (kinds or not unknown) and _sizes_fit_in_some_order(first, second):
+        return NeuralTypeComparisonResult.TRANSPOSE_SAME, f"the axes are {_written(second)}, not {_written(first)}"
+    return NeuralTypeComparisonResult.DIM_INCOMPATIBLE, ", ".join(sizes or kinds)
+
+
+def _sizes_fit_in_some_order(first: Axes, second: Axes) -> bool:
+    """Whether each fixed size of ``first`` finds an axis of its kind in ``second``, of that or of unknown size."""
+    wanted = Counter[tuple[AxisKindAbstract, int | None]](
+        (axis.kind, axis.size) for axis in first if axis.size is not None
+    )
+    there = Counter((axis.kind, axis.size) for axis in second)
+    missing = Counter(kind for kind, _ in (wanted - there).elements())
+    return all(number <= there[kind, None] for kind, number in missing.items())
+
+
+def _container(axis: AxisType) -> str:
+    return "a list axis" if axis.is_list else "a tensor axis"
+
+
+def _written(axes: Axes | None) -> str:
+    return "no axes" if axes is None else " ".join(str(axis) for axis in axes)
+
+
+# NmTensor: a typed wire that knows the call which produces it, and that call. No ordering, no execution in here.
+
+
+# A wire's place in the order in which calls were recorded; only differences count.
+_serials = count()
+
+
+@dataclass(frozen=True, eq=False)
+class NestedUse:
+    """One use of a graph inside another: pictures draw a box with this name around its calls."""
+
+    name: str
+
+
+class ModuleCall:
+    """One use of a module on wires. A module that is called twice has two of them and one set of weights.
+
+    Attributes:
+        module: the module that is called.
+        inputs: the wires that it takes, by port.
+        outputs: the wires that it gives, by port.
+        step_number: its number in the graph that recorded it, or ``None``.
+        nested_in: the uses of graphs that it belongs to, the outermost first.
+    """
+
+    __slots__ = ("_serial", "inputs", "module", "nested_in", "outputs", "step_number")
+
+    def __init__(
+        self,
+        module: NeuralModule,
+        inputs: Mapping[str, NmTensor],
+        output_types: Mapping[str, NeuralType],
+        nested_in: tuple[NestedUse, ...] = (),
+    ) -> None:
+        self.module = module
+        self.nested_in = nested_in
+        self.inputs = dict(inputs)
+        self.step_number: int | None = None
+        self._serial = next(_serials)
+        self.outputs = {
+            port: NmTensor(module, self.inputs, port, ntype, call=self) for port, ntype in output_types.items()
+        }
+        for port, wire in self.inputs.items():
+            wire.readers.append((self, port))
+
+    @property
+    def step(self) -> int:
+        """Its step: that of its graph, or its place among the calls that wires connect to it, in order of recording."""
+        if self.step_number is not None:
+            return self.step_number
+        connected = {self}
+        pending = [self]
+        while pending:
+            call = pending.pop()
+            near = [wire.call for wire in call.inputs.values()]
+            near += [reader for wire in call.outputs.values() for reader, _ in wire.readers]
+            pending += [other for other in dict.fromkeys(near) if other not in connected]
+            connected.update(near)
+        return sorted(call._serial for call in connected).index(self._serial)
+
+
+class NmTensor(NeuralType):
+    """A wire between modules: what will be a tensor when the DAG runs. It is also its type, and can be compared as one.
+
+    Scripts get wires from calls of modules. One made by hand belongs to no DAG.
+
+    Args:
+        producer: the module that gives it, or ``None``.
+        producer_args: the wires that the producing call takes, by port.
+        output_port_name: the producing module's output port.
+        ntype: its type.
+        call: the call that produces it, which knows the two above.
+
+    Attributes:
+        call: the call that produces it.
+        output_port_name: the producing module's output port.
+        ntype: its :class:`NeuralType`.
+        readers: the calls that take it, with the port each takes it at.
+    """
+
+    is_graph_input = False
+    """Whether it is the input of a graph, which only calls in that graph take."""
+
+    def __init__(
+        self,
+        producer: NeuralModule | None,
+        producer_args: Mapping[str, NmTensor] | None,
+        output_port_name: str,
+        ntype: NeuralType,
+        call: ModuleCall | None = None,
+    ) -> None:
+        self.axes, self.elements_type, self.optional = ntype.axes, ntype.elements_type, ntype.optional
+        if call is None:
+            call = ModuleCall(producer, {}, {})  # type: ignore[arg-type]  # by hand: lowering refuses what is no module
+            call.inputs.update(producer_args or {})
+            call.outputs[output_port_name] = self
+        self.call = call
+        self.output_port_name = output_port_name
+        self.ntype = ntype
+        self.readers: list[tuple[ModuleCall, str]] = []
+        self._more_consumers: list[StepModulePort] = []
+        self._new_name = ""
+        self._unique_name = ""
+        AppState().tensor_names.register(self)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def graph(self) -> Recorder | None:
+        """The graph whose input it is, or None."""
+        return None
+
+    @property
+    def producer(self) -> NeuralModule:
+        """The module that produces it."""
+        return self.call.module
+
+    @property
+    def producer_name(self) -> str:
+        """The producing module's name."""
+        return str(self.producer and self.producer.name)
+
+    @property
+    def producer_args(self) -> dict[str, NmTensor]:
+        """The wires that the producing call takes, by port."""
+        return dict(self.call.inputs)
+
+    @property
+    def producer_step_number(self) -> int:
+        """The step in which it is produced: that of its graph, or its place among the calls connected to it."""
+        return self.call.step
+
+    @property
+    def producer_step_module_port(self) -> StepModulePort:
+        """Step, module and port that produce it."""
+        return StepModulePort(self.call.step, self.producer_name, self.output_port_name)
+
+    @property
+    def consumers(self) -> list[StepModulePort]:
+        """Steps, modules and ports that take it, in the order of connection."""
+        readers = [StepModulePort(call.step, call.module.name, port) for call, port in self.readers]
+        return readers + self._more_consumers
+
+    def add_consumer(self, step_module_port: StepModulePort) -> None:
+        """Note one more that takes it; a call of a module on the wire does so by itself."""
+        self._more_consumers.append(step_module_port)
+
+    def connections(self) -> list[Connection]:
+        """A connection for each of :attr:`consumers`."""
+        return [Connection(self.producer_step_module_port, consumer, self.ntype) for consumer in self.consumers]
+
+    @property
+    def name(self) -> str:
+        """Its name: that given to :meth:`rename`, or the output port's."""
+        return self._new_name or self.output_port_name
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether a script gave it a name; such wires can be asked for by name while a DAG runs."""
+        return bool(self._new_name)
+
+    def rename(self, new_name: str) -> None:
+        """Give it a name for callbacks: ``state["tensors"].get_tensor(new_name)``.
+
+        Raises:
+            TakenKeyError: another wire that is alive has this name, or it is "loss".
+        """
+        AppState().tensor_names.rename_NmTensor(self, new_name)
+        self._new_name = new_name
+
+    @property
+    def unique_name(self) -> str:
+        """``port~~~module~~~id``: different for every wire of a process."""
+        if not self._unique_name:
+            self._unique_name = f"{self.output_port_name}~~~{self.producer_name}~~~{uuid.uuid4().hex}"
+        return self._unique_name
+
+    @property
+    def place(self) -> str:
+        """``module.port``, for messages."""
+        return f"{self.producer and self.producer.label}.{self.output_port_name}"
+
+    def __repr__(self) -> str:
+        return f"NmTensor({self.place}: {self.ntype.brief})"

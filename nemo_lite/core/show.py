@@ -1,0 +1,275 @@
+"""A DAG as a table and as Mermaid; the plan of a run; the report of precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from nemo_lite.core.dag import Dag, Node
+from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.shapes import frames_of as frames_of
+from nemo_lite.core.shapes import symbolic_shapes as symbolic_shapes
+from nemo_lite.core.svg import Note
+from nemo_lite.core.svg import as_svg as as_svg
+from nemo_lite.core.svg import write_svg as write_svg
+from nemo_lite.core.view import Frame, Role, View
+from nemo_lite.errors import counted
+from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.utils import logging
+
+# A DAG as a table of plain text.
+
+
+_HEADER = ("node", "module, and where its ports lead", "shapes and types", "parameters")
+MOST_TARGETS = 6  # readers of a wire that are listed
+Row = tuple[str, str, str, str]
+
+
+def as_text(dag: Dag, title: str = "") -> str:
+    """A table with a line for each node (module, shapes, parameters) and one for each of its ports.
+
+    ``<- [1] x``: the wire comes from port ``x`` of node 1. ``-> [2] y``: it goes to port ``y`` of node 2.
+    """
+    view = View(dag)
+    rows = [_HEADER, *_rows(view)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    ruler = "  ".join("-" * width for width in widths)
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    sizes = [f"{name} = {meaning}" for name, meaning in view.legend.items()]
+    head = f"{title}: {view.summary()}" if title else view.summary()
+    return "\n".join([head, *sizes, "", lines[0], ruler, *lines[1:]])
+
+
+def _rows(view: View) -> Iterator[Row]:
+    numbers = {node.name: f"[{number}]" for number, node in enumerate(view.nodes)}
+    digits = max(map(len, numbers.values()))
+    for node in view.nodes:
+        first = view.shared_with(node)
+        weights = f"as {numbers[first.name]}" if first else view.weights(node)
+        name = f"{numbers[node.name].ljust(digits)} {node.name}"
+        graphs = view.graphs(node)
+        module = type(node.module).__name__ + (f" in {graphs}" if graphs else "")
+        yield name, module, view.shapes(node), weights
+        yield from _ports(view, node, numbers, " " * (digits + 3))
+
+
+def _ports(view: View, node: Node, numbers: dict[str, str], indent: str) -> Iterator[Row]:
+    for port, wire in node.inputs.items():
+        source = f"<- {numbers[view.source(wire).name]} {wire.output_port_name}"
+        yield f"{indent}{port}", source, f"{view.shape(wire)}  {node.module.input_ports[port].elements_type}", ""
+    for port, wire in node.outputs.items():
+        name = f'{port} "{wire.name}"' if wire.is_renamed else port
+        yield f"{indent}{name}", _targets(view, wire, numbers), f"{view.shape(wire)}  {wire.ntype.elements_type}", ""
+
+
+def _targets(view: View, wire: NmTensor, numbers: dict[str, str]) -> str:
+    """Where a wire goes; ``->`` alone if nothing takes it."""
+    targets = [f"{numbers[node.name]} {port}" for node, port in view.readers(wire)]
+    more = len(targets) - MOST_TARGETS
+    if more > 0:
+        targets[MOST_TARGETS:] = [f"{more} more"]
+    if wire in view.outputs:
+        targets.append("output")
+    return f"-> {', '.join(targets)}".rstrip()
+
+
+# A DAG as a Mermaid flowchart, which Markdown pages draw.
+
+
+def as_mermaid(dag: Dag) -> str:
+    """A ``flowchart TD``: a box for each node, an arrow for each wire with its name, type and shape.
+
+    A nested graph is a box with its name around its nodes.
+    """
+    view = View(dag)
+    ids = {node.name: f"s{number}" for number, node in enumerate(view.nodes)}
+    lines = ["flowchart TD", *_boxes(view, view.frame, ids, "    ", count())]
+    for node in view.nodes:
+        for wire in node.outputs.values():
+            lines += [
+                f'    {ids[node.name]} -->|"{_arrow(view, wire, port)}"| {ids[reader.name]}'
+                for reader, port in view.readers(wire)
+            ]
+    for number, (wire, name) in enumerate(view.outputs.items()):
+        lines.append(f'    out{number}(["{_escaped(name)}"]):::output')
+        lines.append(f'    {ids[view.source(wire).name]} -->|"{_arrow(view, wire)}"| out{number}')
+    for role in dict.fromkeys(view.role(node) for node in view.nodes):
+        lines.append(f"    classDef {role.name.lower()} fill:{role.fill},stroke:{role.border},color:#1f2933")
+    lines.append("    classDef output fill:#ffffff,stroke:#52606d,color:#1f2933")
+    return "\n".join(lines) + "\n"
+
+
+def _boxes(view: View, frame: Frame, ids: Mapping[str, str], indent: str, numbers: Iterator[int]) -> Iterator[str]:
+    for item in frame.items:
+        if isinstance(item, Frame):
+            yield f'{indent}subgraph g{next(numbers)}["{_escaped(item.name)}"]'
+            yield from _boxes(view, item, ids, indent + "    ", numbers)
+            yield f"{indent}end"
+        else:
+            role = view.role(item)
+            open_, close = ("[(", ")]") if role is Role.DATA else ("[", "]")
+            yield f'{indent}{ids[item.name]}{open_}"{_box(view, item)}"{close}:::{role.name.lower()}'
+
+
+def _box(view: View, node: Node) -> str:
+    lines = [f"<b>{_escaped(node.name)}</b>", type(node.module).__name__, _escaped(view.weights_line(node))]
+    return "<br/>".join(line for line in lines if line)
+
+
+def _arrow(view: View, wire: NmTensor, port: str = "") -> str:
+    """The port that gives the wire (and the one that takes it, if its name differs), type and shape."""
+    source = wire.output_port_name
+    name = source if port in ("", source) else f"{source} → {port}"
+    return "<br/>".join(_escaped(text) for text in (name, str(wire.ntype.elements_type), view.shape(wire)))
+
+
+def _escaped(text: str) -> str:
+    """Text for use inside quotes. Mermaid writes a character as ``#`` and its number."""
+    return "".join(f"#{ord(each)};" if each in '#"<>&' or each < " " else each for each in text)
+
+
+# show_plan: the DAGs and the schedule of a run, printed and drawn before it starts. No data is read.
+
+
+def show_plan(
+    dags: Mapping[str, Dag],
+    lr_policy: Callable[[float, int, int], float],
+    initial_lr: float,
+    steps_per_epoch: int | None,
+    total_steps: int,
+    folder: Path | None = None,
+) -> None:
+    """Print every DAG as a table, and the schedule; with a folder, save ``plan.txt`` and ``<name>.svg`` there.
+
+    Args:
+        dags: the DAGs by name.
+        lr_policy: learning rate from (initial rate, step, epoch).
+        initial_lr: the initial rate.
+        steps_per_epoch: optimizer steps in an epoch; None where nobody knows.
+        total_steps: optimizer steps in all.
+        folder: where to save; it is made.
+
+    Raises:
+        UsageError: the folder is not writable.
+    """
+    points = sorted({0, total_steps // 3, 2 * total_steps // 3, total_steps - 1})
+    of_epoch = steps_per_epoch or total_steps
+    rates = [f"{lr_policy(initial_lr, step, step // of_epoch):.3g} at step {step}" for step in points]
+    epoch = f"{counted(steps_per_epoch, 'step')} an epoch, " if steps_per_epoch else ""
+    schedule = f"{epoch}{counted(total_steps, 'step')} in all\nlearning rate {', '.join(rates)}"
+    text = "\n\n".join([*(as_text(dag, title=name) for name, dag in dags.items()), schedule]) + "\n"
+    print(text)
+    if folder is None:
+        return
+    make_writable_folder(folder)
+    write_atomically(folder / "plan.txt", lambda path: path.write_text(text, encoding="utf-8"))
+    for name, dag in dags.items():
+        write_svg(folder / f"{name}.svg", dag, title=name)
+    logging.info("Saved plan.txt and %s in %s", ", ".join(f"{name}.svg" for name in dags), folder)
+
+
+# How far each node of a DAG is from float32, as a table and as colours of its picture. Nothing is computed here.
+
+
+_PRECISION_HEADER = ("node", "module", "computed in", "error", "of the largest", "smallest", "largest", "")
+# Upper bounds of the relative error, with what a node below is called, and its fill and border.
+_COLOURS = (
+    (1e-12, "as in float32", "#eceff2", "#788594"),
+    (1e-3, "error below 0.1 %", "#e0f0e6", "#4c8c64"),
+    (1e-2, "below 1 %", "#fbf0d5", "#b08a2e"),
+    (1e-1, "below 10 %", "#fbe0c8", "#c0732c"),
+    (float("inf"), "10 % and more, or not finite", "#f8d3ce", "#b3362b"),
+)
+
+
+@dataclass(frozen=True)
+class NodePrecision:
+    """What a node gave in a half type, beside what it gave in float32, over some batches.
+
+    Attributes:
+        name: the node.
+        module: its class.
+        dtypes: the floating types of its operations' results, without conversions, or of what it hands on; empty if
+            it gives no floating values.
+        error: the largest difference of a value from float32.
+        relative_error: the same as a share of the node's largest magnitude in float32.
+        smallest: the smallest magnitude above 0 that it gave.
+        largest: the largest magnitude that it gave.
+        is_finite: all that it gave is finite.
+    """
+
+    name: str
+    module: str
+    dtypes: tuple[str, ...]
+    error: float
+    relative_error: float
+    smallest: float
+    largest: float
+    is_finite: bool
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """A DAG in a level, compared with float32 on the same weights and batches, in evaluation mode.
+
+    Attributes:
+        dag: what ran.
+        about: the level, as the log of a training says it.
+        num_batches: how many batches ran.
+        nodes: one entry for each node behind the data layer, in order.
+    """
+
+    dag: Dag
+    about: str
+    num_batches: int
+    nodes: Sequence[NodePrecision]
+
+    def as_text(self) -> str:
+        """A table with a line for each node."""
+        rows = [_PRECISION_HEADER, *map(_row, self.nodes)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        ruler = "  ".join("-" * width for width in widths[:-1])
+        batches = counted(self.num_batches, "batch", "batches")
+        return "\n".join([f"{self.about}; compared with float32 over {batches}", "", lines[0], ruler, *lines[1:]])
+
+    def write_svg(self, path: str | Path, title: str = "") -> None:
+        """Write the picture of the DAG, coloured by the relative error."""
+        write_svg(path, self.dag, title, {node.name: _note(node) for node in self.nodes if node.dtypes})
+
+
+def show_precision(report: PrecisionReport | None, folder: Path | None = None) -> None:
+    """Print the table; with a folder, save ``precision.txt`` and ``precision.svg`` there.
+
+    Args:
+        report: None, on ranks above 0, shows nothing.
+        folder: it is made.
+
+    Raises:
+        UsageError: the folder is not writable.
+    """
+    if report is None:
+        return
+    text = report.as_text() + "\n"
+    print(text)
+    if folder is not None:
+        make_writable_folder(folder)
+        write_atomically(folder / "precision.txt", lambda path: path.write_text(text, encoding="utf-8"))
+        report.write_svg(folder / "precision.svg", report.about.partition(";")[0])
+        logging.info("Saved precision.txt and precision.svg in %s", folder)
+
+
+def _row(node: NodePrecision) -> tuple[str, ...]:
+    numbers = [f"{node.error:.2e}", f"{node.relative_error:.2%}", f"{node.smallest:.2e}", f"{node.largest:.2e}"]
+    if not node.dtypes:
+        return node.name, node.module, "-", "", "", "", "", ""
+    return node.name, node.module, ", ".join(node.dtypes), *numbers, "" if node.is_finite else "not finite"
+
+
+def _note(node: NodePrecision) -> Note:
+    share = node.relative_error if node.is_finite else float("inf")
+    # A NaN is below nothing.
+    _, meaning, fill, border = next((each for each in _COLOURS if share < each[0]), _COLOURS[-1])
+    return Note(f"{', '.join(node.dtypes)}: {node.relative_error:.2%}", meaning, fill, border)

@@ -1,0 +1,570 @@
+"""Trackers: records of a run, and what gets them: terminal, `metrics.jsonl`, TensorBoard, Weights & Biases, MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nemo_lite.core.action_state import ActionState, EvaluationResult, TbWriter
+from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
+from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush
+from nemo_lite.errors import UsageError, counted
+from nemo_lite.files import AppendedFile, FileKind, numbered_lines
+from nemo_lite.untrusted import JsonLimits, parse_json
+from nemo_lite.utils import logging
+
+# Records of a run, and Trackers, which hands each to every tracker. Nothing is written in this file.
+#
+# A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
+#
+# - ``start``: arguments, versions, precision, world_size, total_steps (None where it is not known)
+# - ``train``: step, epoch, loss, lr, amount_per_second, amount_unit, data_wait_share, step_seconds
+# - ``evaluation``: step, set, the values of the evaluation by name, num_items, digest, seconds
+# - ``checkpoint``: step, epoch, path
+# - ``model``: step, set, metric, value, path
+# - ``end``: step, epoch, seconds, reason
+#
+# ``step`` is the number of steps done. ``epoch`` in ``train`` and ``end`` is the epoch of the last step, from 1.
+
+
+# Any: values are numbers, texts, and whatever the arguments of a script are.
+Record: TypeAlias = Mapping[str, Any]
+
+FINISHED = "finished"
+"""Reason of an ``end``: the number of steps or epochs asked for is reached."""
+FAILED = "failed"
+"""Reason of an ``end``: an error."""
+
+# Where the numbers of a training step go: field of the record -> tag.
+_TRAIN_TAGS = {
+    "loss": "loss",
+    "lr": "param/lr",
+    "epoch": "misc/epoch",
+    "step_seconds": "misc/step_time",
+    "amount_per_second": "misc/amount_per_second",
+    "data_wait_share": "misc/data_wait_share",
+}
+_ABOUT_AN_EVALUATION = ("kind", "time", "step", "set", "num_items")
+
+
+class Tracker:
+    """Gets the records of a run, on rank 0: prints them, writes them to a file, sends them to a service.
+
+    An error in it does not end the run: it is left out from then on, after a warning.
+    """
+
+    def write(self, record: Record) -> None:
+        """Take a record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called once, when nothing more comes."""
+
+
+class Trackers:
+    """The trackers of a run.
+
+    Args:
+        trackers: in the order in which they get each record.
+    """
+
+    def __init__(self, trackers: Iterable[Tracker] = ()) -> None:
+        self._trackers = list(trackers)
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Hand a record of now to every tracker. With several ranks, on rank 0 only."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        record = {"kind": kind, "time": now, **fields}
+        for tracker in [*self._trackers]:
+            try:
+                tracker.write(record)
+            except Exception as error:  # whatever a service throws: the run is worth more than its record
+                self._trackers.remove(tracker)
+                problem = "%s takes no more records of this run: %s"
+                logging.warning(problem, type(tracker).__name__, " ".join(str(error).split()) or type(error).__name__)
+
+    def close(self) -> None:
+        """Tell every tracker that nothing more comes."""
+        for tracker in self._trackers:
+            try:
+                tracker.close()
+            except Exception as error:
+                logging.warning("%s could not be closed: %s", type(tracker).__name__, " ".join(str(error).split()))
+        self._trackers = []
+
+
+def numbers_of(record: Record) -> dict[str, float]:
+    """The numbers of a ``train`` or ``evaluation`` record by tag: ``loss``, ``dev-clean/wer``. Empty for others."""
+    if record["kind"] == "train":
+        return {tag: float(record[field]) for field, tag in _TRAIN_TAGS.items()}
+    if record["kind"] == "evaluation":
+        numbers = {key: value for key, value in record.items() if isinstance(value, (int, float))}
+        return {f"{record['set']}/{key}": float(v) for key, v in numbers.items() if key not in _ABOUT_AN_EVALUATION}
+    return {}
+
+
+# TrackingCallback: makes the records of a run of training. Where they go is up to the trackers.
+
+
+class TrackingCallback(NeMoCallback):
+    """Records the start, training steps, evaluations and the end of a run. With several ranks rank 0 does.
+
+    Put it before the other callbacks: then a step is recorded before its evaluation. The end is recorded after all of
+    them, also when the run ends with an error.
+
+    Args:
+        trackers: what gets the records; closed when the run is over.
+        step_freq: record the first step, and each whose number this divides. It costs a host sync.
+        start: more of the ``start`` record: arguments, versions, precision.
+
+    Raises:
+        UsageError: ``step_freq`` below 1.
+    """
+
+    def __init__(self, trackers: Trackers, step_freq: int = 25, start: Mapping[str, Any] | None = None) -> None:
+        refuse_below_one("TrackingCallback", step_freq=step_freq)
+        self._trackers, self._step_freq, self._start = trackers, step_freq, dict(start or {})
+        self._is_running = False
+        self._num_steps = 0
+        self._started = time.monotonic()
+        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records a step."""
+        return {"step_freq": self._step_freq}
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Record the start."""
+        self._num_steps = 0
+        state.on_first(lambda: self._begin(state))
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Record the step at the first and at every ``step_freq``-th."""
+        self._num_steps += 1
+        self._end.update(step=state.step + 1, epoch=state.epoch + 1)
+        if self._num_steps == 1 or (state.step + 1) % self._step_freq == 0:
+            state.on_first(lambda: self._record_step(state))
+
+    def on_evaluation_end(self, state: ActionState) -> None:
+        """Record what an evaluation gave."""
+        result: EvaluationResult = state["evaluation"]
+        state.on_first(lambda: self._record_evaluation(result))
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Note that the run ends in order."""
+        if not self._num_steps:  # where a checkpoint had brought it
+            self._end.update(step=state.step, epoch=state.epoch)
+        self._end["reason"] = state.stop_reason or FINISHED
+
+    def close(self) -> None:
+        """Record the end."""
+        if self._is_running:
+            self._is_running = False
+            self._trackers.record("end", **self._end, seconds=round(time.monotonic() - self._started, 3))
+            self._trackers.close()
+
+    def _begin(self, state: ActionState) -> None:
+        self._is_running, self._started = True, time.monotonic()
+        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+        self._trackers.record("start", **self._start, world_size=state.world_size, total_steps=state.total_steps)
+
+    def _record_step(self, state: ActionState) -> None:
+        timing = state.timing(self)
+        self._trackers.record(
+            "train",
+            step=state.step + 1,
+            epoch=state.epoch + 1,
+            loss=fetch_number(state.tensors.get_tensor("loss"), "loss", "TrackingCallback"),  # host sync
+            lr=state.learning_rate,
+            amount_per_second=round(timing.amount_per_second, 3),
+            amount_unit=timing.amount_unit,
+            data_wait_share=round(timing.data_wait_share, 4),
+            step_seconds=round(timing.step_seconds, 6),
+        )
+
+    def _record_evaluation(self, result: EvaluationResult) -> None:
+        about = {"num_items": result.num_items, "digest": result.digest, "seconds": round(result.seconds, 3)}
+        self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **about})
+
+
+# MetricsFile: the records of a run as lines of JSON, and how they are read again.
+
+
+_KIND = FileKind("the file of metrics", 1 << 36, UsageError)  # read line by line
+_LIMITS = JsonLimits(digits=300, surrogates=True, constants=True)  # float() takes numbers of 300 digits
+
+
+class MetricsFile(Tracker):
+    """Appends each record to a file, one JSON object a line, as it comes. A run that goes on appends to its file.
+
+    Numbers that are not finite become ``null``, as JSON has none. What JSON cannot hold (a path) becomes a text.
+    Where the file cannot be written, one warning says so, and each further record is tried.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = AppendedFile(path, logging.warning)
+        self._has_written = False
+
+    def write(self, record: Record) -> None:
+        """Append one line."""
+        line = json.dumps(_plain(record), ensure_ascii=False, default=str, allow_nan=False)
+        # A process that was killed may have left half a line.
+        lead = "" if self._has_written or _ends_a_line(self._file.path) else "\n"
+        self._has_written |= self._file.append(f"{lead}{line}\n".encode())
+
+
+def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The records of a file that :class:`MetricsFile` wrote; a line cut off by a kill is passed over.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    for place, line in numbered_lines(path, _KIND):
+        try:
+            record = parse_json(line, place, _KIND, _LIMITS)
+        except UsageError:
+            continue
+        if isinstance(record, dict) and "kind" in record:
+            yield record
+
+
+def _ends_a_line(path: Path) -> bool:
+    """Whether the next line can begin at the end of the file."""
+    try:
+        # Not waiting for the other end of a pipe, which is no regular file and cannot be sought in.
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) >= 0 and file.read(1) == b"\n")
+    except OSError:
+        return True
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+# MlflowTracker: a run in MLflow. The package is optional: it is imported when a tracker is made.
+
+
+_LONGEST_PARAMETER = 500  # characters that every store of MLflow takes
+
+
+class MlflowTracker(Tracker):
+    """Records arguments, training steps and evaluations; where is up to the package: ``MLFLOW_TRACKING_URI``.
+
+    Args:
+        experiment: the experiment's name.
+        name: the run's name.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+
+    def __init__(self, experiment: str | None = None, name: str | None = None) -> None:
+        try:
+            import mlflow
+        except ImportError:
+            raise UsageError("MLflow is not installed", place="MlflowTracker", remedy="pip install mlflow") from None
+        self._mlflow: Any = mlflow
+        self._experiment, self._name = experiment, name
+        self._status = "FINISHED"
+
+    def write(self, record: Record) -> None:
+        """Record what has numbers; the start gives the parameters."""
+        if record["kind"] == "start":
+            if self._experiment is not None:
+                self._mlflow.set_experiment(self._experiment)
+            self._mlflow.start_run(run_name=self._name)
+            self._mlflow.log_params(_parameters(record))
+        if record["kind"] == "end":
+            self._status = "FAILED" if record["reason"] == FAILED else "FINISHED"
+        if numbers := numbers_of(record):
+            self._mlflow.log_metrics(numbers, step=record["step"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run(self._status)
+
+
+def _parameters(record: Record) -> dict[str, str]:
+    """The fields of a record as short texts, those of a mapping in it by their own names."""
+    fields: dict[str, Any] = {}
+    for key, value in record.items():
+        if key not in ("kind", "time"):
+            fields.update(
+                {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
+            )
+    return {key: str(value)[:_LONGEST_PARAMETER] for key, value in fields.items()}
+
+
+# TensorboardTracker: training steps as curves. Evaluations are written by their ``EvaluatorCallback``.
+
+
+class TensorboardTracker(Tracker):
+    """Writes ``loss``, ``param/lr`` and ``misc/...`` of the recorded steps.
+
+    Args:
+        writer: the factory's ``tb_writer``.
+    """
+
+    def __init__(self, writer: TbWriter) -> None:
+        self._writer = writer
+
+    def write(self, record: Record) -> None:
+        """Write a training step."""
+        if record["kind"] == "train":
+            for tag, number in numbers_of(record).items():
+                self._writer.add_scalar(tag, number, record["step"])
+
+    def close(self) -> None:
+        """Put everything on disk."""
+        flush(self._writer)
+
+
+# WandbTracker: a run at Weights & Biases. The package is optional; ``WandbRun`` imports it.
+
+
+class WandbTracker(Tracker):
+    """Records arguments, training steps and evaluations; a run that the script has begun is used.
+
+    Where and as whom is up to the package: ``wandb login``, ``WANDB_MODE=offline``, ``WANDB_ENTITY``.
+
+    Args:
+        project: the project's name.
+        name: the run's name.
+        folder: where the package keeps its files; by default it decides.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+
+    def __init__(self, project: str | None = None, name: str | None = None, folder: str | Path | None = None) -> None:
+        self._run = WandbRun("WandbTracker", name, project, folder=folder)
+        self._exit_code = 0
+
+    def write(self, record: Record) -> None:
+        """Record what has numbers; the start gives the hyperparameters."""
+        if record["kind"] == "start":
+            self._run.begin({key: value for key, value in record.items() if key not in ("kind", "time")})
+        if record["kind"] == "end":
+            self._exit_code = int(record["reason"] == FAILED)
+        if numbers := numbers_of(record):
+            self._run.log(numbers, record["step"])
+
+    def close(self) -> None:
+        """End the run, if it was begun here."""
+        self._run.finish(self._exit_code)
+
+
+# TerminalLines: records as lines for people: one a training step, one an evaluation, a summary at the end.
+
+
+_GAP = "  "
+
+
+@dataclass
+class _Set:
+    """What the ``count`` evaluations of a set gave: the last values, and the step of the best with what ranks it."""
+
+    last: dict[str, float]
+    last_step: int = 0
+    best: tuple[float, ...] | None = None
+    best_step: int = 0
+    best_values: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+    num_items: int | None = None
+
+
+class TerminalLines(Tracker):
+    """Logs a line for each training step and each evaluation that is recorded, and a summary at the end.
+
+    Where an evaluation has beside a rate ``wer`` also ``wer_low`` and ``wer_high``, the ends of its 95 % interval, the
+    summary shows them behind the rate in brackets.
+
+    Args:
+        rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
+            an evaluation has none of them, its numbers are shown as they are.
+        use: how to use the model: a line of the summary, where something was saved.
+        if_stopped: a line at the end of the summary of a run that stopped before its last step.
+        earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
+            steps before the first evaluation count for what is the best.
+        earlier_seconds: how long the run has taken before it was started again.
+        starts_trained: the weights come from a trained model: the evaluation before the first step counts too.
+    """
+
+    def __init__(
+        self,
+        rates: Sequence[str] = (),
+        use: str = "",
+        if_stopped: str = "",
+        earlier: Sequence[Record] = (),
+        earlier_seconds: float = 0.0,
+        starts_trained: bool = False,
+    ) -> None:
+        self._rates, self._use, self._if_stopped, self._earlier = rates, use, if_stopped, earlier
+        self._earlier_seconds, self._starts_trained = earlier_seconds, starts_trained
+        self._total_steps: int | None = None
+        self._sets: dict[str, _Set] = {}
+        self._model: Record | None = None
+        self._checkpoint: Record | None = None
+        self._has_stepped = False
+
+    def write(self, record: Record) -> None:
+        """Log what there is to say."""
+        kind = record["kind"]
+        if kind == "start":
+            self._total_steps = record.get("total_steps")
+        elif kind == "train":
+            logging.info("%s", self._training(record))
+        elif kind == "evaluation":
+            self._note(record)
+            logging.info("%s", self._evaluated(record["set"], with_count=True))
+        elif kind == "model":
+            self._model = record
+        elif kind == "checkpoint":
+            self._checkpoint = record
+        elif kind == "end" and record["reason"] != FAILED:
+            for line in self._summary(record):
+                logging.info("%s", line)
+
+    def _training(self, record: Record) -> str:
+        total = "" if self._total_steps is None else f"/{self._total_steps}"
+        return _GAP.join(
+            [
+                f"epoch {record['epoch']}",
+                f"step {record['step']}{total}",
+                f"loss {number(record['loss'])}",
+                f"lr {scientific(record['lr'])}",
+                f"{number(record['amount_per_second'], 3)} {record['amount_unit']}/s",
+                f"data {record['data_wait_share']:.0%}".replace("%", " %"),
+                *self._time_left(record),
+            ]
+        )
+
+    def _time_left(self, record: Record) -> list[str]:
+        """As the steps since the last line took, without evaluations; the first step of a run says little."""
+        steps = 0 if self._total_steps is None else self._total_steps - record["step"]
+        is_known, self._has_stepped = self._has_stepped, True
+        return [] if not is_known or steps <= 0 else [f"{duration_text(steps * record['step_seconds'])} left"]
+
+    def _note(self, record: Record) -> None:
+        """Keep the numbers of an evaluation, and see whether it is the best so far: the one with the lowest rate."""
+        about = ("step", "num_items", "seconds")
+        values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
+        if record["set"] not in self._sets:
+            self._recall(record["set"], record["step"])
+        found = self._sets[record["set"]]
+        found.last, found.last_step, found.count = values, record["step"], found.count + 1
+        found.num_items = record.get("num_items")
+        # Of equal rates the other rate decides, then the loss. What keeps the best model ranks in the same way.
+        numbers = [values[name] for name in (*self._rates, "loss") if name in values]
+        rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
+        counts = found.last_step > 0 or self._starts_trained
+        if counts and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
+            found.best, found.best_step, found.best_values = rank, found.last_step, values
+
+    def _recall(self, name: str, step: int) -> None:
+        """Begin with what the run knew of a set before this step."""
+        self._sets[name] = _Set({})
+        for each in self._earlier:
+            if each["step"] < step and each["kind"] == "model":
+                self._model = self._model or each
+            elif each["step"] < step and each["set"] == name:
+                self._note(each)
+
+    def _evaluated(self, name: str, with_count: bool = False) -> str:
+        """The last rates of a set; ``with_count`` in the course of training, without it in the summary."""
+        found = self._sets[name]
+        shown = [rate for rate in self._rates if rate in found.last]
+        parts = [self._rate(found, rate, with_best=rate == shown[0], in_summary=not with_count) for rate in shown]
+        parts = parts or [f"{tag} {number(value)}" for tag, value in found.last.items()]
+        count = [f"n={found.num_items}"] if with_count and found.num_items is not None else []
+        return _GAP.join([name, *parts, *count])
+
+    def _rate(self, found: _Set, rate: str, with_best: bool, in_summary: bool) -> str:
+        text = f"{rate.upper()} {percent(found.last[rate])}" + (interval(found.last, rate) if in_summary else "")
+        if not with_best or found.best is None or found.count == 1:
+            return text
+        if found.best_step == found.last_step:
+            return f"{text} (best)"
+        value = found.best[0]
+        how = "ties best" if value == found.last[rate] else f"best {percent(value)}"
+        return f"{text} ({how} at {found.best_step})"
+
+    def _summary(self, record: Record) -> list[str]:
+        counts = ", ".join(counted(record[each], each) for each in ("step", "epoch"))
+        seconds = record["seconds"]
+        done = f"{counts} in {duration_text(self._earlier_seconds + seconds)}"
+        if self._earlier_seconds:
+            done += f" ({duration_text(seconds)} of it since the last start)"
+        lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
+        lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
+        if any(interval(found.last, rate) for found in self._sets.values() for rate in self._rates):
+            lines.append("  [...]: the 95 % interval of a rate, how far other utterances of this kind would move it")
+        if self._checkpoint is not None:
+            lines.append(f"Last checkpoint: {self._checkpoint['path']}")
+        if self._model is not None:
+            lines.append(f"{self._about_the_model(self._model)}: {self._model['path']}")
+        if self._use and (self._model or self._checkpoint):
+            lines.append(self._use)
+        if self._if_stopped and record["reason"] != FINISHED:
+            lines.append(self._if_stopped)
+        return lines
+
+    def _about_the_model(self, record: Mapping[str, object]) -> str:
+        metric, value = str(record["metric"]), record["value"]
+        if not isinstance(value, (int, float)):  # no set decides
+            return f"Model of step {record['step']}"
+        shown = percent(value) if metric in self._rates else number(value)
+        found = self._sets.get(str(record["set"]))
+        if found is not None and found.best_step == record["step"]:
+            shown += interval(found.best_values, metric)
+        start = "" if record["step"] else ": training has not made it better"
+        return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']}{start})"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """At most so many significant digits, and no exponent between 0.001 and a million."""
+    return f"{value:.0f}" if 10 ** (digits - 1) <= abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def scientific(value: float) -> str:
+    """``1.2e-2``."""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def percent(rate: float) -> str:
+    """A fraction of 1 as ``12.4 %``; below 1 % with two decimals."""
+    return f"{100 * rate:.{1 if not rate or rate >= 0.01 else 2}f} %"
+
+
+def interval(values: Mapping[str, float], rate: str) -> str:
+    """`` [11.2 to 13.4]``, in percent: the interval of a rate among the values of an evaluation; "" without one."""
+    ends = [values.get(f"{rate}_{end}", math.nan) for end in ("low", "high")]
+    if not all(map(math.isfinite, ends)):
+        return ""
+    low, high = (percent(end).removesuffix(" %") for end in ends)
+    return f" [{low} to {high}]"
+
+
+def duration_text(seconds: float) -> str:
+    """``2 h 5 min``, ``4 min 10 s`` or ``3.2 s``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,1 +1,0 @@
-"""What NeMo keeps under ``nemo.utils.neural_graph``: files that re-export, nothing else."""
