@@ -171,6 +171,7 @@ OLD_PATHS = {
     "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
     "core.module_config": "core.graph core.graph.module_config",
     "core.neural_graph": """
+        utils.neural_graph
         core.neural_graph.configuration core.neural_graph.graph_inputs core.neural_graph.graph_outputs
         core.neural_graph.neural_graph core.neural_graph.recorded_graph core.neural_graph.runner
         core.neural_graph.summary utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
@@ -199,6 +200,7 @@ OLD_PATHS = {
     "files": "untrusted.opening utils.digests utils.files utils.run_files utils.run_files.appended_file",
     "untrusted": "untrusted.json_values untrusted.tar_and_zip untrusted.tensor_files",
     "utils.alive": """
+        utils.neural_graph
         core.graph.nm_tensor utils.alive.app_state utils.alive.connection utils.alive.registries utils.app_state
         utils.metaclasses utils.neural_graph.connection utils.neural_graph.neural_graph_manager
         utils.neural_graph.object_registry utils.nmtensor_registry

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import nemo_asr.compat
+import nemo_lite.compat
+
 NEURAL_TYPES = """
     AcousticEncodedRepresentation AudioSignal AxisKind AxisKindAbstract AxisType CategoricalValuesType
     ChannelType ClassificationTarget ElementType EmbeddedTextType EncodedRepresentation ImageFeatureValue
@@ -253,3 +256,27 @@ def test_one_import_reaches_the_names_under_nemo_s_paths() -> None:
     lines = ["import nemo_lite as nemo", *(f"nemo.{path}" for path in PATHS_OF_NEMO.split())]
     run = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
     assert run.stderr == ""
+
+
+OLD_PATHS = [
+    f"{package}.{path}"
+    for package, table in (("nemo_lite", nemo_lite.compat.OLD_PATHS), ("nemo_asr", nemo_asr.compat.OLD_PATHS))
+    for paths in table.values()
+    for path in paths.split()
+]
+
+
+@pytest.mark.slow
+def test_every_old_path_and_the_packages_above_it_can_be_imported() -> None:
+    parts = [path.split(".") for path in OLD_PATHS]
+    names = sorted({".".join(path[: length + 1]) for path in parts for length in range(len(path))})
+    code = "import importlib, sys, nemo_lite, nemo_asr\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert run.stderr == ""
+
+
+def test_a_name_of_an_old_path_is_that_of_today() -> None:
+    old = importlib.import_module("nemo_lite.core.graph.dag")
+    assert old.Dag is nemo_lite.Dag
+    with pytest.raises(AttributeError, match=r"has no attribute 'Dga'; it is nemo_lite.core.dag today"):
+        _ = old.Dga
