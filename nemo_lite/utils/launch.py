@@ -135,7 +135,7 @@ def _unreadable(nodelist: str) -> UsageError:
 
 
 # The variables that launchers set: torchrun, Slurm's srun, OpenMPI's mpirun, mpiexec of MPICH and Intel MPI.
-# Also: which launcher started this process, and how a script is started on several. identity.py reads the numbers.
+# Also: which launcher started this process, and how a script is started on several. ``who_am_i`` reads the numbers.
 
 
 LAUNCHERS = ("auto", "pytorch", "slurm", "mpi", "none")

@@ -227,7 +227,7 @@ def export_wires(
         write_onnx(lowered, arguments, list(outputs), path, lambda run: check(lowered, run), metadata)
 
 
-# factory.deployment_export: one trained module as files for other programs. ONNX files are written by `onnx_files`.
+# factory.deployment_export: one trained module as files for other programs. ONNX files are written above.
 
 
 # Any: TorchScript's objects have no types.

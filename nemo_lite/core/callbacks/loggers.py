@@ -19,7 +19,7 @@ from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
-# Loggers to the log and to TensorBoard. Weights & Biases is in ``wandb_loggers.py``; no evaluation here.
+# Loggers to the log and to TensorBoard. Weights & Biases is at the end; no evaluation here.
 # With several ranks they read and write on rank 0 only.
 
 

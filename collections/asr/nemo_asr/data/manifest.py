@@ -357,8 +357,7 @@ def _text_of(line: Line, source: Source, place: str) -> str:
 
 # Manifest: the utterances of one or more JSON-lines files, filtered by duration.
 # A manifest keeps three numbers a line (where the line starts, its number, its duration) and parses a line again when
-# it is asked for. No audio is opened and no text is turned into labels in this file; what a line holds:
-# `manifest_lines`.
+# it is asked for. No audio is opened and no text is turned into labels here; what a line holds is above.
 
 
 # One path, several separated by commas, or a sequence of paths.

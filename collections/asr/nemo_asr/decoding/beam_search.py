@@ -260,7 +260,7 @@ def _with_blanks(ids: Sequence[int], blank: int) -> list[int]:
     return row
 
 
-# search_weights: alpha and beta with the fewest errors on a development set. What they weigh: ``word_scores``.
+# search_weights: alpha and beta with the fewest errors on a development set. What they weigh: ``WordScores``.
 
 
 ALPHAS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)

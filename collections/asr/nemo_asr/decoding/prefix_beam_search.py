@@ -123,7 +123,7 @@ class FrameLabels:
         return places
 
 
-# search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``word_scores``.
+# search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``WordScores``.
 # Sources: Graves and Jaitly, "Towards End-to-End Speech Recognition with Recurrent Neural Networks", ICML 2014;
 # Hannun et al., "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs",
 # 2014, algorithm 1.

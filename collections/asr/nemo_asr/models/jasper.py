@@ -855,7 +855,7 @@ def _check_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
     raise UsageError(problem, place=place, got=f"stride {stride}", remedy=remedy)
 
 
-# Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Layers: `jasper_blocks`.
+# Jasper and QuartzNet as neural modules: the encoder and the decoders, with ports. Their layers are above.
 
 
 Block: TypeAlias = Annotated[Mapping[str, Any], Checked(block_problems)]

@@ -101,7 +101,7 @@ def units_of(text: str, use_cer: bool) -> Sequence[str]:
     return text if use_cer else text.split()
 
 
-# Scores of class predictions: accuracy and confusion matrix. Texts are scored in ``error_counts``.
+# Scores of class predictions: accuracy and confusion matrix. Texts are scored above.
 
 
 def classification_accuracy(logits: Tensor, targets: Tensor, top_k: Sequence[int] | None = None) -> list[float]:
@@ -595,7 +595,7 @@ def _matched_pairs(differences: Counts) -> float:
     return two_sided_p_value(float(differences.mean()) / (deviation / math.sqrt(number)), number - 1)
 
 
-# Where a hypothesis differs from its reference, piece by piece, to be shown. Counts are in ``error_counts``.
+# Where a hypothesis differs from its reference, piece by piece, to be shown. Counts are above.
 
 
 Kind: TypeAlias = Literal["equal", "replace", "delete", "insert"]

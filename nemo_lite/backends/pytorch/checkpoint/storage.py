@@ -41,7 +41,7 @@ from nemo_lite.utils.helpers import Part, stored_as
 # Single checkpoint files: a module's tensors, a training state. Which files belong together is not decided here.
 # Weights are safetensors; a training state is one safetensors file too, its JSON structure in the header and its
 # tensors beside it. Where a name ends in ``.pt``, ``.pth`` or ``.ckpt``, both are written as NeMo 0.x does, see
-# `torch_files`. What is read is known by its content, not by its name. Reading any of them runs no code.
+# `checkpoint.tensors`. What is read is known by its content, not by its name. Reading any of them runs no code.
 
 
 # Any: a tree of tensors, numbers and texts, see `tensor_codec`.

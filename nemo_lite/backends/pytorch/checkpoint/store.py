@@ -49,7 +49,7 @@ from nemo_lite.utils.helpers import RECORD, CheckpointName, Part, parse_checkpoi
 # Any: what a user stores in a record is JSON.
 
 FORMAT = "nemo_lite checkpoint"
-VERSION = 3  # with files in parts; version 2 had none, version 1 is an index beside its files, see `flat_sets`
+VERSION = 3  # with files in parts; version 2 had none, version 1 is an index beside its files: a flat set
 _WITHOUT_PARTS = 2  # what older versions read too
 TRAINER = "trainer"
 # A record holds a configuration, labels, a tokenizer and the run contract: kilobytes, with a tokenizer megabytes.

@@ -116,7 +116,7 @@ def _folded(devices: Iterable[str]) -> str:
 
 
 # RunContract: one record of what makes a run what it is; it is compared between ranks and with checkpoints.
-# All ranks must agree on every entry. ``contract_terms.py`` collects them. Left out is what machines may differ in
+# All ranks must agree on every entry. ``Agreement`` collects them. Left out is what machines may differ in
 # while the result stays the same: names of hosts, numbers and models of devices, folders (files count by name and
 # content), how the processes were launched, workers that load data, log levels, and what rank 0 alone shows and
 # writes.

@@ -446,7 +446,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 # How a rank's process ends once it cannot go on: what is printed, in which order, and with which exit code.
-# Which rank is to blame is decided in diagnosis.py.
+# Which rank is to blame is decided by ``diagnose``.
 
 
 # Any: functions of ctypes, which keep the callbacks that they were given alive.
@@ -771,7 +771,7 @@ def _is_user_code(path: str) -> bool:
 
 
 # HeartbeatChannel: writes this rank's heartbeats to the store, reads the others', and looks at their processes.
-# Which rank is to blame is decided in diagnosis.py.
+# Which rank is to blame is decided by ``diagnose``.
 
 
 WRITES = "writes"
@@ -921,7 +921,7 @@ def _state_without_proc(pid: int) -> str:
 # HealthMonitor: heartbeats between the ranks, and one reason with which all end when one of them cannot go on.
 # A thread writes a heartbeat to the store twice a second and reads the others': rank 0 all, the others rank 0's. Each
 # rank also sees whether the processes on its own machine exist. The first to find a problem stores the diagnosis (see
-# diagnosis.py); the others read it. A second thread notices when the store itself does not answer, prints the
+# ``diagnose``); the others read it. A second thread notices when the store itself does not answer, prints the
 # diagnosis (one rank of each machine in full, the others a line), and ends the process if its main thread does not.
 
 

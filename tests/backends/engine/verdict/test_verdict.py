@@ -1,6 +1,6 @@
 """The verdict on a step: the form of accelerators gives what the form of a CPU gives, and reads nothing in between.
 
-Here are the tests of step_guard.py and skipped_steps.py beside it too.
+Steps that are skipped and updates that the device guards are tested here too.
 """
 
 from __future__ import annotations
