@@ -43,7 +43,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_asr.recipe.recipe import Recipe
+from nemo_asr.tasks.recipe import Recipe
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.data.order import Shard

@@ -36,8 +36,8 @@ ORDERS = {
     """,
     "nemo_asr": """
         arguments, compat, migrate, options, shipped < text < audio, features, training_options
-        < argparse, models < decoding < scoring < data < parts, recipe, tracking
-        < corpora, known_modules, seeds, transcription < trained < commands
+        < argparse, models < decoding < scoring < data < parts, tasks, tracking
+        < corpora, known_modules, seeds, transcribe < commands
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
@@ -49,7 +49,7 @@ LATE_IMPORTS = {
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "onnxruntime": "optional: runs exported models",
     "nemo_asr.decoding.beam_search": "imports torch; an exported model is transcribed with without it",
-    "nemo_asr.trained.model": "imports torch; an exported model is transcribed with without it",
+    "nemo_asr.transcribe.model": "imports torch; an exported model is transcribed with without it",
     "nemo_lite.utils.curves": "imports TensorBoard's files; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",

@@ -17,7 +17,7 @@ from nemo_asr.commands.reference import is_own
 from nemo_asr.decoding.prefix_beam_search import Limits
 from nemo_asr.decoding.words import Weights
 from nemo_asr.models.jasper import JasperBlockSpec
-from nemo_asr.recipe.registry import KNOWN
+from nemo_asr.tasks.registry import KNOWN
 from nemo_lite.config import annotations_of, without_range
 from nemo_lite.core.neural_module import NeuralModule, subclasses
 

@@ -15,7 +15,7 @@ from nemo_asr.audio.reading import read_recordings
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.parts.manifest import item_iter
 from nemo_asr.text.parser import make_parser
-from nemo_asr.transcription.inputs import recordings_of
+from nemo_asr.transcribe.inputs import recordings_of
 from nemo_lite.errors import NemoLiteError
 
 LABELS = list(" abcdefghijklmnopqrstuvwxyz'")

@@ -46,9 +46,6 @@ OLD_PATHS = {
     """,
     "models.speaker": "jasper",
     "options": "option_pages search_options set_tags",
-    "recipe.connection_check": "recipe.classifier recipe.feasibility recipe.sections",
-    "recipe.recipe": "recipe.class_list recipe.misfits",
-    "recipe.registry": "recipe.wiring",
     "scoring.callbacks": "helpers scoring.asr_callbacks scoring.classification_callbacks",
     "scoring.rates": """
         helpers metrics scoring.bootstrap scoring.breakdown scoring.classification scoring.differences
@@ -60,6 +57,9 @@ OLD_PATHS = {
         scoring.report.content scoring.report.run_folder scoring.report.scored_sets scoring.report.set_scores
         scoring.report.transcripts
     """,
+    "tasks.connection_check": "recipe.classifier recipe.connection_check recipe.feasibility recipe.sections",
+    "tasks.recipe": "recipe recipe.class_list recipe.misfits recipe.recipe",
+    "tasks.registry": "recipe.registry recipe.wiring",
     "text.english": """
         text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities
         text.english.rules text.english.units
@@ -67,12 +67,19 @@ OLD_PATHS = {
     "text.labels": "text.languages text.symbols",
     "text.numbers": "text.chinese_numbers text.number_words text.spoken_numbers",
     "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
-    "trained.best": "trained.averaged",
-    "trained.fine_tuning": "trained.tasks",
-    "trained.folder": "trained.card",
-    "trained.model": "trained.classifier_model",
     "training_options": "fine_tuning_options regularization_options",
-    "transcription.inputs": "transcription.formats transcription.recording",
-    "transcription.transcribe": "transcription.alignment transcription.recordings transcription.windows",
-    "transcription.transcript": "transcription.viterbi",
+    "transcribe.best": "trained.averaged trained.best",
+    "transcribe.calibrating": "trained.calibrating",
+    "transcribe.engine": """
+        transcription transcription.alignment transcription.recordings transcription.transcribe transcription.windows
+    """,
+    "transcribe.fine_tuning": "trained.fine_tuning trained.tasks",
+    "transcribe.folder": "trained.card trained.folder",
+    "transcribe.initialise": "trained.initialise",
+    "transcribe.inputs": "transcription transcription.formats transcription.inputs transcription.recording",
+    "transcribe.model": "trained trained.classifier_model trained.model",
+    "transcribe.ngram_training": "trained.ngram_training",
+    "transcribe.onnx_export": "trained.onnx_export",
+    "transcribe.onnx_model": "transcription.onnx_model",
+    "transcribe.transcript": "transcription transcription.transcript transcription.viterbi",
 }

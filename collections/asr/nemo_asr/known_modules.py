@@ -17,7 +17,7 @@ from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncode
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass
-from nemo_asr.recipe.registry import OlderArgument, register, register_models
+from nemo_asr.tasks.registry import OlderArgument, register, register_models
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM
 
 register(AudioToTextDataLayer, default=True)

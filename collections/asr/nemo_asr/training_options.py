@@ -16,7 +16,7 @@ from nemo_lite.errors import counted, did_you_mean
 from nemo_lite.utils.argparse import OPTIMIZERS, LaunchedParser, not_negative_float, positive_float, positive_int
 from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
 
-# Where jasper.py starts from: the options of fine-tuning, and checks. They act in ``trained/fine_tuning.py``.
+# Where jasper.py starts from: the options of fine-tuning, and checks. They act in ``transcribe/fine_tuning.py``.
 
 
 def add_fine_tuning_options(parser: LaunchedParser) -> None:

@@ -13,9 +13,9 @@ from toys.tone_model import train_tones
 from nemo_asr.commands.export import main as export
 from nemo_asr.commands.transcribe import main as transcribe
 from nemo_asr.features import signal_processing
-from nemo_asr.trained.folder import describe
-from nemo_asr.trained.model import TrainedModel, load_model, trained_modules
-from nemo_asr.trained.onnx_export import weights_digest
+from nemo_asr.transcribe.folder import describe
+from nemo_asr.transcribe.model import TrainedModel, load_model, trained_modules
+from nemo_asr.transcribe.onnx_export import weights_digest
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 
 pytestmark = pytest.mark.slow  # the exporter takes its time

@@ -11,7 +11,7 @@ from toys.sources import ROOT
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.commands.reference import argument_texts, is_own, keys_of, reference
 from nemo_asr.models.jasper import JasperBlockSpec
-from nemo_asr.recipe.registry import KNOWN
+from nemo_asr.tasks.registry import KNOWN
 
 MODULES = sorted({known.module_class for known in KNOWN.values() if is_own(known)}, key=lambda cls: cls.__name__)
 CLASSES = [*MODULES, JasperBlockSpec, *perturbation_types.values()]

@@ -10,7 +10,7 @@ import soundfile
 from toys.hostile_audio import encoded, speech_like
 
 from nemo_asr.corpora import aishell
-from nemo_asr.recipe.recipe import load_recipe
+from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric
 from nemo_lite.errors import ConfigError, DataError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from nemo_asr.shipped import load_script, run_script
-from nemo_asr.trained.fine_tuning import evaluation_script
+from nemo_asr.transcribe.fine_tuning import evaluation_script
 from nemo_lite.errors import UsageError
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_asr.recipe.recipe import load_recipe
-from nemo_asr.trained.model import load_model
-from nemo_asr.trained.onnx_export import export_onnx
-from nemo_asr.transcription.inputs import recordings_of
-from nemo_asr.transcription.onnx_model import SUFFIX
+from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.model import load_model
+from nemo_asr.transcribe.onnx_export import export_onnx
+from nemo_asr.transcribe.onnx_model import SUFFIX
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import OneLineParser
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
-from nemo_asr.recipe.registry import KNOWN, ROLES, Known
+from nemo_asr.tasks.registry import KNOWN, ROLES, Known
 from nemo_lite.config import RANGES, annotations_of
 from nemo_lite.utils.argparse import OneLineParser
 

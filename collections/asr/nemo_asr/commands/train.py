@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_asr.shipped import run_script
-from nemo_asr.trained.fine_tuning import training_script
+from nemo_asr.transcribe.fine_tuning import training_script
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_options, search_arguments
-from nemo_asr.transcription.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
-from nemo_asr.transcription.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.transcription.transcript import Transcribed, Transcript
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
+from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
+from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.core import DeviceType, NeuralModuleFactory
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
     # An ONNX file is transcribed without torch.
     from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-    from nemo_asr.trained.model import load_model
+    from nemo_asr.transcribe.model import load_model
 
     factory = NeuralModuleFactory(
         placement=None if args.placement is None else DeviceType[args.placement],

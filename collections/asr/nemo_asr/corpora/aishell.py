@@ -25,8 +25,8 @@ from nemo_asr.corpora.writing import (
     unpack,
     write_manifest,
 )
-from nemo_asr.recipe.recipe import recipe_from_text
 from nemo_asr.shipped import config_path
+from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_lite.config import Config, load_config
 from nemo_lite.errors import DataError, reported_to_user
 from nemo_lite.files import make_writable_folder, write_atomically

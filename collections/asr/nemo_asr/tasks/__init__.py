@@ -1,0 +1,1 @@
+"""What a model learns: its YAML, the modules and their roles, how they are connected."""

@@ -1,0 +1,323 @@
+"""Recipe: a model's YAML file, checked, and the modules that it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from nemo_asr.arguments import source_argument
+from nemo_asr.audio.augmentation import perturbation_types
+from nemo_asr.data.check import Finding
+from nemo_asr.data.labelled import classes_of
+from nemo_asr.data.manifest import Manifest, ManifestPaths
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import Reading
+from nemo_asr.models.losses import IntermediateDecoderForCTC
+from nemo_asr.shipped import config_path
+from nemo_asr.tasks.connection_check import DATA_ROLES, Classifier, ConnectionCheck, Part, Parts, find_infeasible
+from nemo_asr.tasks.registry import IntermediateCTC, Model, connect
+from nemo_asr.text.subwords import Subwords
+from nemo_lite import DataLayerNM, logging
+from nemo_lite.backends.pytorch.common import LossAggregatorNM
+from nemo_lite.backends.pytorch.nm import without_weights
+from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
+from nemo_lite.errors import DataError, UsageError
+
+# load_recipe: a model's YAML into modules that fit each other. Sections are read, and checked, in other files.
+
+
+# Any: which class a method gives is said by the file.
+@dataclass(frozen=True)
+class Recipe:
+    """A checked model file. Each method builds a new module.
+
+    Attributes:
+        name: the model's name, or the file's without its ending.
+        sample_rate: samples a second, the same in all parts.
+        labels: the vocabulary, without the blank; of a classifier, the classes.
+        config: what the file says, with what was set from outside: ``recipe_from_text(recipe.config.as_yaml(), name)``
+            makes the same recipe. Values that are only there to be repeated are left out.
+        task: ``transcription`` or ``classification``, as its data layer says.
+        tokenizer: the subwords that the labels are, which cut texts; None where the labels are characters.
+    """
+
+    name: str
+    sample_rate: int
+    labels: list[str]
+    config: Config
+    task: str
+    _parts: Mapping[str, Part]
+    _derived: Mapping[str, Mapping[str, Any]]
+    tokenizer: Subwords | None = None
+
+    def data_layer(
+        self, manifest: str | os.PathLike[str] | Sequence[str], training: bool, **overrides: Any
+    ) -> DataLayerNM:
+        """A data layer over a manifest, with the arguments for training or for evaluation.
+
+        Args:
+            manifest: where the data are: the first argument of the data layer's class.
+            training: which of the two.
+            overrides: arguments that win over the file's: ``batch_size``, ``num_workers``.
+
+        Raises:
+            DataError: data that cannot be used; for training also a text that is missing or empty.
+        """
+        role = "train" if training else "eval"
+        source = source_argument(self._parts[role].target)
+        module: DataLayerNM = self._build(role, **{source: manifest, **overrides})
+        if training and isinstance(module, SpeechDataLayer):
+            module.require_texts()
+        return module
+
+    @property
+    def reading(self) -> Reading:
+        """How the data layer for evaluation reads recordings. Transcription and exported models read them so too."""
+        part = self._parts["eval"]
+        defaults = {name: each.default for name, each in signature(part.target).parameters.items()}
+        trims, through_ints = (part.params.get(name, defaults.get(name)) for name in ("trim_silence", "int_values"))
+        return Reading(self.sample_rate, trim_silence=trims is True, int_values=through_ints is True)
+
+    def data_layer_class(self, training: bool) -> type:
+        """The class of the data layer for training or for evaluation."""
+        return self._parts["train" if training else "eval"].target
+
+    def model(self, with_weights: bool = True, intermediate_ctc: float = 0.0) -> Model:
+        """All modules but the data layers; without weights, encoder and decoders can be shown but not run.
+
+        Args:
+            with_weights: make weights.
+            intermediate_ctc: the weight of intermediate CTC in the training loss, from 0 (none), below 1; of the block
+                ``intermediate_block`` of the encoder where the file has it, else of that of half the depth.
+
+        Raises:
+            UsageError: the recipe is a classifier's; intermediate CTC of an encoder that gives no such output, or with
+                a weight out of range.
+        """
+        self._check_task("transcription", "nemo-lite train and eval find the right script, code calls classifier()")
+        with without_weights(not with_weights):
+            encoder, intermediate = self._encoder_with_intermediate(intermediate_ctc)
+            decoder = self.decoder()
+        others = self.preprocessor(), encoder, decoder, self.loss(), self.greedy()
+        return Model(*others, self.multiply_batch(), self.spec_augmentation(), intermediate)
+
+    def _encoder_with_intermediate(self, weight: float) -> tuple[Any, IntermediateCTC | None]:
+        if not weight:
+            return self.encoder(), None
+        if not 0 < weight < 1:
+            raise UsageError("intermediate_ctc is out of range", got=str(weight), wanted="a number from 0, below 1")
+        part = self._parts["encoder"]
+        if "intermediate_block" not in signature(part.target).parameters:
+            problem, place = "the encoder gives no intermediate output", self.config.place()
+            remedy = "train without intermediate CTC, or with an encoder that takes intermediate_block"
+            raise UsageError(problem, place=place, got=part.target.__name__, remedy=remedy)
+        block = part.params.get("intermediate_block")
+        encoder = self._build("encoder", intermediate_block=-1 if block is None else block)
+        channels = encoder.output_ports["intermediate"].axes[1].size
+        decoder = IntermediateDecoderForCTC(channels, len(self.labels))
+        return encoder, IntermediateCTC(decoder, self.loss(), LossAggregatorNM(weights=[1 - weight, weight]))
+
+    def classifier(self, with_weights: bool = True) -> Classifier:
+        """As :meth:`model`, of a recipe of classes.
+
+        Raises:
+            UsageError: the recipe is that of a model that transcribes.
+        """
+        self._check_task("classification", "its data layer decides: one of recordings with classes")
+        with without_weights(not with_weights):
+            encoder, decoder = self.encoder(), self.decoder()
+        parts = self.preprocessor(), encoder, decoder, self.loss()
+        return Classifier(*parts, self.multiply_batch(), self.spec_augmentation())
+
+    def _check_task(self, wanted: str, remedy: str) -> None:
+        if self.task != wanted:
+            problem = "the configuration is for another task"
+            raise UsageError(problem, place=self.config.place(), got=self.task, wanted=wanted, remedy=remedy)
+
+    def preprocessor(self) -> Any:
+        """Waveform to features."""
+        return self._build("preprocessor")
+
+    def spec_augmentation(self) -> Any:
+        """Masks in features; None if the file has no section for it."""
+        return self._build("augmentation")
+
+    def multiply_batch(self) -> Any:
+        """Repeats a batch; None if the file has no section for it."""
+        return self._build("multiplier")
+
+    def encoder(self) -> Any:
+        """Features to encoded frames."""
+        return self._build("encoder")
+
+    def decoder(self) -> Any:
+        """Encoded frames to log-probabilities of the labels and the blank."""
+        return self._build("decoder")
+
+    def loss(self) -> Any:
+        """Log-probabilities and texts to the loss."""
+        return self._build("loss")
+
+    def greedy(self) -> Any:
+        """Log-probabilities to each frame's best label."""
+        return self._build("greedy")
+
+    def _build(self, role: str, **overrides: Any) -> Any:
+        if role not in self._parts:
+            return None
+        part, given = self._parts[role], {**self._derived[role], **overrides}
+        return build(part.target, part.params.without(*given), **given)
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a model's file, in any schema of NeMo 0.x.
+
+    Everything is checked before anything is built: each section against the constructor that it is for, and the
+    sections against each other, by connecting them.
+
+    Args:
+        path: the file, or the name of a configuration that comes with the package.
+        overrides: values that win over the file's, each ``KEY=VALUE``, see ``nemo_lite.config.override``. What was set
+            is logged.
+
+    Raises:
+        ConfigError: all that is wrong with it, one line each with file, line and column: unknown sections and keys,
+            wrong types and values, labels given twice, sections that disagree about the sample rate or the labels, and
+            modules that do not fit each other. What is wrong with an override has ``--set KEY=VALUE`` as its place.
+    """
+    path = config_path(path)
+    return _recipe(load_config(path), path.stem, overrides, folder=str(path.parent))
+
+
+def recipe_from_text(
+    text: str,
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    tokenizer: Subwords | None = None,
+    for_training: bool = True,
+) -> Recipe:
+    """As ``load_recipe``, from a text.
+
+    Args:
+        text: a file's content.
+        name: stands for the file in messages.
+        overrides: as there.
+        tokenizer: that of the model whose configuration it is: used in place of the file that the text names.
+        for_training: without it, perturbations that are not registered are an error only where a data layer for
+            training is made: a model does not need them.
+
+    Raises:
+        ConfigError: as there.
+    """
+    config = parse_config(text, name)
+    return _recipe(config, Path(name).stem, overrides, carried=tokenizer, for_training=for_training)
+
+
+def _recipe(
+    config: Config,
+    stem: str,
+    overrides: Sequence[str],
+    folder: str = "",
+    carried: Subwords | None = None,
+    for_training: bool = True,
+) -> Recipe:
+    config = override(config, overrides)
+    parts = Parts(config)
+    checked = {
+        role: part if for_training or role not in DATA_ROLES else _without_unknown_perturbations(part)
+        for role, part in parts.by_role.items()
+    }
+    check = ConnectionCheck(config, checked, parts.task, folder, carried)
+    raise_if([*parts.problems, *check.problems])
+    for setting in overrides:
+        logging.info("Set in the configuration: %s", setting)
+    name = config.get("model", config.get("name", stem))
+    resolved = config.without(*parts.repeated)
+    # The data layer for training keeps its perturbations: it says what is wrong with them when it is made.
+    by_role = {**checked, "train": parts.by_role["train"]}
+    return Recipe(name, check.sample_rate, check.labels, resolved, parts.task, by_role, check.derived, check.tokenizer)
+
+
+def _without_unknown_perturbations(part: Part) -> Part:
+    """A data layer without its perturbations, if some of them are not registered and none was set from outside."""
+    perturbations = part.params.get("augmentor")
+    if not isinstance(perturbations, Config) or perturbations.keys() <= perturbation_types.keys():
+        return part
+    return part if part.params.overridden("augmentor") else replace(part, params=part.params.without("augmentor"))
+
+
+# What is known of a configuration before its recipe is made: its task, and the classes that its data decide.
+
+
+def task_of(path: str | os.PathLike[str]) -> str:
+    """``transcription`` or ``classification``: what the configuration in this file is for.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    return Parts(load_config(config_path(path))).task
+
+
+def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:
+    """As ``load_recipe``; where the file has no labels, they are the classes of a manifest, sorted as texts.
+
+    Args:
+        path: the file, or the name of a configuration that comes with the package.
+        manifest: the training set.
+        overrides: values that win over the file's, each ``KEY=VALUE``.
+
+    Raises:
+        ConfigError, DataError: what is wrong with the file, or with the manifest.
+    """
+    given = [setting.split("=")[0] for setting in overrides]
+    if "labels" not in given and not _has_labels(load_config(config_path(path))):
+        found = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
+        overrides = [*overrides, f"labels={json.dumps(found, ensure_ascii=False)}"]
+    return load_recipe(path, overrides)
+
+
+def _has_labels(config: Config) -> bool:
+    sections = [config, *(value for value in config.values() if isinstance(value, Config))]
+    return any("labels" in section or _has_labels_inside(section) for section in sections)
+
+
+def _has_labels_inside(section: Config) -> bool:
+    params = section.get("init_params")
+    return isinstance(params, Config) and "labels" in params
+
+
+# misfits_in: the texts of a data set that do not fit the frames of a model, for ``nemo-lite data check``.
+
+
+_KIND = "frames"
+
+
+def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
+    """What is found about texts and frames: those that never fit are a problem.
+
+    Args:
+        recipe: of the model; its labels and its stride count.
+        manifests: the set; several manifests are separated by commas.
+        training: whether the set is trained on: then perturbations may make audio shorter.
+    """
+    try:
+        data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
+        model = recipe.model()
+        log_probs = connect(model, data_layer, training=training).log_probs
+        found = find_infeasible(data_layer, log_probs, model.loss, training=training)
+    except DataError as error:
+        return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
+    never = [str(each) for each in found if each.is_always]
+    sometimes = [str(each) for each in found if not each.is_always]
+    told = "text does not fit the model's frames"
+    findings = [
+        Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {told}", never),
+        Finding(_KIND, False, f"{manifests}: {len(sometimes)} whose {told} when perturbations shorten them", sometimes),
+    ]
+    return [finding for finding in findings if finding.details]

@@ -1,1 +1,0 @@
-"""Trained models: their folder, loading them, keeping the best one of a run."""

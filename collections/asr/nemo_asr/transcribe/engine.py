@@ -1,0 +1,542 @@
+"""Recordings to transcripts: long ones in exact windows, batches by length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
+from nemo_asr.audio.reading import Audio
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
+from nemo_asr.decoding.greedy import GreedyCTCDecoder, ctc_collapse
+from nemo_asr.models.jasper import valid_frames
+from nemo_asr.tasks.registry import Model, Signal, Wires, connect, connect_by_type, signals_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcribe.transcript import Transcribed as Transcribed
+from nemo_asr.transcribe.transcript import Transcript, align, refuse_no_probabilities, scored_texts, transcript_of
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
+from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems
+from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Plan, Request, Shard
+from nemo_lite.core.neural_types import AudioSignal, LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.ports import Ports
+from nemo_lite.core.shapes import Shape, frames_of, symbol
+from nemo_lite.errors import DataError, UsageError
+
+# Which label is in which frame, and how probable: modules behind the log-probabilities of a model. No words here.
+
+
+class PathScores(NonTrainableNM):
+    """The log-probability of each frame's label: (B, T, classes) and ids (B, T) to (B, T).
+
+    Raises:
+        UsageError: a valid frame's probabilities do not add up to 1.
+    """
+
+    keep_uncompiled = True  # it reads values
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "path": NeuralType("B T", PredictionsType()),
+        "length": NeuralType("B", LengthsType(), optional=True),
+    }
+    output_ports: Ports = {"scores": NeuralType("B T", LogprobsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"scores": shapes["log_probs"][:2]}
+
+    def forward(self, log_probs: Tensor, path: Tensor, length: Tensor | None = None) -> Tensor:
+        """Natural logarithms."""
+        log_sums = log_probs.float().logsumexp(2)
+        if length is not None:
+            log_sums = log_sums[valid_frames(length, log_probs.shape[1]).squeeze(1)]
+        if log_sums.numel():
+            log_sums = log_sums.flatten()
+            refuse_no_probabilities(float(log_sums[log_sums.abs().argmax()]))  # argmax takes NaN for the highest
+        return log_probs.gather(2, path.unsqueeze(2)).squeeze(2)
+
+
+class LabelAlignment(NonTrainableNM):
+    """The most probable CTC path of the labels that a search has found, which says no frames: ids (B, U) to (B, T).
+
+    On the CPU, frame by frame; memory and time grow with the frames.
+    """
+
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "length": NeuralType("B", LengthsType()),
+        "predictions": NeuralType("B T", PredictionsType()),
+    }
+    output_ports: Ports = {"path": NeuralType("B T", PredictionsType())}
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"path": shapes["log_probs"][:2]}
+
+    def forward(self, log_probs: Tensor, length: Tensor, predictions: Tensor) -> Tensor:
+        """Blank beyond each utterance's frames."""
+        blank = log_probs.shape[2] - 1
+        path = torch.full(log_probs.shape[:2], blank, dtype=torch.int64)
+        found = ctc_collapse(predictions, None, blank)
+        frames = log_probs.detach().float().cpu().numpy()
+        for row, (labels, end) in enumerate(zip(found, length.tolist(), strict=True)):
+            path[row, :end] = torch.from_numpy(align(frames[row, :end], labels))
+        return path.to(log_probs.device)
+
+
+# Long recordings in overlapping windows: the same frames as from the whole recording, in bounded memory.
+# Features are computed over the whole recording, because their normalisation is over all of it; they are small. The
+# rest of the model runs on windows of features. Of each window the frames are kept that do not see its ends.
+
+
+GUESSED_CONTEXT_SECONDS = 10.0
+"""Context of models that say no ``context_frames``, such as recurrent ones."""
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How features are cut into windows. All numbers are frames of features.
+
+    Attributes:
+        core: frames of a window that are kept; a multiple of ``stride``.
+        context: frames before and behind the core, likewise.
+        stride: frames of features for one frame of the output.
+        is_exact: the model sees no further than ``context``, so nothing depends on the windows.
+    """
+
+    core: int
+    context: int
+    stride: int
+    is_exact: bool
+
+    @property
+    def longest(self) -> int:
+        """Frames of the longest window."""
+        return self.core + 2 * self.context
+
+
+def plan_windows(stride: int, context: int | None, longest: int, guessed_context: int) -> WindowPlan:
+    """Windows of about ``longest`` frames; longer where the context asks for it.
+
+    Args:
+        stride: frames of features for one frame of the output.
+        context: frames that a frame of the output sees on each side; None where it sees all.
+        longest: frames of a window.
+        guessed_context: what is used for a context of None.
+    """
+    rounded = -(-(guessed_context if context is None else context) // stride) * stride
+    # A core shorter than its context on both sides would compute most frames more than twice.
+    core = max(longest - 2 * rounded, 2 * rounded, stride)
+    return WindowPlan(-(-core // stride) * stride, rounded, stride, context is not None)
+
+
+def context_frames(model: Model) -> int | None:
+    """Frames of features that a frame of log-probabilities depends on, on each side; None: on all, or not known.
+
+    Encoders and decoders say it in an attribute of this name.
+    """
+    contexts = [getattr(module, "context_frames", None) for module in (model.encoder, model.decoder)]
+    known = [context for context in contexts if isinstance(context, int)]
+    return sum(known) if len(known) == len(contexts) else None
+
+
+class FeatureSource(DataLayerNM):
+    """Stands for the preprocessor where the rest of a model is lowered: its ports, and no data."""
+
+    def __init__(self, features: Signal, name: str | None = None) -> None:
+        super().__init__(name)
+        assert features.lengths is not None
+        self._ports = {"features": features.values.ntype, "length": features.lengths.ntype}
+
+    @property
+    def output_ports(self) -> Ports:
+        return self._ports
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        return {"features": (symbol("B"), symbol("D"), symbol("T")), "length": (symbol("B"),)}
+
+
+def stride_of(wire: NmTensor) -> int | None:
+    """How many frames (or samples) of the data layer one frame of a wire stands for; None where its DAG says not."""
+    try:
+        frames = frames_of(Dag([wire]), wire)
+    except UsageError:
+        return None
+    # The difference of two lengths: what is added at the ends does not count.
+    many = 2**24
+    return round(many / (frames(2 * many) - frames(many)))
+
+
+class Windowed(NonTrainableNM):
+    """The part of a model behind its features, in windows where they are longer than one.
+
+    Args:
+        outputs: wires that a DAG from a `FeatureSource` gives, (B, T) or (B, T, D).
+        lengths: the wire of their valid frames.
+        plan: the windows; None: everything at once.
+        factory: lowers the DAG.
+        name: the module's name.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[NmTensor],
+        lengths: NmTensor,
+        plan: WindowPlan | None,
+        factory: NeuralModuleFactory,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self._plan = plan
+        self._inputs = dict(Dag(outputs).data_layer.output_ports)
+        self._outputs = {f"out_{index}": wire.ntype for index, wire in enumerate(outputs)}
+        self._has_warned = False
+        self.part: torch.nn.Module = factory.lower([*outputs, lengths])
+
+    @property
+    def input_ports(self) -> Ports:
+        return self._inputs
+
+    @property
+    def output_ports(self) -> Ports:
+        return {**self._outputs, "out_length": NeuralType("B", LengthsType())}
+
+    def forward(self, features: Tensor, length: Tensor) -> tuple[Tensor, ...]:
+        """(B, D, T) and valid frames (B,) to the outputs, and their valid frames (B,)."""
+        plan, num_frames = self._plan, features.shape[2]
+        if plan is None or num_frames <= plan.longest:
+            outputs: tuple[Tensor, ...] = self.part(features, length)
+            return outputs
+        if not plan.is_exact and not self._has_warned:
+            self._has_warned = True
+            logging.warning(
+                "The encoder sees the whole recording (squeeze-and-excitation, recurrence), so a recording that is "
+                "transcribed in windows may get another text than in one piece; --batch_seconds sets their length"
+            )
+        kept = [self._window(features, length, start, plan) for start in range(0, num_frames, plan.core)]
+        *values, lengths = zip(*kept, strict=True)
+        return (*(torch.cat(parts, dim=1) for parts in values), torch.stack(lengths).sum(0))
+
+    def _window(self, features: Tensor, length: Tensor, start: int, plan: WindowPlan) -> tuple[Tensor, ...]:
+        """What is kept of the window whose core begins at ``start``, and how many valid frames that is."""
+        end = min(start + plan.core, features.shape[2])
+        first, last = max(0, start - plan.context), min(features.shape[2], end + plan.context)
+        *values, lengths = self.part(features[:, :, first:last], (length - first).clamp(0, last - first))
+        before, number = (start - first) // plan.stride, -(-(end - start) // plan.stride)
+        return (*(value[:, before : before + number] for value in values), (lengths - before).clamp(0, number))
+
+
+# RecordingsDataLayer: recordings of any kind in batches of similar length. A bad one does not end the others.
+
+
+def recording_of(audio: Any, sample_rate: int | None, number: int) -> Recording:
+    """A recording of a path, or of an array of samples.
+
+    Args:
+        audio: a path; or (T,), (channels, T) or (T, channels) samples, floats of full scale 1 or whole numbers of 16 or
+            32 bits. Of two axes the shorter one is that of the channels, which are averaged.
+        sample_rate: of an array, in Hz.
+        number: its position among those given, by which messages name an array.
+
+    Raises:
+        UsageError: an array without a sample rate, of another shape or kind, empty, or with values that are not finite.
+    """
+    if isinstance(audio, (bytes, Recording)):
+        return audio if isinstance(audio, Recording) else Recording(f"audio[{number}]", audio)
+    if not isinstance(audio, (np.ndarray, Tensor)):
+        return Recording(str(audio), str(audio))
+    samples, place = np.asarray(audio.detach().cpu() if isinstance(audio, Tensor) else audio), f"audio[{number}]"
+    if sample_rate is None or sample_rate < 1:
+        raise UsageError("an array has no sample rate", place=place, remedy="give sample_rate=16000, or what it is")
+    if samples.ndim not in (1, 2) or samples.size == 0 or samples.dtype.kind not in "if":
+        wanted = "(T,), (channels, T) or (T, channels) floats or whole numbers"
+        raise UsageError("this is no audio", place=place, got=f"{samples.shape} {samples.dtype}", wanted=wanted)
+    scale = 2.0 ** (1 - 8 * samples.dtype.itemsize) if samples.dtype.kind == "i" else 1.0
+    channels = np.atleast_2d(samples)
+    channels = channels.T if channels.shape[0] > channels.shape[1] else channels
+    floats = channels.astype(np.float32).mean(axis=0) * np.float32(scale)
+    if not np.isfinite(floats).all():
+        raise UsageError("samples are NaN or infinite", place=place)
+    return Recording(place, floats, sample_rate)
+
+
+class RecordingsDataLayer(DataLayerNM):
+    """Recordings to be transcribed: audio (B, T) at ``sample_rate`` and its lengths (B,), the longest first.
+
+    ``start`` (B,) says how many quiet samples were left out before the first. Over several ranks each recording comes
+    once.
+
+    Args:
+        recordings: what to read.
+        sample_rate: samples a second; other rates are resampled, channels are averaged.
+        batch_size: most recordings of a batch.
+        batch_seconds: no batch of several recordings is longer, padding included.
+        num_workers: processes that read; with 0 this one does.
+        trim_silence: leave out what is more than 60 dB below the loudest part at both ends.
+        int_values: read files through 32-bit integers: floats beyond full scale are clipped.
+        name: the module's name.
+
+    Attributes:
+        faults: why recordings could not be read, by position. Complete, on all ranks, when an inference has ended.
+
+    Raises:
+        UsageError: numbers out of range.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        sample_rate: SampleRate,
+        batch_size: BatchSize = 16,
+        batch_seconds: BatchSeconds = 240.0,
+        num_workers: Workers = 0,
+        trim_silence: bool = False,
+        int_values: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.recordings = list(recordings)
+        self.faults: dict[int, str] = {}
+        self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
+        self._sample_rate = sample_rate
+        self._reading = _Reading(sample_rate, trim_silence, int_values)
+        for position, recording in enumerate(self.recordings):
+            try:
+                self.recordings[position] = recording.measured()
+            except DataError as error:
+                self.faults[position] = named(recording, error)
+
+    @property
+    def output_ports(self) -> Ports:
+        """Audio, its lengths, and where it starts."""
+        return {
+            "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
+            "a_sig_length": NeuralType("B", LengthsType()),
+            "start": NeuralType("B", LengthsType()),
+        }
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Samples are the only free size."""
+        batch = (symbol("B"),)
+        return {"audio_signal": (*batch, symbol("samples")), "a_sig_length": batch, "start": batch}
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def place_of(self, item: int) -> str:
+        """The recording's name."""
+        return self.recordings[item].source
+
+    def loader(self, *, training: bool, shard: Shard) -> PlannedLoader:
+        """The batches of one rank."""
+        plan = self.plan(shard)
+        return PlannedLoader(
+            self._reading,
+            lambda _: plan,
+            list(self.output_ports),
+            shard,
+            refs_of=lambda rows: [self.recordings[row] for row in rows],
+            account=_Faults(self),
+            num_workers=self.setting("num_workers", None),
+            worker_timeout=self.setting("worker_timeout", None),
+            multiprocessing_context=self.setting("multiprocessing_context", None),
+        )
+
+    def plan(self, shard: Shard) -> Plan:
+        """Batches of recordings of similar length, for each rank every ``world_size``-th one."""
+        good = [position for position in range(len(self)) if position not in self.faults]
+        # Few recordings do not all go to the first rank.
+        most = min(self.batch_size, max(1, -(-len(good) // shard.world_size)))
+        seconds = {position: self.recordings[position].seconds for position in good}
+        batches = batches_by_length(seconds, most, self._batch_seconds)
+        numbers = range(shard.rank, len(batches), shard.world_size)
+        rows = [np.array(batches[number], np.int64) for number in numbers]
+        return Plan(rows, -(-len(batches) // shard.world_size), numbers=numbers)
+
+    def note(self, faults: Mapping[int, str]) -> None:
+        """Enter recordings that could not be read."""
+        self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
+
+
+class _Reading(ItemDataset[Recording, Audio]):
+    def __init__(self, sample_rate: int, trim_silence: bool, int_values: bool) -> None:
+        self._sample_rate, self._trim_silence, self._int_values = sample_rate, trim_silence, int_values
+
+    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> Audio:
+        return ref.read(self._sample_rate, trim_silence=self._trim_silence, int_values=self._int_values)
+
+    def collate(self, items: Sequence[Audio]) -> tuple[Any, ...]:
+        lengths, starts = ([len(audio.samples) for audio in items], [audio.start for audio in items])
+        if len(items) == 1:  # an hour of samples need not be copied
+            return torch.from_numpy(items[0].samples[None]), torch.tensor(lengths), torch.tensor(starts)
+        signal = np.zeros((len(items), max(lengths)), np.float32)
+        for row, audio in zip(signal, items, strict=True):
+            row[: len(audio.samples)] = audio.samples
+        return torch.from_numpy(signal), torch.tensor(lengths), torch.tensor(starts)
+
+
+class _Faults(UnusableItems):
+    """Allows any number of bad recordings, and hands them to the data layer instead of logging them."""
+
+    def __init__(self, layer: RecordingsDataLayer) -> None:
+        super().__init__(layer.label, len(layer), layer.place_of, noun="recording")
+        self._layer = layer
+
+    def report(self) -> None:
+        self._layer.note(self.faults)
+
+
+# transcribe: the modules of a model and recordings to transcripts, on one rank or several. No command line in here.
+
+
+def transcribe(
+    model: Model,
+    labels: Sequence[str],
+    sample_rate: int,
+    audio: Sequence[Any],
+    *,
+    audio_rate: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    batch_seconds: float = BATCH_SECONDS,
+    num_workers: int = 0,
+    worker_timeout: float | None = None,
+    factory: NeuralModuleFactory | None = None,
+    verbose: bool = False,
+    calibration: Callable[[float], float] | None = None,
+    decoder: NeuralModule | None = None,
+    nbest: int = 1,
+    trim_silence: bool = False,
+    int_values: bool = False,
+) -> Transcribed:
+    """Transcribe recordings, in batches of similar length; the result is in the order given.
+
+    Longer ones than ``batch_seconds`` are cut into overlapping windows; see ``context_frames`` of the encoder.
+
+    Args:
+        model: the modules, see ``Recipe.model``.
+        labels: the vocabulary, without the blank.
+        sample_rate: samples a second that the model takes.
+        audio: paths, arrays of samples (see `recording_of`), or `Recording` objects.
+        audio_rate: samples a second of the arrays.
+        batch_size: most recordings in a batch.
+        batch_seconds: most seconds of audio that are computed at once, which bounds memory.
+        num_workers: processes that read audio.
+        worker_timeout: seconds that a batch may take in them before an error; 0: for ever. None: 600.
+        factory: where to run; by default the factory made last, or a new one.
+        verbose: show progress on a terminal.
+        calibration: turns the confidence of a word into a calibrated one, as that of the model's card does.
+        decoder: a search in the place of the model's.
+        nbest: above 1, transcripts have so many ``hypotheses``, of a decoder that is a ``BeamSearchCTCDecoder``.
+        trim_silence: leave out quiet ends of recordings, as the data layer does with which the model was evaluated:
+            see ``Recipe.reading``. Times count from the beginning of the recording all the same.
+        int_values: read files through 32-bit integers, likewise.
+
+    Raises:
+        UsageError: an array is no audio or has no rate; numbers out of range; ``nbest`` of a decoder without it.
+    """
+    if batch_seconds <= 0:
+        raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
+    model = replace(model, greedy=_searching(decoder or model.greedy, nbest))
+    recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
+    layer = RecordingsDataLayer(
+        recordings, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
+    )
+    layer.worker_timeout = worker_timeout
+    if len(layer.faults) == len(layer):  # nothing to run, on any rank
+        return Transcribed([], dict(layer.faults), 0.0)
+    factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
+    wires = connect(model, layer)
+    data = Dag([wires.log_probs]).data_node.outputs
+    asked = [data["a_sig_length"], data["start"], *_path_wires(model, wires, sample_rate, batch_seconds, factory)]
+    values = factory.infer(asked, verbose=verbose)
+    if values is None:
+        return Transcribed([], dict(layer.faults), 0.0)
+    items = inferred.items if (inferred := factory.get_trainer().inferred) else None
+    assert items is not None
+    frame = stride_of(wires.log_probs)
+    rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
+    found = {
+        position: _transcript(path, layer.recordings[position], labels, sample_rate, frame, calibration)
+        for position, path in zip(items, rows, strict=True)
+    }
+    transcripts = [found[position] for position in sorted(found)]
+    return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
+
+
+def _transcript(
+    row: tuple[Tensor, ...],
+    recording: Recording,
+    labels: Sequence[str],
+    sample_rate: int,
+    frame_samples: int | None,
+    calibration: Callable[[float], float] | None,
+) -> Transcript:
+    """The transcript of one recording from its samples and their start, its path, scores and number of frames."""
+    num_samples, start, ids, scores, length, *found = row
+    number, hypotheses = int(length), []
+    if found:
+        texts = ctc_collapse(found[0], None, len(labels))
+        hypotheses = list(scored_texts(zip(texts, found[1].tolist(), strict=True), labels))
+    # A model that does not say how its frames lie in time: evenly.
+    seconds = (frame_samples or int(num_samples) / max(number, 1)) / sample_rate
+    about = recording.source, recording.offset, calibration, hypotheses, int(start) / sample_rate
+    return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
+
+
+def _searching(decoder: NeuralModule, nbest: int) -> NeuralModule:
+    if nbest == 1:
+        return decoder
+    if not isinstance(decoder, BeamSearchCTCDecoder):
+        problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
+        raise UsageError(problem, got=f"nbest {nbest}, {type(decoder).__name__}", remedy=remedy)
+    return NBestCTCDecoder(decoder, nbest)
+
+
+def transcripts_or_error(result: Transcribed) -> list[Transcript]:
+    """The transcripts.
+
+    Raises:
+        DataError: some recordings could not be read; all are named.
+    """
+    if result.faults:
+        problems = "; ".join(result.faults[position] for position in sorted(result.faults))
+        raise DataError(f"{len(result.faults)} of the recordings cannot be read: {problems}")
+    return result.transcripts
+
+
+def _path_wires(
+    model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
+) -> list[NmTensor]:
+    """The CTC path (B, T), the log-probability of each frame's label (B, T) and the valid frames (B,).
+
+    With an n-best also its ids (B, N, U) and scores (B, N).
+    """
+    assert wires.features is not None
+    features = Signal(wires.features, wires.feature_lengths)
+    source = signals_of(FeatureSource(features)())[0]
+    encoded, *_ = connect_by_type(model.encoder, source)
+    log_probs, *_ = connect_by_type(model.decoder, encoded)
+    assert features.lengths is not None
+    assert log_probs.lengths is not None
+    samples_of_frame = stride_of(features.values) or 1
+    plan = _plan(model, log_probs.values, sample_rate / samples_of_frame, batch_seconds)
+    if isinstance(model.greedy, GreedyCTCDecoder):
+        # Greedy decoding looks at each frame alone, so log-probabilities need not be kept.
+        path = connect_by_type(model.greedy, log_probs)[0].values
+        scores = PathScores()(log_probs=log_probs.values, path=path, length=log_probs.lengths)
+        return list(Windowed([path, scores], log_probs.lengths, plan, factory)(features.values, features.lengths))
+    whole, lengths = Windowed([log_probs.values], log_probs.lengths, plan, factory)(features.values, features.lengths)
+    predictions, *found = (each.values for each in connect_by_type(model.greedy, Signal(whole, lengths)))
+    path = LabelAlignment()(log_probs=whole, length=lengths, predictions=predictions)
+    return [path, PathScores()(log_probs=whole, path=path, length=lengths), lengths, *found[:2]]
+
+
+def _plan(model: Model, log_probs: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
+    """The windows of a model; None where it is not known which frames of features make which of the output."""
+    stride = stride_of(log_probs)
+    if stride is None:
+        return None
+    longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
+    return plan_windows(stride, context_frames(model), longest, guess)

@@ -1,0 +1,329 @@
+"""What `nemo-lite transcribe` is given and writes: files, manifests, text, JSON lines, subtitles."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import soxr
+
+from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
+from nemo_asr.transcribe.transcript import Transcript, Word
+from nemo_lite.errors import DataError, UsageError
+from nemo_lite.files import FileKind, numbered_lines, path_in_list
+from nemo_lite.untrusted import JsonLimits, parse_json
+
+# Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
+
+
+BATCH_SIZE = 16
+BATCH_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Audio to be transcribed.
+
+    Attributes:
+        source: what it is called in transcripts and messages.
+        audio: the path or the content of an audio file, or samples (T,) with full scale 1.
+        sample_rate: of samples, in Hz.
+        offset: seconds into the audio where it begins; None: at the beginning.
+        duration: seconds; None: to the end of the audio.
+        seconds: its length; 0 until `measured` has looked at it.
+    """
+
+    source: str
+    audio: str | bytes | Samples
+    sample_rate: int | None = None
+    offset: float | None = None
+    duration: float | None = None
+    seconds: float = 0.0
+
+    def measured(self) -> Recording:
+        """The same with its length, which the head of the file says.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            return replace(self, seconds=len(self.audio) / self.sample_rate)
+        with open_part(self.audio, offset=self.offset, duration=self.duration, strict=False) as part:
+            return replace(self, seconds=part.seconds)
+
+    def read(self, sample_rate: int, *, trim_silence: bool = False, int_values: bool = False) -> Audio:
+        """Mono samples at a rate, read as a data layer reads an utterance of this offset and duration.
+
+        Args:
+            sample_rate: samples a second.
+            trim_silence: leave out quiet ends; see `read_audio`.
+            int_values: read a file through 32-bit integers; see `read_audio`.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if isinstance(self.audio, np.ndarray):
+            assert self.sample_rate is not None
+            same = self.sample_rate == sample_rate
+            samples: Samples = self.audio if same else soxr.resample(self.audio, self.sample_rate, sample_rate)
+            loud = loud_part(samples) if trim_silence else slice(0, len(samples))
+            return Audio(samples[loud], self.sample_rate, 1, start=loud.start)
+        return read_audio(
+            self.audio,
+            sample_rate=sample_rate,
+            offset=self.offset,
+            duration=self.duration,
+            int_values=int_values,
+            trim_silence=trim_silence,
+            strict=False,
+        )
+
+
+def named(recording: Recording, error: Exception | str) -> str:
+    """Why a recording cannot be used, with its name before it unless it says it."""
+    reason = str(error).removeprefix(f"{recording.source}: ")
+    return reason if recording.source in reason else f"{recording.source}: {reason}"
+
+
+def batches_by_length(seconds: Mapping[int, float], batch_size: int, batch_seconds: float) -> list[list[int]]:
+    """Positions in batches of similar length, the longest first.
+
+    Args:
+        seconds: length of each recording by its position.
+        batch_size: most recordings of a batch.
+        batch_seconds: no batch of several recordings is longer, padding included.
+    """
+    batches: list[list[int]] = []
+    for position in sorted(seconds, key=lambda position: -seconds[position]):
+        longest = seconds[batches[-1][0]] if batches else 0.0
+        if not batches or len(batches[-1]) == batch_size or (len(batches[-1]) + 1) * longest > batch_seconds:
+            batches.append([])
+        batches[-1].append(position)
+    return batches
+
+
+# Transcripts as text, JSON lines and subtitles (SRT, WebVTT). Strings only: where they go is decided elsewhere.
+
+
+MAX_LINE_WIDTH = 42  # characters; 21 of scripts whose characters take two columns
+MAX_LINES = 2
+MAX_CUE_SECONDS = 7.0
+MAX_GAP_SECONDS = 0.8  # a longer pause begins a new cue
+MIN_CUE_SECONDS = 1.0  # where the next cue leaves the time
+
+
+@dataclass(frozen=True)
+class Cue:
+    """What a screen shows at once: one or two lines, from ``start`` to ``end`` in seconds."""
+
+    start: float
+    end: float
+    lines: tuple[str, ...]
+
+
+def as_text(transcript: Transcript) -> str:
+    """The words, on a line; with hypotheses a line for each: its score, a tab, its words."""
+    if not transcript.hypotheses:
+        return f"{transcript.text}\n"
+    return "".join(f"{each.score:.3f}\t{each.text}\n" for each in transcript.hypotheses)
+
+
+def as_json(transcript: Transcript) -> str:
+    """A line of JSON, as in a manifest: ``audio_filepath``, ``offset`` of a part, ``duration``, ``text``, ``words``.
+
+    With an n-best also ``hypotheses``, each with ``text`` and ``score``.
+    """
+    offset = {} if transcript.offset is None else {"offset": transcript.offset}
+    line = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration, "text": transcript.text}
+    found = {"hypotheses": [each._asdict() for each in transcript.hypotheses]} if transcript.hypotheses else {}
+    words = [asdict(word) for word in transcript.words]
+    return json.dumps({**line, "words": words, **found}, ensure_ascii=False) + "\n"
+
+
+def as_srt(transcript: Transcript) -> str:
+    """SubRip subtitles."""
+    cues = cues_of(transcript)
+    return "\n".join(
+        f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n" + "".join(f"{line}\n" for line in cue.lines)
+        for number, cue in enumerate(cues, 1)
+    )
+
+
+def as_vtt(transcript: Transcript) -> str:
+    """WebVTT subtitles."""
+    cues = (
+        f"\n{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n"
+        + "".join(f"{_escaped(line)}\n" for line in cue.lines)
+        for cue in cues_of(transcript)
+    )
+    return "".join(["WEBVTT\n", *cues])
+
+
+FORMATS: dict[str, Callable[[Transcript], str]] = {"text": as_text, "json": as_json, "srt": as_srt, "vtt": as_vtt}
+SUBTITLES = ("srt", "vtt")
+
+
+def cues_of(transcript: Transcript) -> list[Cue]:
+    """The words in cues that can be read: at most two lines and 7 s each, a new one after a pause.
+
+    No two overlap, and none is shorter than a second where the next one leaves the time.
+    """
+    cues = [_cue(words, transcript.separator) for words in _groups(transcript)]
+    following = [*(cue.start for cue in cues), float("inf")][1:]
+    longer = (max(cue.end, min(cue.start + MIN_CUE_SECONDS, next_)) for cue, next_ in zip(cues, following, strict=True))
+    return [replace(cue, end=end) for cue, end in zip(cues, longer, strict=True)]
+
+
+def _groups(transcript: Transcript) -> Iterator[list[Word]]:
+    group: list[Word] = []
+    for word in transcript.words:
+        if group and not _fits([*group, word], transcript.separator):
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def _fits(words: Sequence[Word], separator: str) -> bool:
+    """Whether words can be one cue; all but the last are known to."""
+    is_close = words[-1].start - words[-2].end <= MAX_GAP_SECONDS
+    is_short = words[-1].end - words[0].start <= MAX_CUE_SECONDS
+    return is_close and is_short and len(_lines(words, separator)) <= MAX_LINES
+
+
+def _cue(words: Sequence[Word], separator: str) -> Cue:
+    return Cue(words[0].start, words[-1].end, tuple(_lines(words, separator)))
+
+
+def _lines(words: Sequence[Word], separator: str) -> list[str]:
+    """The words in as few lines as hold them; a word longer than a line has one of its own."""
+    lines: list[str] = []
+    for word in words:
+        longer = f"{lines[-1]}{separator}{word.text}" if lines else ""
+        if lines and width_of(longer) <= MAX_LINE_WIDTH:
+            lines[-1] = longer
+        else:
+            lines.append(word.text)
+    return lines
+
+
+def width_of(text: str) -> int:
+    """Columns on a screen: wide characters, such as Chinese ones, take two, and marks on other characters none."""
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def _clock(seconds: float, point: str) -> str:
+    """``01:02:03,456``, rounded to the nearest millisecond."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{point}{thousandths:03}"
+
+
+def _escaped(line: str) -> str:
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+# Which recordings a command line names: files, folders, manifests and stdin. None of them is decoded in here.
+
+
+STDIN = "-"
+AUDIO_SUFFIXES = frozenset(
+    {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
+)
+MANIFEST_SUFFIXES = frozenset({".json", ".jsonl"})
+
+
+class _Line(msgspec.Struct):
+    """The keys of a manifest line that count here; a text is not needed."""
+
+    audio_filepath: str = ""
+    audio_filename: str = ""
+    offset: float | None = None
+    duration: float | None = None
+
+
+_MANIFEST = FileKind("the manifest", 1 << 28)
+_LIMITS = JsonLimits(depth=32, values=10_000)
+_MOST_SECONDS = 1e7  # four months
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def recordings_of(names: Sequence[str]) -> list[Recording]:
+    """The recordings that some names stand for, in their order.
+
+    Args:
+        names: audio files; folders, of which all audio files are taken, also those in folders inside; manifests
+            (``.json``, ``.jsonl``); ``-`` for an audio file on stdin.
+
+    Raises:
+        UsageError: a folder without audio, stdin without audio, or stdin twice.
+        DataError: a manifest that cannot be read.
+    """
+    if names.count(STDIN) > 1:
+        raise UsageError("stdin holds one recording", place=STDIN, got=f"{STDIN} {names.count(STDIN)} times")
+    return [recording for name in names for recording in _named(name)]
+
+
+def _named(name: str) -> Iterator[Recording]:
+    path = Path(name).expanduser()
+    if name == STDIN:
+        yield Recording("stdin", _stdin())
+    elif path.is_dir():
+        yield from _in_folder(path)
+    elif path.suffix.lower() in MANIFEST_SUFFIXES:
+        yield from _in_manifest(path)
+    else:
+        yield Recording(name, str(path))
+
+
+def _stdin() -> bytes:
+    remedy = "pipe the content of an audio file into the command, or name a file"
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("stdin is a terminal, not audio", place=STDIN, remedy=remedy)
+    content = sys.stdin.buffer.read(MAX_CONTENT_BYTES + 1)
+    if len(content) > MAX_CONTENT_BYTES:
+        problem, wanted = "there is too much on stdin", f"at most {MAX_CONTENT_BYTES} bytes"
+        raise UsageError(problem, place=STDIN, wanted=wanted, remedy="name a file instead")
+    if not content:
+        raise UsageError("there is no audio on stdin", place=STDIN, got="0 bytes", remedy=remedy)
+    return content
+
+
+def _in_folder(folder: Path) -> list[Recording]:
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
+    if not found:
+        wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
+        raise UsageError("there is no audio in this folder", place=str(folder), wanted=wanted)
+    return [Recording(str(path), str(path)) for path in found]
+
+
+def _in_manifest(path: Path) -> Iterator[Recording]:
+    numbered = list(numbered_lines(path, _MANIFEST))
+    if not numbered:
+        raise DataError("the manifest is empty", place=str(path), wanted="one JSON object a line")
+    for place, written in numbered:
+        parse_json(written, place, _MANIFEST, _LIMITS)
+        try:
+            line = _decoder.decode(written)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataError(f"the line cannot be read ({error})", place=place) from None
+        named = line.audio_filepath or line.audio_filename
+        if not named:
+            raise DataError("no audio_filepath (or audio_filename); name the audio file", place=place)
+        if "\0" in named or not (_is_time(line.offset) and _is_time(line.duration)):
+            problem, wanted = "a path has a null character, or a time is out of range", f"0 to {_MOST_SECONDS:g} s"
+            raise DataError(problem, place=place, wanted=wanted)
+        audio = path_in_list(named, os.path.dirname(path))
+        yield Recording(audio, audio, offset=line.offset, duration=line.duration)
+
+
+def _is_time(seconds: float | None) -> bool:
+    return seconds is None or 0.0 <= seconds <= _MOST_SECONDS

@@ -1,0 +1,235 @@
+"""OnnxModel: an exported model in ONNX Runtime, from recordings to transcripts. No torch in this file.
+
+What the file's metadata must say is written by `onnx_export`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nemo_asr.audio.reading import Audio, Samples
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcribe.transcript import (
+    ScoredText,
+    Transcribed,
+    Transcript,
+    align,
+    refuse_no_probabilities,
+    scored_texts,
+    transcript_of,
+)
+from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
+from nemo_lite.files import FileKind, open_file
+from nemo_lite.untrusted import parse_json
+from nemo_lite.utils import logging
+
+# Any: onnxruntime has no types.
+LogProbs: TypeAlias = "npt.NDArray[np.float32]"
+Decoded: TypeAlias = "tuple[npt.NDArray[np.int64], Sequence[ScoredText]]"
+
+FORMAT = "nemo_lite waveform model 1"
+SUFFIX = ".onnx"
+INPUTS = ("audio_signal", "length")
+OUTPUTS = ("log_probs", "log_probs_length")
+_KIND = FileKind("the ONNX file", (1 << 31) - 1, CheckpointError, "write it with nemo-lite export")
+_FIRST_BYTE = b"\x08"  # ir_version comes first
+_MOST_LABELS, _MOST_LABEL_CHARACTERS, _MOST_RATE = 65_536, 128, 655_350
+_INSTALL = "pip install onnxruntime"
+
+
+class OnnxModel:
+    """A model that ``nemo-lite export`` wrote, on the CPU.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        path: the file.
+        metadata: what it says about itself, as texts by name.
+        labels: the vocabulary, without the blank, which is the class behind them.
+        sample_rate: samples a second that it takes.
+        frame_seconds: how much audio a frame of log-probabilities stands for; 0 where it is not known.
+        calibration: of the confidences of words; None: they are as the model gives them.
+        trim_silence, int_values: how recordings are read; see ``Recipe.reading``.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not one that ``nemo-lite export`` wrote.
+        UsageError: onnxruntime is not installed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self._session = _session(self.path)
+        self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        try:
+            if self.metadata["format"] != FORMAT:
+                raise ValueError(f'format "{self.metadata["format"]}"')
+            self.labels = _labels(self.metadata["labels"], str(path))
+            self.sample_rate = int(self.metadata["sample_rate"])
+            self.frame_seconds = float(self.metadata.get("frame_seconds", 0.0))
+            if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
+                raise ValueError(f"{self.sample_rate} samples a second, {self.frame_seconds} s a frame")
+            self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
+            found = self.metadata.get("calibration")
+            self.calibration = msgspec.json.decode(found, type=Calibration) if found else None
+        except (KeyError, ValueError, msgspec.MsgspecError) as error:
+            problem, remedy = "this ONNX file does not say how to use it", "write it with nemo-lite export"
+            got = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise CheckpointError(problem, place=str(path), got=got, remedy=remedy) from None
+
+    def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
+        """Log-probabilities (U, classes) of each of some signals (T,), which are computed as one batch."""
+        length = np.array([len(signal) for signal in signals], np.int64)
+        batch = np.zeros((len(signals), int(length.max())), np.float32)
+        for row, signal in zip(batch, signals, strict=True):
+            row[: len(signal)] = signal
+        values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, (batch, length), strict=True)))
+        return [row[:number] for row, number in zip(values, numbers, strict=True)]
+
+    def transcribe(
+        self,
+        recordings: Sequence[Recording],
+        batch_size: int = BATCH_SIZE,
+        batch_seconds: float = BATCH_SECONDS,
+        search: TextSearch | None = None,
+        nbest: int = 1,
+    ) -> Transcribed:
+        """Transcribe recordings, in batches of similar length; the result is in the order given.
+
+        A recording is never cut, so memory grows with the longest one.
+
+        Args:
+            recordings: what to read.
+            batch_size: most recordings in a batch.
+            batch_seconds: no batch of several recordings is longer, padding included.
+            search: for the labels of this model; None: greedy decoding.
+            nbest: above 1, transcripts have so many ``hypotheses`` of the search.
+        """
+        decode = _greedy if search is None else partial(_searched, search=search, nbest=nbest)
+        measured, faults = _measured(recordings)
+        found: dict[int, Transcript] = {}
+        for batch in batches_by_length(
+            {place: each.seconds for place, each in measured.items()}, batch_size, batch_seconds
+        ):
+            read: dict[int, Audio] = {}
+            for position in batch:
+                try:
+                    read[position] = measured[position].read(
+                        self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
+                    )
+                except DataError as error:
+                    faults[position] = named(measured[position], error)
+            if read:
+                outputs = self.log_probs([audio.samples for audio in read.values()])
+                pairs = zip(read, map(decode, outputs), outputs, strict=True)
+                found |= {at: self._transcript(decoded, row, measured[at], read[at]) for at, decoded, row in pairs}
+        transcripts = [found[position] for position in sorted(found)]
+        return Transcribed(transcripts, faults, sum(each.duration for each in transcripts))
+
+    def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
+        path, hypotheses = decoded
+        if log_probs.size:
+            log_sums = np.logaddexp.reduce(log_probs, axis=1)
+            refuse_no_probabilities(float(log_sums[np.abs(log_sums).argmax()]))
+        scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
+        seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
+        start = audio.start / self.sample_rate
+        about = recording.source, recording.offset, self.calibration, hypotheses, start
+        return transcript_of(path, scores, self.labels, seconds, recording.seconds, *about)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
+
+
+def load_onnx_model(path: str | Path) -> OnnxModel:
+    """An exported model; the log says which. Raises as :class:`OnnxModel` does."""
+    model = OnnxModel(path)
+    logging.info("Loaded %s", model)
+    return model
+
+
+def _greedy(log_probs: LogProbs) -> Decoded:
+    return log_probs.argmax(axis=1), ()
+
+
+def _searched(log_probs: LogProbs, search: TextSearch, nbest: int) -> Decoded:
+    """The path of the text that was found, and the n-best where it was asked for."""
+    (found,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
+    path = align(log_probs, found[0].ids)
+    return path, scored_texts([each[:2] for each in found], search.labels) if nbest > 1 else ()
+
+
+def _measured(recordings: Sequence[Recording]) -> tuple[dict[int, Recording], dict[int, str]]:
+    """The recordings by position with their length, and why the others cannot be read."""
+    good, faults = {}, {}
+    for position, recording in enumerate(recordings):
+        try:
+            good[position] = recording.measured()
+        except DataError as error:
+            faults[position] = named(recording, error)
+    return good, faults
+
+
+def _flag(metadata: Mapping[str, str], name: str) -> bool:
+    """Whether the file says so; one that says nothing, as those of older versions, says no."""
+    value = metadata.get(name, "false")
+    if value not in ("true", "false"):
+        raise ValueError(f"{name} {value[:20]!r}")
+    return value == "true"
+
+
+def _labels(text: str, place: str) -> list[str]:
+    labels = parse_json(text, place, _KIND)
+    if not isinstance(labels, list):
+        raise ValueError("labels are no list")
+    texts = [each for each in labels if isinstance(each, str) and printable(each) == each]
+    found = [each for each in texts if 0 < len(each) <= _MOST_LABEL_CHARACTERS]
+    if not 0 < len(labels) == len(found) <= _MOST_LABELS:
+        raise ValueError("labels are too many, or no short texts without control characters")
+    return found
+
+
+def _check_file(path: Path) -> None:
+    """See that the file can be a model, and holds all of it: other files that it names are not opened.
+
+    Raises:
+        CheckpointError: it is no regular file, is too large, or keeps tensors elsewhere.
+    """
+    with open_file(path, _KIND) as file:
+        if file.read(1) != _FIRST_BYTE:
+            raise CheckpointError("this is no ONNX file", place=str(path), wanted="a file of nemo-lite export")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if any(_names_file(content, found.start()) for found in re.finditer(b"location", content)):
+                problem, remedy = "the ONNX file keeps tensors in another file", "export it again, as one file"
+                raise CheckpointError(problem, place=str(path), remedy=remedy)
+
+
+def _names_file(content: mmap.mmap, at: int) -> bool:
+    """Whether a text begins here, which is the key under which a tensor names its file; it may be within another."""
+    return at > 0 and not 0x20 <= content[at - 1] < 0x80
+
+
+def _session(path: Path) -> Any:
+    _check_file(path)
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UsageError("the package onnxruntime is not installed", place=str(path), remedy=_INSTALL) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # its errors are raised as well
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each of its error codes, below RuntimeError or not
+        got = str(error).strip().partition("\n")[0]
+        raise CheckpointError("this is no ONNX file that can be run", place=str(path), got=got) from None

@@ -1,0 +1,212 @@
+"""What makes a class known to YAML files: one line; its role is that of its base or its ports, or is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from toys.tone_corpus import CONFIG
+
+import nemo_asr
+from nemo_asr.tasks import connection_check, registry
+from nemo_asr.tasks.registry import KNOWN, register, role_of
+from nemo_lite import DataLayerNM, LossNM, NonTrainableNM
+from nemo_lite.core import (
+    AcousticEncodedRepresentation,
+    AxisKind,
+    AxisType,
+    LabelsType,
+    LengthsType,
+    LogitsType,
+    LogprobsType,
+    LossType,
+    NeuralType,
+    Ports,
+    SpectrogramType,
+)
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.errors import ConfigError, UnknownNameError, UsageError
+
+ROLES = {
+    "data layer": ["AudioToTextDataLayer"],
+    "preprocessor": [
+        "AudioPreprocessing",
+        "AudioToMFCCPreprocessor",
+        "AudioToMelSpectrogramPreprocessor",
+        "AudioToSpectrogramPreprocessor",
+    ],
+    "multiplier": ["MultiplyBatch"],
+    "augmentation": ["SpectrogramAugmentation"],
+    "encoder": ["JasperEncoder"],
+    "decoder": ["JasperDecoderForCTC"],
+    "loss": ["CTCLossNM"],
+    "greedy": ["GreedyCTCDecoder"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    known, defaults = dict(registry.KNOWN), {task: dict(of_task) for task, of_task in registry.DEFAULTS.items()}
+    yield
+    for now, before in ((registry.KNOWN, known), (registry.DEFAULTS, defaults)):
+        now.clear()
+        now.update(before)  # type: ignore[arg-type]
+
+
+class Pooling(NonTrainableNM):
+    """Takes a spectrogram and gives encoded frames; its ports are known to the class."""
+
+    input_ports: Ports = {"spectrogram": NeuralType("B D T", SpectrogramType())}
+    output_ports: Ports = {"pooled": NeuralType("B D T", AcousticEncodedRepresentation())}
+
+    def forward(self, spectrogram: object) -> object:
+        return spectrogram
+
+
+class Logits(Pooling):
+    """Gives what no role of a recipe gives."""
+
+    output_ports: Ports = {"logits": NeuralType("B T D", LogitsType()), "length": NeuralType("B", LengthsType())}
+
+
+class Listed(Pooling):
+    """Its input ports are a property."""
+
+    @property
+    def input_ports(self) -> Ports:  # type: ignore[override]  # a class attribute in Pooling
+        return {name: NeuralType("B D T", SpectrogramType()) for name in self._names}  # type: ignore[union-attr]
+
+
+def test_the_collections_modules_have_their_roles() -> None:
+    wanted = {name: role for role, names in ROLES.items() for name in names}
+    assert {name: KNOWN[name].role for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("role", ["data layer", "multiplier", "augmentation", "loss", "greedy"])
+def test_a_base_or_ports_of_the_class_say_its_role(role: str) -> None:
+    for name in ROLES[role]:
+        assert role_of(KNOWN[name].module_class) == role, name
+
+
+def test_one_line_makes_a_class_known_under_its_name() -> None:
+    register(Pooling)
+    assert (KNOWN["Pooling"].module_class, KNOWN["Pooling"].role) == (Pooling, "encoder")
+
+
+def test_the_documented_roles_and_arguments_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "en" / "modules.md").read_text(encoding="utf-8")
+    section = text.split("## Modules in a recipe")[1].split("\n## ")[0]
+    roles, arguments = section.split("| argument | filled with |")
+    assert re.findall(r"^\| ([a-z ]+?)(?: \(.*?\))? \|", roles, re.MULTILINE) == ["role", *registry.ROLES]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in arguments.splitlines() if line[:3] == "| `"))
+    assert set(named) == {"sample_rate", "batch_size", "language", *connection_check._STAND_INS}
+
+
+def test_ports_of_no_role_are_refused_with_all_roles() -> None:
+    with pytest.raises(UsageError, match=r"Logits: its ports are of no role .*gives LogitsType, wanted data layer: "):
+        register(Logits)
+
+
+def test_a_role_can_be_said_where_ports_need_an_object() -> None:
+    with pytest.raises(UsageError, match=r"Listed: its ports cannot be read before .*; give register the role as well"):
+        register(Listed)
+    register(Listed, role="encoder")
+    assert KNOWN["Listed"].role == "encoder"
+    with pytest.raises(UnknownNameError, match=r'role "encodr" is not known.*did you mean encoder\?'):
+        register(Listed, role="encodr")
+
+
+def test_a_data_layer_whose_first_argument_is_not_its_source_is_refused() -> None:
+    class Reordered(DataLayerNM):
+        """Takes the vocabulary before its archive."""
+
+        def __init__(self, vocabulary: list[str], archive: str) -> None:
+            super().__init__()
+
+    with pytest.raises(UsageError, match=r"Reordered: its first argument must be the source .*: got vocabulary"):
+        register(Reordered)
+
+
+def test_a_default_fills_its_role() -> None:
+    assert {role: cls.__name__ for role, cls in registry.DEFAULTS["transcription"].items()} == {
+        "data layer": "AudioToTextDataLayer",
+        "decoder": "JasperDecoderForCTC",
+        "loss": "CTCLossNM",
+        "greedy": "GreedyCTCDecoder",
+    }
+
+
+def test_classes_that_nobody_registered_are_unknown() -> None:
+    classes: list[type[NeuralModule]] = [nemo_asr.CropOrPadSpectrogramAugmentation, Pooling]
+    assert [cls.__name__ for cls in classes if cls.__name__ in KNOWN] == []
+
+
+def test_nothing_in_recipe_names_one_model() -> None:
+    folder = Path(registry.__file__).parent
+    names = {name.lower() for name in (*KNOWN, *registry.MODEL_NAMES)} | {"jasper", "quartznet"}
+    found = [f"{path.name}: {n}" for path in folder.glob("*.py") for n in names if n in path.read_text().lower()]
+    assert found == []
+
+
+class Joint(NonTrainableNM):
+    """A decoder that looks like a CTC head, and is none."""
+
+    input_ports: Ports = {"encoded": NeuralType("B D T", AcousticEncodedRepresentation())}
+    output_ports: Ports = {"log_probs": NeuralType("B T D", LogprobsType())}
+
+
+class JointOfThree(Joint):
+    """It has three classes."""
+
+    output_ports: Ports = {
+        "log_probs": NeuralType(
+            (AxisType(AxisKind.Batch), AxisType(AxisKind.Time), AxisType(AxisKind.Dimension, 3)), LogprobsType()
+        )
+    }
+
+
+class TransducerLoss(LossNM):
+    """A loss that is no CTC."""
+
+    input_ports: Ports = {
+        "log_probs": NeuralType("B T D", LogprobsType()),
+        "targets": NeuralType("B T", LabelsType()),
+    }
+    output_ports: Ports = {"loss": NeuralType(None, LossType())}
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            "Joint: {}\nTransducerLoss: {}\n",
+            "there is no section of a search for Joint, which TransducerLoss trains; ",
+        ),
+        ("JasperDecoderForCTC: {}\nTransducerLoss: {}\n", ""),
+        ("Joint: {}\nTransducerLoss: {}\nGreedyCTCDecoder: {}\n", ""),
+        ("Joint: {}\n", ""),  # the CTC loss says that it is a head
+        (
+            "JointOfThree: {}\nTransducerLoss: {}\nGreedyCTCDecoder: {}\n",
+            "JointOfThree is no CTC head, which GreedyCTCDecoder needs: got 3 classes, wanted 5: the labels and the",
+        ),
+    ],
+)
+def test_greedy_decoding_is_no_default_behind_a_decoder_that_is_no_ctc_head(
+    sections: str, told: str, tmp_path: Path
+) -> None:
+    register(Joint)
+    register(JointOfThree)
+    register(TransducerLoss)
+    (tmp_path / "m.yaml").write_text(CONFIG + sections)
+    if not told:
+        nemo_asr.load_recipe(tmp_path / "m.yaml")
+        return
+    with pytest.raises(ConfigError) as caught:
+        nemo_asr.load_recipe(tmp_path / "m.yaml")
+    (problem,) = caught.value.problems
+    assert re.match(rf".*m\.yaml:\d+:\d+: {told}", problem)
+    if "GreedyCTCDecoder" not in sections:
+        assert "known: BeamSearchCTCDecoder, GreedyCTCDecoder" in problem
+        assert problem.endswith("); of a CTC head, GreedyCTCDecoder: {}")

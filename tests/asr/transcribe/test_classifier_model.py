@@ -1,0 +1,64 @@
+"""A stored classifier: loading it, and that it is not taken for a model that transcribes."""
+
+import pytest
+import torch
+
+from nemo_asr.tasks.recipe import recipe_from_text
+from nemo_asr.transcribe.fine_tuning import evaluation_script, task_of_model, training_script
+from nemo_asr.transcribe.folder import describe, write_model
+from nemo_asr.transcribe.model import load_classifier, load_model, trained_modules
+from nemo_lite.backends.pytorch.checkpoint.storage import save_module
+from nemo_lite.errors import CheckpointError, UsageError
+
+TEXT = """labels: [one, two]
+AudioToSpeechLabelDataLayer: {}
+AudioToMelSpectrogramPreprocessor: {features: 8}
+JasperEncoder:
+  activation: relu
+  jasper:
+    - {filters: 4, repeat: 1, kernel: [3], stride: [2], dilation: [1], dropout: 0.0, residual: false}
+"""
+
+
+@pytest.fixture
+def stored(tmp_path):
+    recipe = recipe_from_text(TEXT, "model.yaml")
+    modules = recipe.classifier()
+    folder = tmp_path / "model"
+    folder.mkdir()
+    staged = {name: folder / f".{name}.safetensors" for name in trained_modules(modules)}
+    for name, module in trained_modules(modules).items():
+        save_module(module, staged[name])
+    write_model(folder, describe(recipe), recipe.config.as_yaml(), staged)
+    return folder, modules
+
+
+def test_a_stored_classifier_has_its_weights_classes_and_task(stored):
+    folder, modules = stored
+    loaded = load_classifier(folder)
+    assert (loaded.card.task, loaded.card.labels, loaded.card.frame_seconds) == ("classification", ["one", "two"], 0.0)
+    weights = [module.state_dict() for module in (loaded.modules.decoder, modules.decoder)]
+    assert torch.equal(weights[0]["decoder_layers.0.weight"], weights[1]["decoder_layers.0.weight"])
+    with pytest.raises(UsageError, match="got classification, wanted transcription"):
+        load_model(folder)
+
+
+def test_the_script_follows_from_the_model_or_the_configuration(stored, tmp_path):
+    folder, _ = stored
+    assert task_of_model(folder) == "classification"
+    assert evaluation_script(["--load_dir", str(folder)]) == "classify_eval.py"
+    (tmp_path / "model.yaml").write_text(TEXT)
+    assert training_script([f"--model_config={tmp_path / 'model.yaml'}", "--lr", "1"]) == "classify.py"
+    assert training_script([f"--config={tmp_path / 'model.yaml'}"]) == "classify.py", "another name of the option"
+    assert training_script(["--model_config", "digits"]) == "jasper.py"
+
+
+@pytest.mark.parametrize("given", [[], ["--load_dir"], ["--load_dir", "nowhere"]])
+def test_what_is_wrong_is_left_to_the_script_for_texts(given):
+    assert evaluation_script(given) == "jasper_eval.py"
+    assert training_script(["--model_config", "nowhere.yaml"]) == "jasper.py"
+
+
+def test_no_model_is_told(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no model in this folder"):
+        task_of_model(tmp_path)

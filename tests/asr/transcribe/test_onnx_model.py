@@ -1,0 +1,136 @@
+"""Exported models in ONNX Runtime: what the metadata must say, batches, and recordings that cannot be read."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from toys.onnx_toy import METADATA, RATE, write_toy
+
+from nemo_asr.decoding.prefix_beam_search import TextSearch
+from nemo_asr.transcribe.inputs import Recording
+from nemo_asr.transcribe.onnx_model import OnnxModel, load_onnx_model
+from nemo_lite.errors import CheckpointError, UsageError
+
+
+def said(*ids):
+    return Recording("a", np.array(ids, np.float32), RATE)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return write_toy(tmp_path_factory.mktemp("toy") / "toy.onnx")
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_transcripts_are_in_the_order_given_whatever_the_batches(toy, batch_size):
+    recordings = [said(1, 1, 4, 1), said(2), said(1, 2, 0, 0, 3, 4, 4)]
+    result = load_onnx_model(toy).transcribe(recordings, batch_size)
+    assert [each.text for each in result.transcripts] == ["aa", "b", "ab c"]
+    assert not result.faults
+    assert result.seconds == pytest.approx(1.2)
+
+
+def test_words_have_times_and_confidences(toy):
+    (transcript,) = OnnxModel(toy).transcribe([said(4, 1, 2, 0, 3)]).transcripts
+    assert [(word.text, word.start, word.end, word.confidence) for word in transcript.words] == [
+        ("ab", 0.1, 0.3, 0.77),
+        ("c", 0.4, 0.5, 0.774),
+    ]
+
+
+def test_confidences_are_refused_where_rows_are_no_probabilities(toy, monkeypatch):
+    model = OnnxModel(toy)
+    log_probs = model.log_probs
+    monkeypatch.setattr(model, "log_probs", lambda signals: [row + 3.0 for row in log_probs(signals)])
+    told = r"no logarithms of probabilities, so words have no confidences: got .* sum is 3, wanted 0, as of a CTC head"
+    with pytest.raises(UsageError, match=told):
+        model.transcribe([said(1)])
+
+
+def test_a_recording_that_cannot_be_read_does_not_end_the_others(toy, tmp_path):
+    (tmp_path / "bad.wav").write_bytes(b"no audio")
+    bad = Recording("bad.wav", str(tmp_path / "bad.wav"))
+    result = OnnxModel(toy).transcribe([bad, said(1)])
+    assert ([each.text for each in result.transcripts], list(result.faults)) == (["a"], [0])
+    assert "bad.wav" in result.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "got"),
+    [
+        ({"format": "else 2"}, 'format "else 2"'),
+        ({"sample_rate": "fast"}, "fast"),
+        ({"labels": "["}, "got"),
+        ({"trim_silence": "perhaps"}, "trim_silence 'perhaps'"),
+        ({"labels": None}, "no 'labels'"),
+        ({"calibration": "{}"}, "missing required field `slope`"),
+        ({"format": None}, "no 'format'"),
+    ],
+)
+def test_a_file_that_does_not_say_how_to_use_it_is_refused(tmp_path, changed, got):
+    metadata = {name: text for name, text in (METADATA | changed).items() if text is not None}
+    path = write_toy(tmp_path / "toy.onnx", metadata)
+    with pytest.raises(CheckpointError, match=r"does not say how to use it.*write it with nemo-lite export") as caught:
+        OnnxModel(path)
+    assert got in str(caught.value)
+
+
+def test_what_is_no_onnx_file_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"none\.onnx: the ONNX file cannot be opened \(No such file"):
+        OnnxModel(tmp_path / "none.onnx")
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"text\.onnx: this is no ONNX file: wanted"):
+        OnnxModel(tmp_path / "text.onnx")
+
+
+def test_a_missing_onnxruntime_is_an_error_with_the_install_line(toy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match=r"onnxruntime is not installed; pip install onnxruntime$"):
+        OnnxModel(toy)
+
+
+def test_metadata_is_there_for_scripts(toy):
+    model = OnnxModel(toy)
+    assert json.loads(model.metadata["labels"]) == model.labels == [" ", "a", "b", "c"]
+    assert (model.sample_rate, model.frame_seconds) == (10, 0.1)
+
+
+def test_confidences_are_calibrated_as_the_metadata_says(toy, tmp_path):
+    (plain,) = OnnxModel(toy).transcribe([said(1)]).transcripts
+    path = write_toy(tmp_path / "calibrated.onnx", METADATA | {"calibration": '{"slope": 0.0, "offset": 0.0}'})
+    (calibrated,) = OnnxModel(path).transcribe([said(1)]).transcripts
+    assert (plain.words[0].confidence > 0.6, calibrated.words[0].confidence) == (True, 0.5)
+
+
+def test_quiet_ends_are_left_out_where_the_metadata_say_so_and_times_stay(toy, tmp_path):
+    """A sample is a frame of 0.1 s here; 0 is the space."""
+    sound = said(*[0] * 4096, *[1, 4, 2] * 100, *[0] * 4096)
+    trimming = OnnxModel(write_toy(tmp_path / "trimming.onnx", METADATA | {"trim_silence": "true"}))
+    given = []
+    log_probs = trimming.log_probs
+    trimming.log_probs = lambda signals: given.extend(map(len, signals)) or log_probs(signals)
+    (found,) = trimming.transcribe([sound]).transcripts
+    (whole,) = OnnxModel(toy).transcribe([sound]).transcripts
+    assert (given[0] < 4096, found) == (True, whole)
+    assert found.words[0].start == pytest.approx(409.6)
+
+
+def test_a_search_finds_words_of_a_list_with_times_and_an_nbest(toy, tmp_path):
+    model = OnnxModel(toy)
+    (tmp_path / "words.txt").write_text("ab\nbc\n")
+    search = TextSearch(model.labels, lexicon=tmp_path / "words.txt")
+    sound = said(4, 1, 1, 4, 0, 2, 3)
+    (greedy,) = model.transcribe([sound]).transcripts
+    (found,) = model.transcribe([sound], search=search, nbest=2).transcripts
+    assert (greedy.text, found.text) == ("a bc", "ab bc")
+    assert [(word.text, word.end) for word in found.words][-1] == ("bc", 0.7)
+    assert found.hypotheses[0].text == found.text
+    assert found.hypotheses[0].score > found.hypotheses[1].score
+    (one,) = model.transcribe([sound], search=search).transcripts
+    assert (one.text, one.hypotheses) == (found.text, ())
+
+
+def test_a_search_for_other_labels_is_refused(toy):
+    with pytest.raises(UsageError, match="other labels than the model: got 5 classes, wanted 4: the labels"):
+        OnnxModel(toy).transcribe([said(1)], search=TextSearch(["a", "b", "c"]))
