@@ -12,7 +12,7 @@ PYTEST := $(RUN) -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes: each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check fast unit lint format pythons imports clean
+.PHONY: demo test golden check fast unit lint format pythons imports clean
 
 # A stamp for each set of extras, so that a second call installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -29,6 +29,10 @@ demo: $(VENV)/.installed-demo
 # Side by side: types are checked by one process, and tests wait now and then.
 test: $(VENV)/.installed-demo-dev
 	$(MAKE) --no-print-directory -j 2 lint unit
+
+# Losses, rates, transcripts, plans, saved tensors and error texts of a few runs are those that were recorded.
+golden: $(VENV)/.installed-demo-dev
+	$(RUN) benchmarks/golden.py small
 
 # The inner loop: all but the tests that start processes or take long.
 check: lint fast

@@ -198,3 +198,8 @@ LATER_MISTAKES = (
     Case("infer_no_audio", "jasper_infer.py", f"{_MODEL} none.wav"),
     Case("another_model_on_2", "jasper.py", f"{_ACCUMULATED} {_MODEL} --model_config ../corpus/deeper.yaml", "ranks"),
 )
+# What "golden.py small" runs: training in one process and in two, resumed, evaluated, planned, and a few mistakes.
+SMALL = frozenset(
+    {"accumulated", "augmented_on_2", "api", "plan", "resumed", "eval_on_2"}
+    | {"config_key_typo", "manifest_no_audio", "num_gpus_on_2", "other_labels"}
+)

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -166,13 +166,14 @@ def needed(sections: Sequence[str]) -> tuple[list[Case], list[Case]]:
     return first, later
 
 
-def run_all(work: Path, sections: Sequence[str]) -> Iterator[Run]:
-    """Run all cases that the sections need, two at a time."""
+def run_all(work: Path, sections: Sequence[str], names: Container[str] | None = None) -> Iterator[Run]:
+    """Run all cases that the sections need, or those of them with these names, two at a time."""
     make_corpus(work / "corpus")
     (work / "configs").symlink_to(ASR / "configs")
     with ThreadPoolExecutor(2) as pool:
         for stage in needed(sections):
-            yield from list(pool.map(partial(run_case, work), stage))
+            chosen = [case for case in stage if names is None or case.name in names]
+            yield from list(pool.map(partial(run_case, work), chosen))
 
 
 # What differs from run to run is taken out

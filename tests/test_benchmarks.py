@@ -22,7 +22,12 @@ QUICKLY = {
     "evaluation.py": ("--quick", "--rounds", "1"),
     "tarred_data.py": ("--quick", "--rounds", "1"),
 }
-GOLDEN = {"golden.py", "golden_api.py", "golden_cases.py", "golden_runs.py"}  # takes minutes: run by hand
+GOLDEN = {
+    "golden.py",
+    "golden_api.py",
+    "golden_cases.py",
+    "golden_runs.py",
+}  # "golden.py small" runs in CI, the whole by hand
 WITH_RECORDINGS = {"upsampled_speech.py"}  # which are not here: run by hand
 
 
@@ -90,3 +95,18 @@ def test_golden_misused_says_so_and_returns_2(words, told, golden, monkeypatch, 
         golden.main()
     assert stopped.value.code == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_small_golden_form_runs_cases_that_exist(golden):
+    cases = sys.modules["golden_cases"]
+    first, later = sys.modules["golden_runs"].needed(list(golden.SECTIONS))
+    assert {case.name for case in first + later} >= cases.SMALL
+
+
+def test_a_recorded_loss_may_differ_by_a_thousandth_and_no_more(golden):
+    recorded = {"losses": {"run": {"loss": [2.0, 1.0]}}}
+    for loss, is_equal in ((1.001, True), (1.01, False)):
+        now = {"losses": {"run": {"loss": [2.0, loss]}}}
+        assert (golden.differences(recorded, golden.rounded(now, recorded), ["losses"]) == {}) is is_equal
+    fewer = {"losses": {"run": {"loss": [2.0]}}}
+    assert golden.differences(recorded, golden.rounded(fewer, recorded), ["losses"])
