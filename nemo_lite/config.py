@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, NewType, NoReturn, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
@@ -233,14 +233,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."
 
 
-# Ranges of arguments, said once, beside the parameter: ``Annotated[int, Between(1, 4096)]``. No files in here.
-# ``check_call`` compares the keys of a file with them, :func:`refuse_out_of_range` the arguments of a script; both
-# say the same line. The tables of the reference are written from them.
+# Ranges of numbers, said once, beside the parameter: ``Annotated[int, Between(1, 4096)]``. They are for numbers whose
+# wrong values would cost hours or all memory; for the rest, the errors of torch and Python serve. ``check_call``
+# compares the keys of a file with them, :func:`refuse_out_of_range` the arguments of a script; both say the same line.
 
 
 # Any: arguments are what YAML and users give, annotations are what a user wrote.
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -263,24 +262,23 @@ class Between:
     also: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        if self.least == self.most:
-            text = _number(self.least)
-        elif math.isinf(self.most):
-            text = f"{'above' if self.above else 'from'} {_number(self.least)} on"
+        start = f"above {self.least}" if self.above else f"from {self.least}"
+        if self.below:
+            end = f", below {self.most}"
+        elif self.above:
+            end = f", up to {self.most}"
         else:
-            start = f"above {_number(self.least)}, " if self.above else f"from {_number(self.least)}"
-            end = f"below {_number(self.most)}" if self.below else f"{'up ' * self.above}to {_number(self.most)}"
-            text = f"{start}{end}" if self.above else f"{start}{', ' if self.below else ' '}{end}"
-        return " or ".join([text, *map(_number, self.also)])
+            end = f" to {self.most}"
+        return " or ".join([start + end, *map(str, self.also)])
 
     def refuses(self, value: object) -> bool:
         """Whether it is a number outside of the range."""
         if not isinstance(value, Real) or isinstance(value, bool):
             return False
         number: Any = value  # whole numbers stay whole: they may be too large for a float
-        from_least = number > self.least if self.above else number >= self.least
-        to_most = number < self.most if self.below else number <= self.most
-        return not (from_least and to_most) and number not in self.also
+        above_least = number > self.least if self.above else number >= self.least
+        below_most = number < self.most if self.below else number <= self.most
+        return not (above_least and below_most) and number not in self.also
 
 
 WAITING_SECONDS = Between(0, 604_800, above=True)
@@ -288,57 +286,10 @@ WAITING_SECONDS = Between(0, 604_800, above=True)
 
 
 @dataclass(frozen=True)
-class Letters:
-    """Texts of at most so many letters."""
-
-    most: int
-
-    def __str__(self) -> str:
-        return f"of at most {self.most} letters"
-
-    def refuses(self, value: object) -> bool:
-        """Whether it is a longer text."""
-        return isinstance(value, str) and len(value) > self.most
-
-
-@dataclass(frozen=True)
-class Items:
-    """Lists and mappings of so many items."""
-
-    least: int
-    most: int
-
-    def __str__(self) -> str:
-        start = f"{self.least} to " if self.least else "at most "
-        count = f"{start * (self.least != self.most)}{self.most}"
-        return f"({count} item{'s' * (self.most != 1)})"
-
-    def refuses(self, value: object) -> bool:
-        """Whether it is a list or a mapping of fewer or more."""
-        counted = isinstance(value, (Sequence, Mapping)) and not isinstance(value, (str, bytes))
-        return counted and not self.least <= len(value) <= self.most  # type: ignore[arg-type]  # it is counted
-
-
-@dataclass(frozen=True)
-class Finite:
-    """Any number but NaN and infinity: what a file may give where there is no range."""
-
-    def __str__(self) -> str:
-        return "that is finite"
-
-    def refuses(self, value: object) -> bool:
-        """Whether it is another number."""
-        return isinstance(value, float) and not math.isfinite(value)
-
-
-@dataclass(frozen=True)
 class Checked:
     """A mapping whose keys a function checks: given the section of a file, it returns a line for each problem."""
 
     check: Callable[[Any], list[str]]
-
-
-RANGES = (Between, Letters, Items, Finite)
 
 
 def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
@@ -351,17 +302,17 @@ def annotations_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=1024)  # of each constructor once: resolving takes longer than making a small module
 def _resolved(function: Callable[..., Any]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     for name, raw in getattr(function, "__annotations__", {}).items():
         holder = types.SimpleNamespace(__annotations__={name: raw})
         with contextlib.suppress(NameError):
             names = getattr(function, "__globals__", {})
-            found |= typing.get_type_hints(holder, globalns=names, include_extras=True)
-    return types.MappingProxyType(found)
+            annotations |= typing.get_type_hints(holder, globalns=names, include_extras=True)
+    return types.MappingProxyType(annotations)
 
 
 def refuse_out_of_range(function: Callable[..., Any], arguments: Mapping[str, Any], place: str) -> None:
-    """Refuse the first of a call's arguments that is outside of the range beside its parameter. Types do not count.
+    """Refuse the first number among a call's arguments that is outside of the range beside its parameter.
 
     Args:
         function: whose annotations are read.
@@ -373,73 +324,30 @@ def refuse_out_of_range(function: Callable[..., Any], arguments: Mapping[str, An
     """
     annotations = annotations_of(function)
     for name, value in arguments.items():
-        if name in annotations:
-            for keys, item, annotation in _strays((name,), value, annotations[name]):
-                raise OutOfRangeError(f"{place}.{dotted(keys)}", got(item, annotation), wanted(annotation))
+        if name in annotations and is_out_of_range(value, annotations[name]):
+            raise OutOfRangeError(f"{place}.{name}", shown(value), wanted(annotations[name]))
 
 
 def is_out_of_range(value: object, annotation: Any) -> bool:
-    """Whether a value, or one in it, is outside of its range. Types do not count."""
-    return any(_strays((), value, annotation))
+    """Whether a number is in none of the ranges of its annotation. Numbers inside of lists are not looked at."""
+    ranges = _ranges_of(annotation)
+    return bool(ranges) and all(each.refuses(value) for each in ranges)
 
 
-def within_ranges(constructor: Callable[P, T]) -> Callable[P, T]:
-    """A constructor that refuses arguments outside of their ranges. Neural modules do so without it."""
-    signature = inspect.signature(constructor)
-
-    @functools.wraps(constructor)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        with contextlib.suppress(TypeError):  # the call itself says so, in Python's usual words
-            bound = dict(signature.bind(*args, **kwargs).arguments)
-            refuse_out_of_range(constructor, bound, type(bound.pop("self", None)).__name__)
-        return constructor(*args, **kwargs)
-
-    return checked
-
-
-def _strays(keys: Keys, value: Any, annotation: Any) -> Iterator[tuple[Keys, Any, Any]]:
-    """The values outside of their range, each with its keys and annotation."""
-    origin, options = get_origin(annotation), get_args(annotation)
-    if isinstance(annotation, NewType):
-        yield from _strays(keys, value, annotation.__supertype__)
-    elif origin is Annotated:
-        if any(isinstance(mark, RANGES) and mark.refuses(value) for mark in options[1:]):
-            yield keys, value, annotation
-        else:
-            yield from _strays(keys, value, options[0])
-    elif origin in (Union, types.UnionType):
-        found = [[*_strays(keys, value, option)] for option in options if _may_hold(value, option)]
-        if found and all(found):
-            inside = [strays for strays in found if all(where != keys for where, _, _ in strays)]
-            yield from inside[0] if len(inside) == 1 else [(keys, value, annotation)]
-    elif isinstance(value, Mapping) and len(options) == 2:
-        for key, item in value.items():
-            yield from _strays((*keys, str(key)), item, options[1])
-    elif isinstance(value, (list, tuple)) and options:
-        each = options if origin is tuple and options[-1] is not ... else (options[0],) * len(value)
-        for index, (item, option) in enumerate(zip(value, each, strict=False)):
-            yield from _strays((*keys, index), item, option)
-
-
-def _may_hold(value: object, annotation: Any) -> bool:
-    """Whether values of this kind (numbers, texts, lists, mappings, others) have their range in an annotation."""
+def _ranges_of(annotation: Any) -> list[Between]:
+    options = get_args(annotation)
     if get_origin(annotation) is Annotated:
-        return _may_hold(value, get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return value in get_args(annotation) if isinstance(value, (str, int, float)) else False
-    wanted = get_origin(annotation) or annotation
-    if not isinstance(wanted, type):
-        return wanted is Any
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return wanted in (int, float)
-    return isinstance(value, wanted)
+        return [mark for mark in options if isinstance(mark, Between)]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [mark for option in options for mark in _ranges_of(option)]
+    return []
 
 
 def wanted(annotation: Any) -> str:
     """An annotation in YAML's terms, with its ranges: ``int from 1 to 4096 or null``."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return " ".join([wanted(options[0]), *(str(mark) for mark in options[1:] if isinstance(mark, RANGES))])
+        return " ".join([wanted(options[0]), *map(str, _ranges_of(annotation))])
     if origin in (Union, types.UnionType):
         return " or ".join(wanted(option) for option in options)
     if origin is Literal:
@@ -456,50 +364,13 @@ def wanted(annotation: Any) -> str:
     return "a mapping" if issubclass(dict, kind) else kind.__name__
 
 
-def got(value: Any, annotation: Any) -> str:
-    """A value that does not fit an annotation, with its size where that is too much or too little."""
-    options = get_args(annotation)
-    kinds = options if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    marks = [mark for kind in kinds if get_origin(kind) is Annotated for mark in get_args(kind)[1:]]
-    sized = [mark for mark in marks if isinstance(mark, (Letters, Items)) and mark.refuses(value)]
-    unit = "letters" if isinstance(value, str) else "items"
-    return f"{shown(value)} ({len(value)} {unit})" if sized else shown(value)
-
-
-def without_range(annotation: Any, has_range: bool = False) -> list[str]:
-    """What in an annotation has no range, of numbers, texts, lists and mappings; empty where everything has one."""
-    origin, options = get_origin(annotation), get_args(annotation)
-    if isinstance(annotation, NewType):
-        return without_range(annotation.__supertype__)
-    if origin is Annotated:
-        is_checked = any(isinstance(mark, Checked) for mark in options[1:])
-        return [] if is_checked else without_range(options[0], any(isinstance(mark, RANGES) for mark in options[1:]))
-    if origin in (Union, types.UnionType):
-        return [each for option in options for each in without_range(option)]
-    kind = origin or annotation
-    is_plain = kind in (int, float, str, Any)
-    is_list = isinstance(kind, type) and (issubclass(list, kind) or issubclass(dict, kind) or kind is tuple)
-    if not is_plain and not (is_list and kind is not object):
-        return []
-    is_fixed = kind is tuple and options and options[-1] is not ...
-    inside = options[1:] if isinstance(kind, type) and issubclass(dict, kind) else options
-    missing = [each for option in inside if option is not ... for each in without_range(option)]
-    return [wanted(annotation)] * (not has_range and not is_fixed) + missing
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
-
-
 # check_call: compares a section of a file with a callable's parameters; gives one line of text for each problem.
 
 
 # Any: values are what a YAML file holds, annotations are what a user wrote.
 
-Misfit = tuple[Keys, Any, Any]  # keys that lead to the value, the value, the annotation that it does not fit
+Misfit = tuple[Keys, Any, str]  # keys that lead to the value, the value, and what was wanted
 
-_FINITE_ONLY = Finite()
-_FINITE = Annotated[float, _FINITE_ONLY]
 # Of one section; to look for the nearest of known keys takes a while for each.
 _MAX_UNKNOWN_KEYS = 20
 
@@ -592,9 +463,9 @@ def _parameters(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter
 
 def _type_problems(section: Config, key: str, value: Any, annotation: Any) -> list[str]:
     problems = [
-        f"{section.place(*keys)}: {section.path_of(*keys)} is {got(item, annotation)}, wanted {wanted(annotation)}"
+        f"{section.place(*keys)}: {section.path_of(*keys)} is {shown(item)}, wanted {text}"
         + (did_you_mean(item, _words(annotation)) if isinstance(item, str) else "")
-        for keys, item, annotation in _misfits((key,), value, annotation)
+        for keys, item, text in _misfits((key,), value, annotation)
     ]
     return problems or [*_problems_inside(value, annotation)]
 
@@ -616,55 +487,39 @@ def _problems_inside(value: Any, annotation: Any) -> Iterator[str]:
 
 
 def _misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
-    if isinstance(annotation, NewType):
-        return _misfits(keys, value, annotation.__supertype__)
-    origin = get_origin(annotation)
+    origin, options = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _range_misfits(keys, value, annotation)
+        ranges = _ranges_of(annotation)
+        if is_out_of_range(value, annotation):
+            return [(keys, value, wanted(annotation))]
+        if ranges and options[0] is float and isinstance(value, float):
+            return []  # also infinity, where the range has it
+        misfits = _misfits(keys, value, options[0])
+        return [(where, item, wanted(annotation) if where == keys else text) for where, item, text in misfits]
     if origin in (Union, types.UnionType):
         return _union_misfits(keys, value, annotation)
     if origin is Literal:
-        fits = any(value == option and type(value) is type(option) for option in get_args(annotation))
-        return [] if fits else [(keys, value, annotation)]
+        fits = any(value == option and type(value) is type(option) for option in options)
+        return [] if fits else [(keys, value, wanted(annotation))]
     kind = origin or annotation
-    if kind in (Any, object) or not isinstance(kind, type):
-        return [(where, item, _FINITE) for where, item in _not_finite(keys, value)]
-    if kind is float and isinstance(value, float):
-        return [(keys, value, _FINITE)] if _FINITE_ONLY.refuses(value) else []
-    inside = _inside(value, kind, get_args(annotation))
+    is_any = kind in (Any, object) or not isinstance(kind, type)
+    if isinstance(value, float) and (is_any or kind is float):
+        return [] if math.isfinite(value) else [(keys, value, "float that is finite")]
+    if is_any and not isinstance(value, (Mapping, list)):
+        return []
+    inside = _inside(value, object if is_any else kind, options)
     if inside is None:
-        return [(keys, value, annotation)]
+        return [(keys, value, wanted(annotation))]
     return [misfit for key, item, option in inside for misfit in _misfits((*keys, key), item, option)]
 
 
-def _range_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
-    base, *marks = get_args(annotation)
-    ranges = [mark for mark in marks if isinstance(mark, RANGES)]
-    if any(each.refuses(value) for each in ranges):
-        return [(keys, value, annotation)]
-    if ranges and base is float and type(value) is float:
-        return []  # also infinity, where the range has it
-    return [(where, item, annotation if where == keys else other) for where, item, other in _misfits(keys, value, base)]
-
-
-def _not_finite(keys: Keys, value: Any) -> Iterable[tuple[Keys, float]]:
-    if _FINITE_ONLY.refuses(value):
-        yield keys, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _not_finite((*keys, key), item)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _not_finite((*keys, index), item)
-
-
 def _union_misfits(keys: Keys, value: Any, annotation: Any) -> list[Misfit]:
-    found = [_misfits(keys, value, option) for option in get_args(annotation)]
-    if any(not misfits for misfits in found):
+    misfits = [_misfits(keys, value, option) for option in get_args(annotation)]
+    if not all(misfits):
         return []
     # If exactly one alternative fits the list but not an item in it, report the item, not the list.
-    inside = [misfits for misfits in found if all(where != keys for where, _, _ in misfits)]
-    return inside[0] if len(inside) == 1 else [(keys, value, annotation)]
+    inside = [of_one for of_one in misfits if all(where != keys for where, _, _ in of_one)]
+    return inside[0] if len(inside) == 1 else [(keys, value, wanted(annotation))]
 
 
 def _inside(value: Any, kind: type, options: tuple[Any, ...]) -> Iterable[tuple[Key, Any, Any]] | None:

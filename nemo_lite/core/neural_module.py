@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import uuid4
 
-from nemo_lite.config import Letters, refuse_out_of_range
+from nemo_lite.config import refuse_out_of_range
 from nemo_lite.core import module_config
 from nemo_lite.core.module_config import is_plain
 from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
@@ -238,8 +238,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     _id: str = ""
     _operation_mode: OperationMode = OperationMode.both
 
-    def __init__(self, name: Annotated[str, Letters(256)] | None = None, **first_generation: object) -> None:
-        refuse_out_of_range(NeuralModule.__init__, {"name": name}, type(self).__name__)
+    def __init__(self, name: str | None = None, **first_generation: object) -> None:
         without_unknown(type(self).__name__, first_generation, ["name", *FIRST_GENERATION_KEYWORDS])
         self._name = name
 

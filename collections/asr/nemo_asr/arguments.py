@@ -10,41 +10,28 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
 
-from nemo_lite.config import Between, Items, Letters
+from nemo_lite.config import Between
 from nemo_lite.errors import UnknownNameError, UsageError
 
 # Each range is far beyond any real model, and keeps what a file asks for within memory and time.
 SampleRate: TypeAlias = Annotated[int, Between(1, 768_000)]  # Hz; converters of audio end there
 FrameSeconds: TypeAlias = Annotated[float, Between(0, 10, above=True)]  # speech has 0.005 to 0.05
 FrameSamples: TypeAlias = Annotated[int, Between(1, 65_536)]  # 4 s at 16 kHz
-Hertz: TypeAlias = Annotated[float, Between(0, 1_000_000)]
 Features: TypeAlias = Annotated[int, Between(1, 1_024)]  # of a frame; speech has 40 to 128
 Splicing: TypeAlias = Annotated[int, Between(1, 64)]  # frames in one
 Channels: TypeAlias = Annotated[int, Between(1, 65_536)]  # encoders of speech have up to 4,096
 Classes: TypeAlias = Annotated[int, Between(1, 1_000_000)]
-Label: TypeAlias = Annotated[str, Letters(256)]
-Labels: TypeAlias = Annotated[Sequence[Label], Items(0, 100_000)]
-LabelId: TypeAlias = Annotated[int, Between(0, 2**31 - 1)]
-PadId: TypeAlias = Annotated[int, Between(-(2**31), 2**31 - 1)]
 Duration: TypeAlias = Annotated[float, Between(0, 1_000_000)]  # seconds; that is 11 days
 BatchSeconds: TypeAlias = Annotated[float, Between(0, 1_000_000, above=True)]
 BatchSize: TypeAlias = Annotated[int, Between(1, 1_000_000, also=(-1,))]
 WORKERS = Between(0, 1_024)  # processes; the largest machines have as many cores
 Workers: TypeAlias = Annotated[int, WORKERS]
 Unusable: TypeAlias = Annotated[float, Between(0, 1_000_000_000)]  # utterances, or below 1 a share
-Decibels: TypeAlias = Annotated[float, Between(-300, 300)]
 Rates: TypeAlias = Annotated[int, Between(-1_000, 1_000)]  # how many rates to choose from
 SpeedRate: TypeAlias = Annotated[float, Between(0.1, 10)]
 Share: TypeAlias = Annotated[float, Between(0, 1)]
-Word: TypeAlias = Annotated[str, Letters(64)]  # one of a few names
-FilePath: TypeAlias = Annotated[str, Letters(4_096)]  # the longest path that Linux takes
-FilePaths: TypeAlias = Annotated[Sequence[FilePath], Items(0, 100_000)]
 # One, several with commas between them, or a list.
-ManyPaths: TypeAlias = (
-    Annotated[str, Letters(100_000)]
-    | os.PathLike[str]
-    | Annotated[Sequence[FilePath | os.PathLike[str]], Items(0, 100_000)]
-)
+ManyPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # As many as the largest published encoders of speech have (2.0e9); in float32, 8.6 GB.
 MOST_WEIGHTS = 2**31

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM
-from nemo_lite.config import Between, Items, Letters
+from nemo_lite.config import Between
 from nemo_lite.core.neural_types import (
     AxisKind,
     ChannelType,
@@ -33,8 +33,7 @@ from nemo_lite.errors import CountError, MissingOptionError, UnknownNameError, U
 
 
 LOSS = NeuralType(None, LossType())
-Weight: TypeAlias = Annotated[float, Between(-1_000_000, 1_000_000)]
-Word: TypeAlias = Annotated[str, Letters(64)]
+Share: TypeAlias = Annotated[float, Between(0, 1)]
 _REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -69,13 +68,13 @@ class SequenceLoss(LossNM):
 
     def __init__(
         self,
-        pad_id: Annotated[int, Between(-(2**31), 2**31 - 1)] = 0,
-        smoothing_coef: Annotated[float, Between(0, 1)] = 0.0,
+        pad_id: int = 0,
+        smoothing_coef: Share = 0.0,
         sample_wise: bool = False,
         aux_ctc: bool = False,
-        ctc_initial_coef: Weight = 0.1,
-        ctc_blank_id: Annotated[int, Between(0, 2**31 - 1)] | None = None,
-        eps: Annotated[float, Between(0, 1)] = 1e-5,
+        ctc_initial_coef: float = 0.1,
+        ctc_blank_id: int | None = None,
+        eps: float = 1e-5,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -119,9 +118,9 @@ class _MaskedLogitsLoss(LossNM):
 
     def __init__(
         self,
-        logits_ndim: Annotated[int, Between(1, 16)] = 2,
-        weight: Annotated[Sequence[Weight], Items(0, 1_000_000)] | None = None,
-        reduction: Word = "mean",
+        logits_ndim: int = 2,
+        weight: Sequence[float] | None = None,
+        reduction: str = "mean",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -220,7 +219,7 @@ class MSELoss(LossNM):
     input_ports = {"preds": NeuralType("B", RegressionValuesType()), "labels": NeuralType("B", LabelsType())}
     output_ports = {"loss": LOSS}
 
-    def __init__(self, reduction: Word = "mean", name: str | None = None) -> None:
+    def __init__(self, reduction: str = "mean", name: str | None = None) -> None:
         super().__init__(name=name)
         self._reduction = _check_reduction(reduction, "MSELoss")
 
@@ -243,8 +242,8 @@ class LossAggregatorNM(LossNM):
 
     def __init__(
         self,
-        num_inputs: Annotated[int, Between(0, 1_000)] = 2,
-        weights: Annotated[Sequence[Weight], Items(0, 1_000)] | None = None,
+        num_inputs: int = 2,
+        weights: Sequence[float] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -375,10 +374,10 @@ class MultiDataLayer(DataLayerNM):
     def __init__(
         self,
         data_layers: Sequence[DataLayerNM],
-        batch_size: Annotated[int, Between(1, 1_000_000, also=(-1,))],
+        batch_size: int,
         shuffle: bool = False,
         combination_mode: DataCombination = DataCombination.CROSSPRODUCT,
-        port_names: Annotated[Sequence[Annotated[str, Letters(256)]], Items(0, 1_000)] | None = None,
+        port_names: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -445,9 +444,9 @@ class SequenceEmbedding(TrainableNM):
 
     def __init__(
         self,
-        voc_size: Annotated[int, Between(1, 10_000_000)],
-        hidden_size: Annotated[int, Between(1, 65_536)],
-        dropout: Annotated[float, Between(0, 1)] = 0.0,
+        voc_size: int,
+        hidden_size: int,
+        dropout: Share = 0.0,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -526,7 +525,6 @@ class MultiLayerPerceptron(nn.Module):
 # ZerosDataLayer: a data layer of zeros of any types, for trying modules out.
 
 
-Sizes: TypeAlias = Annotated[Sequence[Annotated[int, Between(0, 10_000_000)]], Items(0, 16)]
 DType = torch.dtype | type[Tensor] | None
 
 
@@ -573,11 +571,11 @@ class ZerosDataLayer(DataLayerNM):
 
     def __init__(
         self,
-        size: Annotated[int, Between(0, 2**62)],
+        size: int,
         output_ports: Ports,
         dtype: DType | Sequence[DType] = None,
-        batch_size: Annotated[int, Between(1, 1_000_000, also=(-1,))] = 1,
-        shapes: Annotated[Sequence[Sizes], Items(0, 100)] | None = None,
+        batch_size: int = 1,
+        shapes: Sequence[Sequence[int]] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

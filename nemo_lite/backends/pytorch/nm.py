@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -19,7 +19,6 @@ from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
 from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader, DatasetLoader, IteratorLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
-from nemo_lite.config import Letters
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
@@ -238,7 +237,7 @@ class TrainableNM(TorchModule):
 
     def __init__(
         self,
-        pretrained_model_name: Annotated[str, Letters(256)] | None = None,
+        pretrained_model_name: str | None = None,
         name: str | None = None,
         **first_generation: object,
     ) -> None:

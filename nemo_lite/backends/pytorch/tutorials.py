@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, TypeAlias
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, TrainableNM
-from nemo_lite.config import Between, Letters
 from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
 from nemo_lite.errors import UnknownNameError
 from nemo_lite.utils.substitutes import tell_of_missing as tell_of_missing
 
-Point: TypeAlias = Annotated[float, Between(-1_000_000, 1_000_000)]
 _FUNCTIONS = {"sin": torch.sin, "cos": torch.cos}
 
 
@@ -32,7 +29,7 @@ class TaylorNet(TrainableNM):
     input_ports = {"x": NeuralType("B D", ChannelType())}
     output_ports = {"y_pred": NeuralType("B D", ChannelType())}
 
-    def __init__(self, dim: Annotated[int, Between(1, 170)], name: str | None = None) -> None:
+    def __init__(self, dim: int, name: str | None = None) -> None:
         super().__init__(name=name)
         self._dim = dim
         self.fc1 = nn.Linear(dim, 1)
@@ -63,11 +60,11 @@ class RealFunctionDataLayer(DataLayerNM):
 
     def __init__(
         self,
-        batch_size: Annotated[int, Between(1, 1_000_000)],
-        f_name: Annotated[str, Letters(64)] = "sin",
-        n: Annotated[int, Between(0, 10_000_000)] = 1000,
-        x_lo: Point = -4.0,
-        x_hi: Point = 4.0,
+        batch_size: int,
+        f_name: str = "sin",
+        n: int = 1000,
+        x_lo: float = -4.0,
+        x_hi: float = 4.0,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

@@ -12,7 +12,7 @@ from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.registry import KNOWN, ROLES, Known
-from nemo_lite.config import RANGES, annotations_of
+from nemo_lite.config import Between, annotations_of
 from nemo_lite.utils.argparse import OneLineParser
 
 # Arguments that are no keys of a file: the script gives them.
@@ -135,7 +135,7 @@ def _written(kind: object) -> str:
     """A type as a reader of YAML knows it."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        ranges = [str(mark) for mark in arguments[1:] if isinstance(mark, RANGES)]
+        ranges = [str(mark) for mark in arguments[1:] if isinstance(mark, Between)]
         return " ".join([_written(arguments[0]), *ranges])
     if origin is Literal:
         return ", ".join(map(str, arguments))

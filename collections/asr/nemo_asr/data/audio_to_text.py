@@ -9,18 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_asr.arguments import (
-    BatchSeconds,
-    BatchSize,
-    Duration,
-    LabelId,
-    Labels,
-    PadId,
-    SampleRate,
-    Unusable,
-    Word,
-    Workers,
-)
+from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.data.manifest import Manifest, ManifestPaths, with_file_durations
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
@@ -96,13 +85,13 @@ class AudioToTextDataLayer(SpeechDataLayer):
     def __init__(
         self,
         manifest_filepath: ManifestPaths,
-        labels: Labels,
+        labels: Sequence[str],
         batch_size: BatchSize,
         sample_rate: SampleRate = 16000,
         int_values: bool = False,
-        bos_id: LabelId | None = None,
-        eos_id: LabelId | None = None,
-        pad_id: PadId | None = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        pad_id: int | None = None,
         min_duration: Duration | None = 0.1,
         max_duration: Duration | None = None,
         normalize_transcripts: bool = True,
@@ -115,8 +104,8 @@ class AudioToTextDataLayer(SpeechDataLayer):
         bucketing: bool = False,
         max_batch_seconds: BatchSeconds | None = None,
         max_corrupt: Unusable | None = None,
-        parser: Word = "auto",
-        language: Word | None = None,
+        parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nemo_asr.arguments import BatchSize, Duration, FilePath, LabelId, Labels, PadId, Unusable, Word, Workers
+from nemo_asr.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import (
@@ -494,8 +494,8 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
 
     def __init__(
         self,
-        kaldi_dir: FilePath | os.PathLike[str],
-        labels: Labels,
+        kaldi_dir: str | os.PathLike[str],
+        labels: Sequence[str],
         batch_size: BatchSize,
         min_duration: Duration | None = None,
         max_duration: Duration | None = None,
@@ -503,13 +503,13 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         drop_last: bool = False,
         shuffle: bool = True,
         num_workers: Workers | None = None,
-        bos_id: LabelId | None = None,
-        eos_id: LabelId | None = None,
-        pad_id: PadId | None = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        pad_id: int | None = None,
         bucketing: bool = False,
         max_corrupt: Unusable | None = None,
-        parser: Word = "auto",
-        language: Word | None = None,
+        parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         name: str | None = None,
         strip_marks: bool | None = None,

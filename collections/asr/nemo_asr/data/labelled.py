@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, Labels, SampleRate, Unusable, Workers
+from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.audio.reading import Samples
 from nemo_asr.data.manifest import LineReader, LineRef, Manifest, ManifestPaths, with_file_durations
@@ -313,7 +313,7 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
         self,
         *,
         manifest_filepath: ManifestPaths,
-        labels: Labels | None = None,
+        labels: Sequence[str] | None = None,
         batch_size: BatchSize,
         sample_rate: SampleRate = 16000,
         int_values: bool = False,

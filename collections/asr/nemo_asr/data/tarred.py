@@ -21,19 +21,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import (
-    BatchSize,
-    Duration,
-    LabelId,
-    Labels,
-    ManyPaths,
-    PadId,
-    SampleRate,
-    Unusable,
-    Word,
-    Workers,
-    check_least,
-)
+from nemo_asr.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers, check_least
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
 from nemo_asr.data.manifest import LineReader, LineRef, Manifest, ManifestPaths
@@ -543,13 +531,13 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         self,
         audio_tar_filepaths: ShardPaths,
         manifest_filepath: ManifestPaths,
-        labels: Labels,
+        labels: Sequence[str],
         batch_size: BatchSize,
         sample_rate: SampleRate = 16000,
         int_values: bool = False,
-        bos_id: LabelId | None = None,
-        eos_id: LabelId | None = None,
-        pad_id: PadId | None = None,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        pad_id: int | None = None,
         min_duration: Duration | None = 0.1,
         max_duration: Duration | None = None,
         normalize_transcripts: bool = True,
@@ -560,8 +548,8 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         drop_last: bool = False,
         shuffle: bool = True,
         max_corrupt: Unusable | None = None,
-        parser: Word = "auto",
-        language: Word | None = None,
+        parser: str = "auto",
+        language: str | None = None,
         pin_memory: bool | None = None,
         strict_data: bool = False,
         name: str | None = None,

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from nemo_asr.arguments import BatchSize, FilePaths, SampleRate, check_least
+from nemo_asr.arguments import BatchSize, SampleRate, check_least
 from nemo_asr.audio.augmentation import AudioAugmentor
 from nemo_asr.audio.reading import Samples, read_audio
 from nemo_asr.text.parser import CharParser
@@ -312,7 +312,7 @@ class AudioFilesDataLayer(DataLayerNM):
 
     def __init__(
         self,
-        paths: FilePaths,
+        paths: Sequence[str],
         batch_size: BatchSize = 1,
         sample_rate: SampleRate = 16000,
         trim_silence: bool = False,

@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_asr.arguments import FilePath, Label, Labels
 from nemo_asr.decoding.greedy import post_process_transcripts
 from nemo_asr.decoding.prefix_beam_search import (
     BeamSize,
@@ -31,7 +30,7 @@ from nemo_asr.decoding.words import Alpha, Beta, HotwordWeight, UnknownScore, We
 from nemo_asr.text.labels import text_of
 from nemo_lite import NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
-from nemo_lite.config import Between, Items
+from nemo_lite.config import Between
 from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
@@ -42,7 +41,6 @@ from nemo_lite.files import write_atomically
 # The search itself is in ``prefix_beam_search``. ``BeamSearchDecoderWithLM`` is the same under NeMo 0.x's name.
 
 
-HotWords: TypeAlias = Annotated[Sequence[Label], Items(0, 10_000)]
 FloatArray: TypeAlias = "npt.NDArray[np.float32]"
 
 
@@ -86,11 +84,11 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     def __init__(
         self,
-        labels: Labels,
+        labels: Sequence[str],
         beam_size: BeamSize = 16,
-        lexicon: FilePath | None = None,
-        lm: FilePath | None = None,
-        hotwords: HotWords = (),
+        lexicon: str | None = None,
+        lm: str | None = None,
+        hotwords: Sequence[str] = (),
         alpha: Alpha = Weights.alpha,
         beta: Beta = Weights.beta,
         hotword_weight: HotwordWeight = Weights.hotword_weight,
@@ -165,11 +163,11 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
 
     def __init__(
         self,
-        vocab: Labels,
+        vocab: Sequence[str],
         beam_width: BeamSize,
         alpha: Alpha,
         beta: Beta,
-        lm_path: FilePath | None,
+        lm_path: str | None,
         num_cpus: Annotated[int, Between(0, 1_000_000)],
         cutoff_prob: CutoffProb = 1.0,
         cutoff_top_n: MaxLabels = 40,

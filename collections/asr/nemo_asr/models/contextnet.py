@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Classes, Splicing, Word, refuse_too_large
+from nemo_asr.arguments import Channels, Classes, Splicing, refuse_too_large
 from nemo_asr.models.jasper import Blocks, JasperEncoder, frames_type, init_weights
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import Between
@@ -46,14 +46,14 @@ class ContextNetEncoder(JasperEncoder):
     def __init__(
         self,
         jasper: Blocks,
-        activation: Word,
+        activation: str,
         feat_in: Channels,
-        normalization_mode: Word = "batch",
-        residual_mode: Word = "add",
+        normalization_mode: str = "batch",
+        residual_mode: str = "add",
         norm_groups: Annotated[int, Between(1, 65_536, also=(-1,))] = -1,
         conv_mask: bool = False,
         frame_splicing: Splicing = 1,
-        init_mode: Word = "xavier_uniform",
+        init_mode: str = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ class ContextNetDecoderForCTC(TrainableNM):
         feat_in: Channels,
         num_classes: Classes,
         hidden_size: Annotated[int, Between(1, 65_536)] = 640,
-        init_mode: Word = "xavier_uniform",
+        init_mode: str = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

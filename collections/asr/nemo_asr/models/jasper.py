@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nemo_asr.arguments import Channels, Classes, Labels, Splicing, Word, look_up, refuse_too_large
+from nemo_asr.arguments import Channels, Classes, Splicing, look_up, refuse_too_large
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.config import (
     Between,
     Checked,
     Config,
-    Items,
     Keys,
     Source,
     check_call,
@@ -163,9 +162,9 @@ class JasperBlockSpec:
 
     filters: Channels
     repeat: Annotated[int, Between(1, 100)]
-    kernel: Kernel | Annotated[list[Kernel], Items(1, 1)]
-    stride: Step | Annotated[list[Step], Items(1, 1)]
-    dilation: Step | Annotated[list[Step], Items(1, 1)]
+    kernel: Kernel | tuple[Kernel]
+    stride: Step | tuple[Step]
+    dilation: Step | tuple[Step]
     dropout: Annotated[float, Between(0, 1, below=True)]
     residual: bool
     residual_dense: bool = False
@@ -310,7 +309,7 @@ class _InScript(Source):
         return self.name
 
 
-def _only(value: int | list[int]) -> int:
+def _only(value: int | tuple[int]) -> int:
     return value if isinstance(value, int) else value[0]
 
 
@@ -859,7 +858,7 @@ def _check_frames(mode: str, stride: int, is_dense: bool, place: str) -> None:
 
 
 Block: TypeAlias = Annotated[Mapping[str, Any], Checked(block_problems)]
-Blocks: TypeAlias = Annotated[Sequence[Block], Items(0, 256)]  # the largest models have 23
+Blocks: TypeAlias = Sequence[Block]
 
 _BATCH, _TIME = AxisType(AxisKind.Batch), AxisType(AxisKind.Time)
 
@@ -897,14 +896,14 @@ class JasperEncoder(TrainableNM):
     def __init__(
         self,
         jasper: Blocks,
-        activation: Word,
+        activation: str,
         feat_in: Channels,
-        normalization_mode: Word = "batch",
-        residual_mode: Word = "add",
+        normalization_mode: str = "batch",
+        residual_mode: str = "add",
         norm_groups: Annotated[int, Between(1, 65_536, also=(-1,))] = -1,
         conv_mask: bool = True,
         frame_splicing: Splicing = 1,
-        init_mode: Word = "xavier_uniform",
+        init_mode: str = "xavier_uniform",
         intermediate_block: Annotated[int, Between(-1, 256)] | None = None,
         name: str | None = None,
     ) -> None:
@@ -1057,8 +1056,8 @@ class JasperDecoderForCTC(TrainableNM):
         self,
         feat_in: Channels,
         num_classes: Classes,
-        init_mode: Word = "xavier_uniform",
-        vocabulary: Labels | None = None,
+        init_mode: str = "xavier_uniform",
+        vocabulary: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
@@ -1126,9 +1125,9 @@ class JasperDecoderForClassification(TrainableNM):
         *,
         feat_in: Channels,
         num_classes: Classes,
-        init_mode: Word = "xavier_uniform",
+        init_mode: str = "xavier_uniform",
         return_logits: bool = True,
-        pooling_type: Word = "avg",
+        pooling_type: str = "avg",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_asr.arguments import Channels, Classes, Word, refuse_too_large
+from nemo_asr.arguments import Channels, Classes, refuse_too_large
 from nemo_asr.models.jasper import frames_type, init_weights, valid_frames
 from nemo_lite.backends.pytorch.nm import TrainableNM
-from nemo_lite.config import Items
 from nemo_lite.core.neural_types import (
     AcousticEncodedRepresentation,
     AxisKind,
@@ -59,9 +57,9 @@ class JasperDecoderForSpkrClass(TrainableNM):
         self,
         feat_in: Channels,
         num_classes: Classes,
-        emb_sizes: Annotated[Sequence[Channels | Word], Items(2, 2)] | Word = (1024, 1024),
-        pool_mode: Word = "xvector",
-        init_mode: Word = "xavier_uniform",
+        emb_sizes: Sequence[int | str] | str = (1024, 1024),
+        pool_mode: str = "xvector",
+        init_mode: str = "xavier_uniform",
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)

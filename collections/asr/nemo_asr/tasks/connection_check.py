@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
-from nemo_asr.arguments import MOST_WEIGHTS, FilePath, SampleRate, Word, parameters_of, source_argument
+from nemo_asr.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_argument
 from nemo_asr.data.labelled import LabelPorts, class_names
 from nemo_asr.data.speech_data_layer import Infeasible, SpeechDataLayer, SpeechPorts
 from nemo_asr.tasks.registry import DEFAULTS, KNOWN, MODEL_NAMES, TASKS, Signal, connect_by_type, signals_of
@@ -17,7 +17,7 @@ from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.training_options import TRAINING_KEYS
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, TrainableNM, logging
 from nemo_lite.backends.pytorch.nm import without_weights
-from nemo_lite.config import Config, Items, Letters, check_call, is_out_of_range, shown, unknown_key
+from nemo_lite.config import Config, check_call, is_out_of_range, shown, unknown_key
 from nemo_lite.core import AudioSignal, AxisKind, LabelsType
 from nemo_lite.core.shapes import frames_of
 from nemo_lite.errors import ConfigError, NemoLiteError, NeuralTypeError, UnknownNameError, UsageError, did_you_mean
@@ -332,7 +332,6 @@ def connect_classifier(model: Classifier, data_layer: DataLayerNM, training: boo
 # ConnectionCheck: do the parts of a file fit their constructors, and each other when they are connected?
 
 
-Name: TypeAlias = Annotated[str, Letters(256)]
 DEFAULT_SAMPLE_RATE = 16000
 
 # What stands for an argument that the labels or the features decide, where those are wrong.
@@ -602,12 +601,12 @@ class ConnectionCheck:
 
 
 def _model_keys(
-    model: Name = "",
-    name: Name = "",
+    model: str = "",
+    name: str = "",
     sample_rate: SampleRate = DEFAULT_SAMPLE_RATE,
-    labels: Annotated[Sequence[Annotated[Any, Letters(256)]], Items(0, 100_000)] | None = None,
-    tokenizer: FilePath | None = None,
-    language: Word | None = None,
+    labels: Sequence[Any] | None = None,
+    tokenizer: str | None = None,
+    language: str | None = None,
 ) -> None:
     """The keys of a file that belong to no module."""
 
