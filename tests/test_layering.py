@@ -35,9 +35,9 @@ ORDERS = {
         < lowerings, nm < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, migrate, options, shipped < text < audio, features, training_options
+        arguments, compat, options, shipped < text < audio, features, training_options
         < argparse, models < decoding < scoring < data < parts, tasks, tracking
-        < corpora, known_modules, seeds, transcribe < commands
+        < corpora, known_modules, seeds, transcribe < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nemo_asr.commands import eval as eval_command
-from nemo_asr.commands import train, transcribe
+from nemo_asr.cli import eval as eval_command
+from nemo_asr.cli import train, transcribe
 from nemo_asr.options import TRAINING, TRANSCRIBING, USE
 
 SCREEN = (40, 100)  # lines, columns

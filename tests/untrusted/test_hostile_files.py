@@ -23,13 +23,13 @@ from toys.bounded import outcomes
 from toys.tar_members import member
 
 from nemo_asr.audio.reading import read_recordings
+from nemo_asr.cli.migrate import uses_in
 from nemo_asr.corpora.writing import numbered_lines, unpack
 from nemo_asr.data.kaldi import KaldiUtterances
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.data.tarred import members_of
 from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.decoding.words import read_words
-from nemo_asr.migrate import uses_in
 from nemo_asr.options import _read_weights
 from nemo_asr.parts.manifest import item_iter
 from nemo_asr.scoring.report.charts import reliability_charts

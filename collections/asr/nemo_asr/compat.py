@@ -83,3 +83,6 @@ OLD_PATHS = {
     "transcribe.onnx_model": "transcription.onnx_model",
     "transcribe.transcript": "transcription transcription.transcript transcription.viterbi",
 }
+# An installation in place whose metadata are older than the sources has its subcommands there.
+_SUBCOMMANDS = "compare data demo eval examples export migrate models plan reference report train transcribe"
+OLD_PATHS |= {"cli": "commands"} | {f"cli.{name}": f"commands.{name}" for name in _SUBCOMMANDS.split()}

@@ -6,7 +6,7 @@ import pytest
 from toys.tone_corpus import CONFIG, record
 
 import nemo_asr
-from nemo_asr.commands.models import main
+from nemo_asr.cli.models import main
 from nemo_asr.transcribe.calibrating import calibrate, card_file, heard_words
 from nemo_asr.transcribe.folder import describe
 from nemo_asr.transcribe.model import TrainedModel, load_model

@@ -17,8 +17,8 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_asr.audio import augmentation as augmentor
 from nemo_asr.audio import augmentation as perturbation
-from nemo_asr.commands import export
-from nemo_asr.commands.transcribe import main as transcribe_command
+from nemo_asr.cli import export
+from nemo_asr.cli.transcribe import main as transcribe_command
 from nemo_asr.transcribe import onnx_export
 from nemo_asr.transcribe.calibrating import heard_words
 from nemo_asr.transcribe.engine import RecordingsDataLayer

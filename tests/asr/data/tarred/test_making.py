@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toys.manifests import damage, entry, make_set, write
 
-from nemo_asr.commands.data import main
+from nemo_asr.cli.data import main
 from nemo_asr.data.tarred import make_shards
 from nemo_lite.errors import DataError, UsageError
 

@@ -9,7 +9,7 @@ import pytest
 from toys.sources import ROOT
 
 from nemo_asr.audio.augmentation import perturbation_types
-from nemo_asr.commands.reference import argument_texts, is_own, keys_of, reference
+from nemo_asr.cli.reference import argument_texts, is_own, keys_of, reference
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_asr.tasks.registry import KNOWN
 

@@ -3,7 +3,7 @@
 import pytest
 from toys.run_folder import rows_of, write_lines
 
-from nemo_asr.commands import compare
+from nemo_asr.cli import compare
 from nemo_lite.errors import UsageError
 
 

@@ -3,7 +3,7 @@
 import pytest
 from toys.run_folder import row, write_lines
 
-from nemo_asr.commands import report
+from nemo_asr.cli import report
 from nemo_lite.errors import UsageError
 
 

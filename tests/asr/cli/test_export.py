@@ -10,8 +10,8 @@ import torch
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
-from nemo_asr.commands.export import main as export
-from nemo_asr.commands.transcribe import main as transcribe
+from nemo_asr.cli.export import main as export
+from nemo_asr.cli.transcribe import main as transcribe
 from nemo_asr.features import signal_processing
 from nemo_asr.transcribe.folder import describe
 from nemo_asr.transcribe.model import TrainedModel, load_model, trained_modules

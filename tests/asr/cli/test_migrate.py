@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from toys.nemo_alias import nemo_alias
 
-from nemo_asr.migrate import main, uses_in
+from nemo_asr.cli.migrate import main, uses_in
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.substitutes import SUBSTITUTES, substitute_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MISSING = {f"{place}.{name}": text for place, names in SUBSTITUTES.items() for name, text in names.items()}
 SCRIPT = """
 import nemo

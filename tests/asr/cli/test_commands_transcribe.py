@@ -16,7 +16,7 @@ from toys.tone_corpus import CONFIG, record, write_manifest
 from toys.tone_model import train_tones
 
 import nemo_asr
-from nemo_asr.commands.transcribe import file_names, main
+from nemo_asr.cli.transcribe import file_names, main
 from nemo_asr.transcribe.folder import describe
 from nemo_asr.transcribe.model import TrainedModel, trained_modules
 from nemo_asr.transcribe.transcript import Transcript
@@ -191,7 +191,7 @@ def test_what_cannot_be_done_is_said_before_any_work(args, error, told, talks):
 
 
 def test_errors_are_one_line_and_exit_code_2_in_the_command(model, talks, capsys, monkeypatch):
-    point = EntryPoint("transcribe", "nemo_asr.commands.transcribe:main", dispatch.GROUP)
+    point = EntryPoint("transcribe", "nemo_asr.cli.transcribe:main", dispatch.GROUP)
     monkeypatch.setattr(dispatch, "entry_points", lambda group: [point])
     monkeypatch.setattr(sys, "stdin", Stdin(b""))
     with pytest.raises(SystemExit) as stopped:

@@ -7,11 +7,8 @@ import sys
 import pytest
 from toys.tone_corpus import ROOT, make_corpus
 
-from nemo_asr.commands import eval as eval_command
-from nemo_asr.commands import plan, train
-
-# Subcommands that are no module of nemo_asr.commands.
-ELSEWHERE = {"migrate": "nemo_asr.migrate"}
+from nemo_asr.cli import eval as eval_command
+from nemo_asr.cli import plan, train
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +24,14 @@ def declared():
 
 
 def test_every_subcommand_is_declared_and_there():
-    commands = ROOT / "collections/asr/nemo_asr/commands"
+    commands = ROOT / "collections/asr/nemo_asr/cli"
     subcommands = declared()
     assert subcommands.keys() >= {"train", "eval", "plan"}
     for name, value in subcommands.items():
         module, function = value.split(":")
-        assert (module, function) == (ELSEWHERE.get(name, f"nemo_asr.commands.{name}"), "main")
+        assert (module, function) == (f"nemo_asr.cli.{name}", "main")
         assert callable(importlib.import_module(module).main)
-    assert subcommands.keys() - ELSEWHERE.keys() == {file.stem for file in commands.glob("[!_]*.py")} - {"scripts"}
-    assert subcommands.keys() >= ELSEWHERE.keys()
+    assert subcommands.keys() == {file.stem for file in commands.glob("[!_]*.py")}
 
 
 def test_plan_runs_the_script_of_training_with_its_own_name(corpus, capsys, monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from toys.tone_corpus import ASR
 
-from nemo_asr.commands.examples import main
+from nemo_asr.cli.examples import main
 from nemo_lite.errors import UsageError
 
 

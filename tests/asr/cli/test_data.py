@@ -5,7 +5,7 @@ import json
 import pytest
 from toys.checked_sets import add, sound, write_set
 
-from nemo_asr.commands.data import CORPORA, main
+from nemo_asr.cli.data import CORPORA, main
 from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.text.subwords import load_subwords
 from nemo_lite.errors import ConfigError, DataError, FileInTheWayError, UnknownNameError, UsageError

@@ -6,7 +6,7 @@ import re
 import pytest
 from toys.tone_corpus import ASR
 
-from nemo_asr.commands import demo
+from nemo_asr.cli import demo
 from nemo_asr.corpora import synth
 from nemo_lite.errors import UsageError
 

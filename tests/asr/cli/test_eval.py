@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nemo_asr.commands.eval import as_options, main
+from nemo_asr.cli.eval import as_options, main
 from nemo_lite.errors import UsageError
 
 
