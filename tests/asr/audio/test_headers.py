@@ -11,11 +11,11 @@ import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like
 from toys.hostile_audio import wav as wav_of
 
-from nemo_asr.audio.headers import check_header
+from nemo_asr.audio.headers import check_head
 from nemo_asr.audio.reading import read_audio
 from nemo_lite.errors import DataError
 
-IMA, GSM = 0x11, 0x31
+IMA = 0x11
 
 
 def format_of(tag, *, channels=1, block=256, bits=4, samples=505):
@@ -32,40 +32,29 @@ def wav(*formats, before=b""):
 def refusal(content):
     """The text of the refusal; "" where there is none."""
     try:
-        check_header(lambda size, start: content[start : start + size], len(content), "a.wav", "train.json:7")
+        check_head(lambda size, start: content[start : start + size], "a.wav", "train.json:7")
     except DataError as error:
         return str(error)
     return ""
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"\xff\xfdmp2", b"<html>", b"RIFF\0\0\0\0AVI ", b"RI", b"FORM\0\0\0\0AIFC", b"FORM\0\0\0\0ILBM"),
-        b"FORM\0\0\0\0AIFCCOMM\0\0\0\x16" + bytes(18) + b"ima4",
-        b".snd" + struct.pack(">III", 24, 0, 23) + bytes(8),
-        b"caff\0\1\0\0desc" + bytes(16) + b"alac",
-    ],
-)
-def test_other_kinds_of_files_and_unusual_codecs_are_refused(content):
-    told = refusal(content)
-    assert told.startswith("train.json:7: a.wav is not a WAV, FLAC, OGG, MP3, AIFF, AU, CAF, W64 or SPHERE file")
-    assert told.endswith("convert it to 16-bit WAV or FLAC")
+@pytest.mark.parametrize("content", [b"\xff\xfdmp2", b"<html>", b"RIFF\0\0\0\0AVI ", b"RI", b"FORM\0\0\0\0ILBM"])
+def test_other_kinds_of_files_never_reach_the_decoder(content):
+    text = refusal(content)
+    assert text.startswith("train.json:7: a.wav is not a WAV, FLAC, OGG, MP3, AIFF, AU, CAF, W64 or SPHERE file")
+    assert text.endswith("convert it to 16-bit WAV or FLAC")
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        wav(format_of(GSM)),
-        wav(format_of(GSM), format_of(1, bits=16)),
-        wav(format_of(1, bits=16), format_of(GSM)),
-        wav(format_of(GSM), before=b"LIST" + struct.pack("<I", 3) + b"abc\0"),
-        wav(struct.pack("<IHHIIHHHHI", 40, 0xFFFE, 1, RATE, RATE, 256, 4, 22, 4, 4) + bytes([GSM, 0]) + bytes(14)),
-    ],
-    ids=["alone", "first of two formats", "second of two formats", "after an odd chunk", "extensible"],
+    ("kind", "codec"),
+    [("WAV", "GSM610"), ("WAV", "G721_32"), ("AIFF", "IMA_ADPCM"), ("AU", "G721_32"), ("CAF", "ALAC_16")],
 )
-def test_a_codec_that_is_not_allowed_is_found_wherever_it_stands(content):
-    assert "train.json:7: a.wav has the WAV codec GSM 6.10: wanted PCM, float, G.711 or ADPCM" in refusal(content)
+def test_codecs_that_no_corpus_uses_are_refused(kind, codec):
+    content = encoded(speech_like(3000)[:, 0], kind, codec, 8000)
+    with pytest.raises(
+        DataError, match=f"^train.json:7: a.wav has the codec {codec}; convert it to 16-bit WAV or FLAC"
+    ):
+        read_audio(content, sample_rate=RATE, place="train.json:7", name="a.wav")
 
 
 @pytest.mark.parametrize(
@@ -110,33 +99,32 @@ LYING = {
         "is damaged: 2100 bytes of samples promised, 2000 are there",
     ),
     "cut": (cut("WAV"), "is damaged: 2000 bytes of samples promised, 1500 are there"),
-    "W64, cut": (cut("W64"), r"is damaged: 2000 bytes of samples promised, 1\d{3} are there"),
+    "W64, cut": (cut("W64"), "is damaged: 1000 samples promised, 750 are there"),
     "AIFF, cut": (cut("AIFF"), "is damaged: 2008 bytes of samples promised, 1508 are there"),
     "AU, cut": (cut("AU"), "is damaged: 2000 bytes of samples promised, 1500 are there"),
     "SPHERE, cut": (cut("NIST"), "is damaged: 1000 samples promised, 750 are there"),
-    "CAF, cut": (cut("CAF"), "is damaged: 2000 bytes of samples promised, 1500 are there"),
+    "CAF, cut": (cut("CAF"), "is damaged: 2004 bytes of samples promised, 1492 are there"),
     "MP3, cut": (cut("MP3", "MPEG_LAYER_III"), r"is damaged: 1000 samples promised, \d+ could be read|is damaged"),
     "IMA ADPCM, cut": (cut("WAV", "IMA_ADPCM"), "is damaged: 512 bytes of samples promised, 12 are there"),
     "RF64 with 2^63 - 1 bytes": (rf64(DATA, 2**63 - 1), "is damaged: 9223372036854775807 bytes of samples promised"),
-    "RF64 with 2^64 - 1 bytes": (rf64(DATA, 2**64 - 1), "is damaged: 18446744073709551615 bytes of samples promised"),
+    "RF64 with 2^64 - 1 bytes": (rf64(DATA, 2**64 - 1), "is damaged"),
     "two formats": (
         wav_of(format_chunk(), format_chunk(), chunk(b"data", DATA)),
-        "is damaged: a WAV file with 2 formats",
-    ),
-    "a format behind the samples": (
-        wav_of(format_chunk(), chunk(b"data", DATA), format_chunk(channels=2)),
-        "is damaged: a WAV file with 2 formats",
+        r"is damaged \(Error in WAV file. No 'data' chunk marker\)",
     ),
     "twice samples": (wav_of(format_chunk(), chunk(b"data", DATA), chunk(b"data", DATA)), "is damaged"),
     "block align 0": (
         wav_of(format_chunk(block=0), chunk(b"data", DATA)),
-        r"is damaged: it has 1 channels, and 0 bytes a sample \(block align\)",
+        r"its samples have another size \(block align\): got 0 bytes, wanted 2, as PCM_16 has",
     ),
     "block align 4": (
         wav_of(format_chunk(block=4), chunk(b"data", DATA)),
         r"its samples have another size \(block align\): got 4 bytes, wanted 2, as PCM_16 has",
     ),
-    "no channels": (wav_of(format_chunk(channels=0, block=2), chunk(b"data", DATA)), "is damaged: it has 0 channels"),
+    "no channels": (
+        wav_of(format_chunk(channels=0, block=2), chunk(b"data", DATA)),
+        r"is damaged \(Channel count is zero\)",
+    ),
     "65535 channels": (
         wav_of(format_chunk(channels=65535, block=65534), chunk(b"data", DATA)),
         r"is damaged \(Too many channels specified\)",
@@ -146,8 +134,10 @@ LYING = {
             wav_of(format_chunk(rate=rate), chunk(b"data", DATA)),
             f"claims {rate} samples a second: wanted 1000 to 768000",
         )
-        for rate in (0, 1, 768001, 4_000_000_000, 2**32 - 1)
+        for rate in (1, 768001)
     },
+    "0 Hz": (wav_of(format_chunk(rate=0), chunk(b"data", DATA)), "is damaged"),
+    "4 GHz": (wav_of(format_chunk(rate=2**32 - 1), chunk(b"data", DATA)), "is damaged"),
     "0 bits": (wav_of(format_chunk(bits=0, block=2), chunk(b"data", DATA)), "is damaged"),
     "80 bits": (wav_of(format_chunk(tag=3, bits=80), chunk(b"data", DATA)), "is damaged"),
     "a chunk of 4 GB before the samples": (wav_of(format_chunk(), chunk(b"LIST", DATA, 2**32 - 1)), "is damaged"),
@@ -159,16 +149,16 @@ LYING = {
     "an MP3 head, then zeros": (b"\xff\xfb\x90\0" + bytes(1_000_000), r"is damaged \(no samples can be found in it\)"),
     "two formats of AIFF": (
         b"FORM\0\0\0\0AIFF" + 2 * (b"COMM\0\0\0\x12" + bytes(18)),
-        "is damaged: an AIFF file with 2 formats",
+        "is damaged",
     ),
 }
 
 
 @pytest.mark.parametrize("name", LYING)
 def test_a_head_that_lies_is_refused_at_once_in_little_memory(name):
-    content, told = LYING[name]
+    content, text = LYING[name]
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with pytest.raises(DataError, match=told) as error:
+    with pytest.raises(DataError, match=text) as error:
         read_audio(content, sample_rate=RATE, place="train.json:7", name="a.wav")
     assert str(error.value).startswith("train.json:7: a.wav ")
     assert len(str(error.value).splitlines()) == 1

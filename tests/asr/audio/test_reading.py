@@ -101,8 +101,8 @@ def test_the_length_of_what_is_no_audio_is_refused():
     ("content", "problem"),
     [
         (b"", "the audio is empty (0 bytes)"),
-        (b"<html>", "SPHERE file, or has an unusual codec; convert it"),
-        (wav_bytes(0x31), "the audio has the WAV codec GSM 6.10"),
+        (b"<html>", "SPHERE file; convert it"),
+        (wav_bytes(0x40), "the audio has the codec G721_32"),
         (b"fLaC" + bytes(50), "the audio is damaged: a FLAC file that does not begin with its properties"),
     ],
 )

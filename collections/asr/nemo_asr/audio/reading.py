@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,15 +17,16 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
-from nemo_asr.audio.headers import REMEDY, Header, ReadAt, check_header, check_rate
+from nemo_asr.audio.headers import REMEDY, ReadAt, check_head
 from nemo_lite.errors import DataError
 from nemo_lite.files import FileKind, numbered_lines, open_descriptor, path_in_list
 from nemo_lite.files import kind_unless_file as kind_unless_file
 from nemo_lite.untrusted import Json, JsonLimits, parse_json
 
 # An audio file, opened and checked, and its samples in pieces. Which part of it is wanted: `reading`.
-# Two checks come before the decoder sees anything: that it is a regular file, and its head (`headers`). Then what was
-# read is compared with what was promised: libsndfile may hand out fewer samples without an error.
+# Before the decoder sees anything, the file has to be a regular one with a sound head (`headers`). libsndfile takes the
+# end of a file for the end of the samples and may hand out fewer without an error: what was read is compared with what
+# the head promises, which its log of the head has.
 
 
 Samples: TypeAlias = "npt.NDArray[np.float32]"
@@ -32,7 +34,8 @@ Samples: TypeAlias = "npt.NDArray[np.float32]"
 # libsndfile's names of the allowed codecs, and the bytes of a sample where each has as many.
 SAMPLE_BYTES = {"PCM_S8": 1, "PCM_U8": 1, "PCM_16": 2, "PCM_24": 3, "PCM_32": 4, "FLOAT": 4, "DOUBLE": 8}
 SAMPLE_BYTES |= {"ULAW": 1, "ALAW": 1}
-SUBTYPES = frozenset({*SAMPLE_BYTES, "VORBIS", "OPUS", "MPEG_LAYER_III", "MS_ADPCM", "IMA_ADPCM"})
+_IN_BLOCKS = ("MS_ADPCM", "IMA_ADPCM")
+SUBTYPES = frozenset({*SAMPLE_BYTES, *_IN_BLOCKS, "VORBIS", "OPUS", "MPEG_LAYER_III"})
 
 # Samples of all channels that one read may decode: an hour of two channels at 96 kHz, or of twelve at 16 kHz.
 MAX_VALUES = 2 * 96000 * 3600
@@ -41,6 +44,14 @@ MAX_VALUES = 2 * 96000 * 3600
 MAX_AMPLITUDE = 2.0**31
 _AUDIO_FILE = FileKind("the audio file", 1 << 40)  # of any size: what counts is how much of it is decoded
 _PIECE_VALUES = 1 << 21  # samples of all channels that are decoded at a time: 2 minutes of one channel at 16 kHz
+_RATES = (1000, 768_000)
+# A size in libsndfile's log of the head, and the one that the file has where that is another.
+_SIZE = re.compile(r"^ *(data|SSND|Data [Ss]ize|Block Align|Samples/Block) *: (\d+)(?: \(should be (\d+)\))?$", re.M)
+# A program that writes into a pipe cannot know the size. sox writes 0x7FFFF000, arecord 0x80000000, ffmpeg 0xFFFFFFFF.
+_LEAST_UNKNOWN_SIZE, _MOST_UNKNOWN_SIZE = 0x7F000000, 0xFFFFFFFF
+_SPHERE_COUNT = re.compile(rb"\nsample_count -i (\d{1,18})\n")
+_SPHERE_BYTES = 1024
+_W64_CHUNK_BYTES = 24  # of the head of a chunk, which its size counts as well
 # libsndfile's SFE_BAD_FILE. By then it is known that there is such a file, and that it is a regular one.
 _REASONS = {7: "no samples can be found in it"}
 
@@ -50,37 +61,64 @@ class AudioFile:
 
     Args:
         file: libsndfile's.
-        header: what its head says.
+        kind: WAV, FLAC, ...: see `headers`.
+        read_at: reads its bytes.
+        size: how many it has.
         path: what messages call it.
         place: where it is named.
 
     Attributes:
-        kind: WAV, FLAC, ...: see `headers`.
         rate: samples a second.
         num_channels: channels.
-        frames: samples a channel, as its head promises.
+        frames: samples a channel.
 
     Raises:
-        DataError: its codec, rate or number of samples is not usable, or libsndfile and the head disagree.
+        DataError: its codec, rate or number of samples is not usable, or its head promises more than there is.
     """
 
-    def __init__(self, file: soundfile.SoundFile, header: Header, path: str, place: str) -> None:
-        self._file, self.kind, self.path, self.place = file, header.kind, path, place
+    def __init__(self, file: soundfile.SoundFile, kind: str, read_at: ReadAt, size: int, path: str, place: str) -> None:
+        self._file, self.kind, self.path, self.place = file, kind, path, place
         self.rate, self.num_channels, self.frames = file.samplerate, file.channels, file.frames
-        self._subtype = subtype = file.subtype  # once: it is looked up anew each time
-        if subtype not in SUBTYPES:
-            raise self.refusal(f"has the codec {subtype}", remedy=REMEDY)
-        check_rate(self.rate, path, place)
-        frame_bytes = self.num_channels * SAMPLE_BYTES.get(subtype, 0)
-        if header.frame_bytes not in (None, frame_bytes):
-            got, wanted = f"{header.frame_bytes} bytes", f"{frame_bytes}, as {subtype} has"
-            raise self.refusal("is damaged: its samples have another size (block align)", got=got, wanted=wanted)
-        if header.frames is not None:
-            if self.frames < header.frames:
-                raise self.refusal(f"is damaged: {header.frames} samples promised, {self.frames} are there")
-            self.frames = header.frames
+        self._subtype = file.subtype  # once: it is looked up anew each time
+        if self._subtype not in SUBTYPES or (self._subtype in _IN_BLOCKS and kind not in ("WAV", "W64")):
+            raise self.refusal(f"has the codec {self._subtype}", remedy=REMEDY)
+        if not _RATES[0] <= self.rate <= _RATES[1]:
+            raise self.refusal(f"claims {self.rate} samples a second", wanted=f"{_RATES[0]} to {_RATES[1]}")
+        self._compare_sizes(size)
+        if kind == "SPHERE" and (count := _SPHERE_COUNT.search(read_at(_SPHERE_BYTES, 0))):
+            self._promise(int(count[1]))
         if self.frames <= 0:
             raise self.refusal("holds no samples")
+
+    def _compare_sizes(self, file_bytes: int) -> None:
+        """Compare the sizes in the head with those of the file and of its codec."""
+        sizes = {
+            name: (int(stated), int(held or stated)) for name, stated, held in _SIZE.findall(self._file.extra_info)
+        }
+        frame_bytes, _ = sizes.get("Block Align", (0, 0))
+        samples_per_block, _ = sizes.get("Samples/Block", (1, 1))
+        codec_bytes = self.num_channels * SAMPLE_BYTES.get(self._subtype, 0)
+        if "Block Align" in sizes and codec_bytes not in (0, frame_bytes):
+            got, wanted = f"{frame_bytes} bytes", f"{codec_bytes}, as {self._subtype} has"
+            raise self.refusal("is damaged: its samples have another size (block align)", got=got, wanted=wanted)
+        for name in ("data", "SSND", "Data Size"):
+            stated, held = sizes.get(name, (0, 0))
+            if held < stated and not _LEAST_UNKNOWN_SIZE <= stated <= _MOST_UNKNOWN_SIZE:
+                raise self.refusal(f"is damaged: {stated} bytes of samples promised, {held} are there")
+        in_rf64, _ = sizes.get("Data size", (0, 0))
+        if in_rf64 > file_bytes:
+            raise self.refusal(f"is damaged: {in_rf64} bytes of samples promised, {file_bytes} are there")
+        if self.kind == "W64":  # of which libsndfile takes all to the end of the file for samples
+            self._promise((sizes["data"][0] - _W64_CHUNK_BYTES) // frame_bytes * samples_per_block)
+        elif self._subtype in _IN_BLOCKS:
+            # Of a block that is not whole the decoder would make samples of what an earlier one left behind.
+            self.frames = min(self.frames, sizes["data"][1] // frame_bytes * samples_per_block)
+
+    def _promise(self, frames: int) -> None:
+        """Take the number of samples from the head; DataError where libsndfile finds fewer."""
+        if self.frames < frames:
+            raise self.refusal(f"is damaged: {frames} samples promised, {self.frames} are there")
+        self.frames = frames
 
     @property
     def seconds(self) -> float:
@@ -165,9 +203,9 @@ def open_audio(source: str | bytes, path: str, place: str) -> Iterator[AudioFile
     """
     try:
         with _opened(source, place) as (handle, read_at, size):
-            header = check_header(read_at, size, path, place)
+            kind = check_head(read_at, path, place)
             with soundfile.SoundFile(handle, closefd=False) as file:
-                yield AudioFile(file, header, path, place)
+                yield AudioFile(file, kind, read_at, size, path, place)
     except (soundfile.SoundFileError, OSError) as error:
         # The whole text of a libsndfile error would name our descriptor as the file.
         text = getattr(error, "error_string", str(error)).rstrip(".")
