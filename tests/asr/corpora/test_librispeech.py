@@ -101,7 +101,7 @@ def test_a_missing_recording_is_named_by_the_line_that_lists_it(library):
     [
         ("MP3", "MPEG_LAYER_III", r"0001\.flac is of another kind: got MP3, wanted FLAC"),
         ("WAV", "IMA_ADPCM", r"0001\.flac is of another kind: got WAV, wanted FLAC"),
-        ("WAV", "GSM610", r"0001\.flac has the WAV codec GSM 6\.10: wanted PCM, float, G\.711 or ADPCM"),
+        ("WAV", "GSM610", r"0001\.flac has the codec GSM610"),
     ],
 )
 def test_a_recording_of_another_kind_under_the_name_of_flac_is_refused(kind, subtype, told, library):
