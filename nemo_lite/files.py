@@ -119,14 +119,30 @@ def is_abandoned(path: Path, suffix: str = "tmp") -> bool:
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove the abandoned temporaries of :func:`write_atomically`."""
-    for name in os.listdir(folder):
+    """Remove the abandoned temporaries of :func:`write_atomically` and :func:`make_writable_folder`."""
+    for name in names_in(folder):
         if is_abandoned(folder / name):
             shutil.rmtree(folder / name, ignore_errors=True)
 
 
+def names_in(folder: str | Path) -> list[str]:
+    """The names in a folder, sorted; none where there is no such folder.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unwritable(error, Path(folder), "the folder cannot be read") or error from None
+
+
 def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
     """Create ``folder`` and its parents, and prove that a file can be written there.
+
+    Temporaries that killed processes left in it, a proof like this one too, are removed.
 
     Raises:
         UsageError: it cannot be created or written to, or it exists and ``exist_ok`` is false.
@@ -134,6 +150,7 @@ def make_writable_folder(folder: str | Path, *, exist_ok: bool = True) -> Path:
     folder = Path(folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=exist_ok)
+        sweep_temporaries(folder)
         probe = folder / temporary_name("probe")
         probe.mkdir()
         probe.rmdir()

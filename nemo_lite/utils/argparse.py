@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from nemo_lite.config import WAITING_SECONDS, Between
 from nemo_lite.errors import UsageError, did_you_mean, marked, nearest
+from nemo_lite.files import names_in
 from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
@@ -542,9 +543,7 @@ def _plain(option: str) -> str:
 
 
 def _has_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(
-        parse_checkpoint_name(file.name) or tag_of_folder(file.name) for file in folder.iterdir()
-    )
+    return any(parse_checkpoint_name(name) or tag_of_folder(name) for name in names_in(folder))
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:

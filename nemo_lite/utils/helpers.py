@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_lite.errors import CheckpointError, UsageError, did_you_mean
+from nemo_lite.files import names_in
 
 # Attribute paths and checkpoint names, as in ``nemo.utils.helpers``. This file opens no files and imports no torch.
 
@@ -193,7 +194,8 @@ def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, 
     folders = [path.parent for path in folder.glob(f"checkpoint-*/{RECORD}") if tag_of_folder(path.parent.name)]
     found: dict[str, dict[str, Path]] = {}
     # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
-    for path in sorted((path for each in (folder, *folders) for path in each.iterdir()), key=lambda path: path.name):
+    paths = [place / name for place in (folder, *folders) for name in names_in(place)]
+    for path in sorted(paths, key=lambda path: path.name):
         name = parse_checkpoint_name(path.name)
         is_asked_for = name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}"
         if name is not None and is_asked_for and name.stands_for_all:

@@ -136,6 +136,14 @@ def test_a_writable_folder_is_made_with_its_parents_and_left_empty(tmp_path):
     assert names_in(tmp_path / "a" / "b") == []
 
 
+def test_the_proof_of_a_killed_process_is_swept_when_the_folder_is_used_again(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / f".probe.{files._HOST}.{ended.pid}.00000000.tmp").mkdir()
+    make_writable_folder(tmp_path)
+    assert names_in(tmp_path) == []
+
+
 def test_a_folder_below_a_file_is_refused_in_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(

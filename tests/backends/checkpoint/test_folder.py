@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -528,3 +529,26 @@ def test_a_folder_that_is_held_is_not_swept_at_each_save(tmp_path):
     folder.close()
     CheckpointFolder(tmp_path).open()
     assert not staged.exists()
+
+
+READINGS = {
+    "newest": lambda folder: folder.newest(),
+    "choose": lambda folder: folder.choose({"E": filled(0.0)}),
+    "sets": lambda folder: folder.sets(),
+    "is_empty": lambda folder: folder.is_empty(),
+    "read_checkpoint": lambda folder: read_checkpoint(folder.folder),
+    "save": lambda folder: save(folder, 1),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_folder_that_the_disk_does_not_list_is_one_line_with_its_place(reading, tmp_path, monkeypatch):
+    def fail(path="."):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(UsageError, match=rf'^{tmp_path}: .*got "Input/output error".*') as caught:
+        READINGS[reading](CheckpointFolder(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import io
+import random
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from toys.nemo_archives import packed, write_0, write_tar
 
-from nemo_lite.backends.pytorch.checkpoint.storage import load_module, load_training_state
+from nemo_asr.models.pretrained import read_nemo
+from nemo_lite.backends.pytorch.checkpoint.storage import load_module, load_training_state, save_module
 from nemo_lite.errors import CheckpointError
 
 
@@ -69,3 +74,47 @@ def test_a_tensor_that_claims_more_than_it_holds_is_refused(tmp_path):
     torch.save({"optimizer_state": [torch.zeros(1).expand(2**40)]}, tmp_path / "trainer.pt")
     with pytest.raises(CheckpointError, match="a tensor claims more elements than the file holds"):
         load_training_state(tmp_path / "trainer.pt")
+
+
+def flip_a_bit_of_a_tensor(path: Path, rng: random.Random) -> str:
+    """Flip a bit of a record with a tensor's values, in a file that is or holds one of torch.save; the record."""
+    content = bytearray(path.read_bytes())
+    start = content.index(b"PK\3\4")
+    with zipfile.ZipFile(io.BytesIO(content[start:])) as archive:
+        record = rng.choice([each for each in archive.infolist() if "/data/" in each.filename and each.file_size])
+        with archive.open(record) as stored:
+            place = content.index(stored.read(), start) + rng.randrange(record.file_size)
+    content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return record.filename
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_a_flipped_bit_is_an_error_that_names_the_file_and_the_record(seed, tmp_path):
+    path = tmp_path / "m.pt"
+    save_module(nn.Linear(3, 4), path)
+    record = flip_a_bit_of_a_tensor(path, random.Random(seed))
+    with pytest.raises(CheckpointError, match=rf"^{path}: the file is damaged: got .*'{record}'"):
+        load_module(nn.Linear(3, 4), path)
+
+
+def test_a_flipped_bit_in_weights_of_a_nemo_archive_is_an_error_that_names_both(tmp_path):
+    path = tmp_path / "m.nemo"
+    modules = write_0(path)
+    members = {f"{name}.pt": packed(module.state_dict()) for name, module in modules.items()}
+    write_tar(path, {"module.yaml": "{}", **members}, "w")
+    record = flip_a_bit_of_a_tensor(path, random.Random(0))
+    with pytest.raises(CheckpointError, match=rf"^{path}, \w+\.pt: the file is damaged: got .*'{record}'"):
+        read_nemo(path)
+
+
+def test_a_file_that_was_saved_without_checksums_is_read(tmp_path):
+    module = nn.Linear(3, 4)
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(module.state_dict(), tmp_path / "m.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    read = nn.Linear(3, 4)
+    load_module(read, tmp_path / "m.pt")
+    assert torch.equal(read.weight, module.weight)

@@ -45,7 +45,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
 )
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
-from nemo_lite.files import make_writable_folder
+from nemo_lite.files import make_writable_folder, names_in
 from nemo_lite.utils import logging
 from nemo_lite.utils.helpers import CheckpointName, Part, parse_checkpoint_name
 
@@ -289,7 +289,7 @@ class CheckpointFolder:
             latest = self.latest()
             if latest is not None:
                 return latest.number if latest.step is None and latest.kind == "STEP" else latest.step
-            names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
+            names = map(parse_checkpoint_name, names_in(self.folder))
             return max((name.number for name in names if name and name.kind == "STEP"), default=None)
         except (NemoLiteError, OSError):
             return None
@@ -311,7 +311,7 @@ class CheckpointFolder:
 
     def is_empty(self) -> bool:
         """Whether there is nothing to restore: neither a set, complete or damaged, nor a checkpoint of NeMo's."""
-        names = map(parse_checkpoint_name, os.listdir(self.folder) if self.folder.is_dir() else ())
+        names = map(parse_checkpoint_name, names_in(self.folder))
         return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not any(look(self.folder))
 
     def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.checkpoint.store import TRAINER, look
 from nemo_lite.errors import CheckpointError, NemoLiteError
+from nemo_lite.files import names_in
 from nemo_lite.utils import logging
 from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
@@ -351,7 +351,8 @@ def files_of_nemo(folder: Path, modules: Mapping[str, nn.Module], pattern: str) 
     """
     if unindexed := without_index(folder):
         raise CheckpointError("no complete checkpoint", place=str(folder), got="; ".join(unindexed))
-    there = {name.module for path in folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))}
+    pt_files = [name for name in names_in(folder) if name.endswith(".pt")]
+    there = {name.module for name in map(parse_checkpoint_name, pt_files) if name}
     # NeMo names files by the class, also those of modules with a name of their own.
     classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
     names = classes if len({*classes}) == len(classes) else modules
@@ -363,6 +364,6 @@ def files_of_nemo(folder: Path, modules: Mapping[str, nn.Module], pattern: str) 
 
 def without_index(folder: Path) -> list[str]:
     """What files of version 1 lack that are there without their index."""
-    names = map(parse_checkpoint_name, os.listdir(folder) if folder.is_dir() else ())
+    names = map(parse_checkpoint_name, names_in(folder))
     tags = {name.tag for name in names if name and name.suffix == ".safetensors"}
     return [f"{tag} lacks checkpoint-{tag}.json" for tag in sorted(tags - {found.tag for found in look(folder).sets})]

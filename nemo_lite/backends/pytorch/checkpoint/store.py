@@ -30,6 +30,7 @@ from nemo_lite.files import (
     decode_text,
     digest_of_file,
     name_in,
+    names_in,
     read_bytes,
     temporary_name,
     unwritable,
@@ -557,7 +558,7 @@ def sweep(folder: Path) -> None:
 
 def folders_of_sets(folder: Path) -> list[Path]:
     """The folders of a folder's checkpoints, each once: of one that was set aside, where no other has its place."""
-    names = os.listdir(folder) if folder.is_dir() else []
+    names = names_in(folder)
     there = {name for name in names if tag_of_folder(name)}
     aside = {made: name for name in names if tag_of_folder(made := name_in(name, _ASIDE) or "")}
     return [folder / name for name in sorted(there | {name for made, name in aside.items() if made not in there})]
@@ -782,11 +783,13 @@ def look(folder: Path) -> Found:
 
     Raises:
         CheckpointError: a later version wrote one of them.
+        UsageError: the folder cannot be read.
     """
-    alone = (folder / RECORD).is_file()
+    names = names_in(folder)
     readers: dict[Path, Callable[[Path], CheckpointSet]] = {}
-    readers.update(dict.fromkeys([folder] if alone else folders_of_sets(folder), read_record))
-    readers.update(dict.fromkeys(sorted(folder.glob("checkpoint-*.json")), read_index))
+    readers.update(dict.fromkeys([folder] if RECORD in names else folders_of_sets(folder), read_record))
+    indices = [folder / name for name in names if name.startswith("checkpoint-") and name.endswith(".json")]
+    readers.update(dict.fromkeys(indices, read_index))
     sets: list[CheckpointSet] = []
     damaged: dict[Path, str] = {}
     serials, num_unreadable = [0], 0
