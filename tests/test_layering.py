@@ -27,7 +27,7 @@ LAYERS = {
 # The same within the large packages, by room. Names between two "<" are on one level and do not import each other.
 ORDERS = {
     "nemo_lite.core": """
-        neural_types, module_config < ports, shapes < neural_module < dag, models, action_state, run_options
+        neural_types, module_config < ports, shapes, metrics < neural_module < dag, models, action_state, run_options
         < callbacks, neural_graph, view < svg, trackers < show < backend < factory, module_decorators
     """,
     "nemo_lite.backends.pytorch": """

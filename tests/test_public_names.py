@@ -39,7 +39,8 @@ PUBLIC = {
     "nemo_lite.core": """
         ModelMode ModuleType NeuralInterface PretrainedModelInfo module_decorators
         run_only_on_device skip_in_data_parallel
-        ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
+        Accuracy ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
+        Mean Metric
         ModuleSaverCallback NeMoCallback NeMoModel NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
         OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
         TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback WeightShareTransform

@@ -37,6 +37,9 @@ from nemo_lite.core.dag import Node as Node
 from nemo_lite.core.dag import Slice as Slice
 from nemo_lite.core.dag import Step as Step
 from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
+from nemo_lite.core.metrics import Accuracy as Accuracy
+from nemo_lite.core.metrics import Mean as Mean
+from nemo_lite.core.metrics import Metric as Metric
 from nemo_lite.core.models import NeMoModel as NeMoModel
 from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
 from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -60,6 +60,7 @@ class EvaluationResult:
         num_items: how many items; ``None`` where the data layer does not number them.
         digest: a hash of the items' ids; "" where there are none.
         seconds: how long it took.
+        higher_is_better: of the values that say so, by tag: whether a high value is good.
     """
 
     name: str
@@ -68,6 +69,7 @@ class EvaluationResult:
     num_items: int | None = None
     digest: str = ""
     seconds: float = 0.0
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,8 @@ from nemo_lite.utils import logging
 #
 # - ``start``: arguments, versions, precision, world_size, total_steps (None where it is not known)
 # - ``train``: step, epoch, loss, lr, amount_per_second, amount_unit, data_wait_share, step_seconds
-# - ``evaluation``: step, set, the values of the evaluation by name, num_items, digest, seconds
+# - ``evaluation``: step, set, the values of the evaluation by name, num_items, digest, seconds; higher_is_better where
+#   metrics say so, by name
 # - ``checkpoint``: step, epoch, path
 # - ``model``: step, set, metric, value, path
 # - ``end``: step, epoch, seconds, reason
@@ -190,7 +191,13 @@ class TrackingCallback(NeMoCallback):
         )
 
     def _record_evaluation(self, result: EvaluationResult) -> None:
-        about = {"num_items": result.num_items, "digest": result.digest, "seconds": round(result.seconds, 3)}
+        about: dict[str, Any] = {
+            "num_items": result.num_items,
+            "digest": result.digest,
+            "seconds": round(result.seconds, 3),
+        }
+        if result.higher_is_better:
+            about["higher_is_better"] = dict(result.higher_is_better)
         self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **about})
 
 
@@ -377,13 +384,14 @@ _GAP = "  "
 
 @dataclass
 class _Set:
-    """What the ``count`` evaluations of a set gave: the last values, and the step of the best with what ranks it."""
+    """The ``count`` evaluations of a set: the last values, the step of the best with what ranks it, by which values."""
 
     last: dict[str, float]
     last_step: int = 0
     best: tuple[float, ...] | None = None
     best_step: int = 0
     best_values: dict[str, float] = field(default_factory=dict)
+    judged_by: list[str] = field(default_factory=list)
     count: int = 0
     num_items: int | None = None
 
@@ -396,7 +404,7 @@ class TerminalLines(Tracker):
 
     Args:
         rates: names of evaluated values that are error rates, fractions of 1; the first is the one that counts. Where
-            an evaluation has none of them, its numbers are shown as they are.
+            an evaluation has none of them, its numbers are shown as they are, and the first metric counts.
         use: how to use the model: a line of the summary, where something was saved.
         if_stopped: a line at the end of the summary of a run that stopped before its last step.
         earlier: ``evaluation`` and ``model`` records of the run before it was started again, in their order: those of
@@ -461,7 +469,7 @@ class TerminalLines(Tracker):
         return [] if not is_known or steps <= 0 else [f"{duration_text(steps * record['step_seconds'])} left"]
 
     def _note(self, record: Record) -> None:
-        """Keep the numbers of an evaluation, and see whether it is the best so far: the one with the lowest rate."""
+        """Keep the numbers of an evaluation, and see whether it is the best so far."""
         about = ("step", "num_items", "seconds")
         values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
         if record["set"] not in self._sets:
@@ -469,8 +477,11 @@ class TerminalLines(Tracker):
         found = self._sets[record["set"]]
         found.last, found.last_step, found.count = values, record["step"], found.count + 1
         found.num_items = record.get("num_items")
+        directions = record.get("higher_is_better") or {}
+        found.judged_by = [name for name in self._rates if name in values] or [n for n in directions if n in values][:1]
         # Of equal rates the other rate decides, then the loss. What keeps the best model ranks in the same way.
-        numbers = [values[name] for name in (*self._rates, "loss") if name in values]
+        names = [name for name in (*found.judged_by, "loss") if name in values]
+        numbers = [-values[name] if directions.get(name) else values[name] for name in names]
         rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
         counts = found.last_step > 0 or self._starts_trained
         if counts and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
@@ -489,20 +500,26 @@ class TerminalLines(Tracker):
         """The last rates of a set; ``with_count`` in the course of training, without it in the summary."""
         found = self._sets[name]
         shown = [rate for rate in self._rates if rate in found.last]
-        parts = [self._rate(found, rate, with_best=rate == shown[0], in_summary=not with_count) for rate in shown]
-        parts = parts or [f"{tag} {number(value)}" for tag, value in found.last.items()]
+        parts = [self._rate(found, rate, in_summary=not with_count) for rate in shown]
+        parts = parts or [
+            f"{tag} {number(value)}{self._best_of(found, tag, number)}" for tag, value in found.last.items()
+        ]
         count = [f"n={found.num_items}"] if with_count and found.num_items is not None else []
         return _GAP.join([name, *parts, *count])
 
-    def _rate(self, found: _Set, rate: str, with_best: bool, in_summary: bool) -> str:
+    def _rate(self, found: _Set, rate: str, in_summary: bool) -> str:
         text = f"{rate.upper()} {percent(found.last[rate])}" + (interval(found.last, rate) if in_summary else "")
-        if not with_best or found.best is None or found.count == 1:
-            return text
+        return text + self._best_of(found, rate, percent)
+
+    def _best_of(self, found: _Set, name: str, as_text: Callable[[float], str]) -> str:
+        """`` (best)``, or where the best value was; "" for values that do not decide."""
+        if name not in found.judged_by[:1] or found.best is None or found.count == 1:
+            return ""
         if found.best_step == found.last_step:
-            return f"{text} (best)"
-        value = found.best[0]
-        how = "ties best" if value == found.last[rate] else f"best {percent(value)}"
-        return f"{text} ({how} at {found.best_step})"
+            return " (best)"
+        value = found.best_values[name]
+        how = "ties best" if value == found.last[name] else f"best {as_text(value)}"
+        return f" ({how} at {found.best_step})"
 
     def _summary(self, record: Record) -> list[str]:
         counts = ", ".join(counted(record[each], each) for each in ("step", "epoch"))

@@ -35,9 +35,14 @@ MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 class TagOwners:
-    """Which callback of a run writes which tag of its evaluation results."""
+    """Which callback of a run writes which tag of its evaluation results.
+
+    Attributes:
+        higher_is_better: by the name of an evaluation, for the tags that say so: whether a high value is good.
+    """
 
     def __init__(self) -> None:
+        self.higher_is_better: dict[str, Mapping[str, bool]] = {}
         self._owners: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
 

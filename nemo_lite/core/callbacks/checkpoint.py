@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from nemo_lite.core.action_state import ActionState, Best
-from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, older_names, refuse_below_one
+from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, TagOwners, older_names, refuse_below_one
+from nemo_lite.core.metrics import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.files import make_writable_folder
 from nemo_lite.utils import logging
 
 # Any: what is said about a checkpoint is JSON.
-
-
-# Words of a metric's name by which it is known whether low or high values are good.
-_LOW_IS_GOOD = {"wer", "cer", "ler", "per", "eer", "error", "errors", "loss", "mse", "mae", "rmse", "perplexity", "ppl"}
-_HIGH_IS_GOOD = {"accuracy", "acc", "precision", "recall", "f1", "auc", "bleu", "score"}
 
 
 class CheckpointCallback(NeMoCallback):
@@ -50,8 +46,8 @@ class CheckpointCallback(NeMoCallback):
         best_of: the evaluation (``EvaluatorCallback(name=...)``) by which checkpoints are judged; "": by none.
         best_metric: the tag of the value that decides.
         best_to_keep: how many of the best stay, beside the newest.
-        best_is: whether a good value is the ``lowest`` or the ``highest``; by default as the metric's name says
-            (``wer`` and ``loss``, ``accuracy`` and ``f1``).
+        best_is: whether a good value is the ``lowest`` or the ``highest``; by default as the evaluation's metric says
+            (``Metric.higher_is_better``), or the value's name (``wer`` and ``loss``, ``accuracy`` and ``f1``).
         epoch_names: name those saved by epochs after their epoch; otherwise all are named after their step.
         format: of the files; with ``pt``, ``torch.load`` and NeMo 0.x read them.
         allow_world_size_change: go on, too, from a checkpoint that another number of processes saved. What is left of
@@ -60,9 +56,8 @@ class CheckpointCallback(NeMoCallback):
             ``Trackers.record``.
 
     Raises:
-        UsageError: a frequency of 0, or fewer than one checkpoint to keep; ``best_of`` without ``best_is`` for a metric
-            whose name does not say it; when training starts: a folder that cannot
-            be written.
+        UsageError: a frequency of 0, or fewer than one checkpoint to keep; when training starts: a folder that cannot
+            be written, or ``best_of`` without ``best_is`` for a value of which neither a metric nor its name says it.
         CheckpointError: when training starts: a checkpoint that does not fit, none with ``force_load``, or one that
             another number of processes saved.
     """
@@ -100,14 +95,13 @@ class CheckpointCallback(NeMoCallback):
             raise UsageError("minutes must be above 0", place="CheckpointCallback", got=str(minutes))
         if best_is not in (None, "lowest", "highest"):
             raise UnknownNameError("best_is", best_is, ("lowest", "highest"), place="CheckpointCallback")
-        if best_of and best_is is None:
-            best_is = _good_values_of(best_metric)
         self._folder, self._load_from_folder = folder, load_from_folder
         self._keep, self._minutes = checkpoints_to_keep, minutes
         if format not in ("safetensors", "pt"):
             raise UnknownNameError("format", format, ("safetensors", "pt"), place="CheckpointCallback")
         self._suffix = f".{format}"
         self._best = Best(best_of, best_metric, best_to_keep, best_is == "highest") if best_of else None
+        self._best_is, self._tags = best_is, TagOwners()
         self._force_load, self._about, self._epoch_names = force_load, about, epoch_names
         self._allow_world_size_change, self._record = allow_world_size_change, record
         self._saves = bool(self._step_freq or self._epoch_freq or minutes)
@@ -127,8 +121,16 @@ class CheckpointCallback(NeMoCallback):
             "force_load": self._force_load,
         }
 
+    def join(self, label: str, tags: TagOwners) -> None:
+        """Learn what the metrics of the list's evaluators say."""
+        self._tags = tags
+
     def on_action_start(self, state: ActionState) -> None:
         """Restore the newest checkpoint, if there is one."""
+        if self._best and self._best_is is None:
+            directions = self._tags.higher_is_better.get(self._best.evaluation)
+            highest = higher_is_better(self._best.metric, directions, "CheckpointCallback")
+            self._best = replace(self._best, highest=highest)
         self._is_unsaved = False
         if self._saves:  # before it is read: no other run may change it in between
             state.open_checkpoints(self._folder)
@@ -210,15 +212,6 @@ class CheckpointCallback(NeMoCallback):
         say("Saved checkpoint %s in %s", name, self._folder)
         if self._record is not None:
             self._record("checkpoint", step=step, epoch=epoch, path=path)
-
-
-def _good_values_of(metric: str) -> Literal["lowest", "highest"]:
-    words = set(re.findall("[a-z]+1?", metric.lower()))
-    is_low, is_high = bool(words & _LOW_IS_GOOD), bool(words & _HIGH_IS_GOOD)
-    if is_low == is_high:
-        problem = f"it is not known whether a good {metric} is low or high"
-        raise UsageError(problem, place="CheckpointCallback", remedy='give best_is="lowest" or best_is="highest"')
-    return "lowest" if is_low else "highest"
 
 
 class ModuleSaverCallback(ActionCallback):

@@ -11,6 +11,7 @@ from nemo_lite.core.action_state import ActionState, Evaluated, EvaluationResult
 from nemo_lite.core.callbacks.base import ActionCallback, TagOwners, as_wires, older_names, refuse_below_one
 from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush, is_number, writer_of
 from nemo_lite.core.dag import Dag
+from nemo_lite.core.metrics import Metric
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UsageError, counted
@@ -61,8 +62,11 @@ class EvaluatorCallback(ActionCallback):
     on rank 0, which alone logs and writes. How many items were scored, each once, and a hash of their ids are
     logged: equal lines mean the same set, whatever the number of ranks.
 
+    There are two ways to say what is computed, and both may be given: ``metrics``, and NeMo's two functions, which get
+    the values of the wires.
+
     Args:
-        eval_tensors: the wires to evaluate.
+        eval_tensors: the wires to evaluate, beside those of the metrics.
         user_iter_callback: called for each round of batches, one of each process, with (values, ``collected``).
             ``values`` holds, by the wire's ``unique_name``, a list with one value for each process that had a batch,
             and ``"IS_FROM_DIST_EVAL"``: whether there are several ranks. ``collected`` is a dictionary that starts
@@ -77,17 +81,24 @@ class EvaluatorCallback(ActionCallback):
         eval_at_start: evaluate before the first step. Without it there is no evaluation at step 0.
         name: of what is evaluated, in ``state["evaluation"]`` and before its tags in TensorBoard (``dev-clean/wer``);
             by default the data layer's name, and tags as they are.
+        metrics: the metrics by the tag of their result.
+        higher_is_better: of results of ``user_epochs_done_callback``, by tag: whether a high value is good.
+
+    Attributes:
+        higher_is_better: the same, with what the metrics say.
 
     Raises:
-        UsageError: a frequency below 1, something that is not a wire, or wandb is asked for and not installed.
+        UsageError: a frequency below 1, something that is not a wire, no wire at all, one of the two functions without
+            the other, a metric that does not say in which direction it is good, or wandb is asked for and not
+            installed.
     """
 
     @older_names(tensorboard_writer="tb_writer")
     def __init__(
         self,
-        eval_tensors: NmTensor | Sequence[NmTensor],
-        user_iter_callback: Callable[[dict[str, Any], dict[str, Any]], object],
-        user_epochs_done_callback: Callable[[Collected], Mapping[str, Any] | None],
+        eval_tensors: NmTensor | Sequence[NmTensor] = (),
+        user_iter_callback: Callable[[dict[str, Any], dict[str, Any]], object] | None = None,
+        user_epochs_done_callback: Callable[[Collected], Mapping[str, Any] | None] | None = None,
         tb_writer: TbWriter | None = None,
         tb_writer_func: Callable[[Any, Mapping[str, Any], int], object] | None = None,
         eval_step: int | None = None,
@@ -96,11 +107,20 @@ class EvaluatorCallback(ActionCallback):
         wandb_project: str | None = None,
         eval_at_start: bool = True,
         name: str | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        higher_is_better: Mapping[str, bool] | None = None,
     ) -> None:
         refuse_below_one("EvaluatorCallback", eval_step=eval_step, eval_epoch=eval_epoch)
-        self.eval_tensors = as_wires(eval_tensors, "EvaluatorCallback", "eval_tensors")
+        self._metrics = dict(metrics or {})
+        wires = as_wires(eval_tensors, "EvaluatorCallback", "eval_tensors")
+        wires += [wire for metric in self._metrics.values() for wire in metric.wires.values()]
+        self.eval_tensors = list(dict.fromkeys(wires))
         if not self.eval_tensors:
             raise UsageError("eval_tensors is empty", place="EvaluatorCallback", wanted="the wires to evaluate")
+        if (user_iter_callback is None) != (user_epochs_done_callback is None) or not (metrics or user_iter_callback):
+            wanted = "metrics, or user_iter_callback and user_epochs_done_callback"
+            raise UsageError("it is not said what is computed", place="EvaluatorCallback", wanted=wanted)
+        self.higher_is_better = {**(higher_is_better or {}), **_directions_of(self._metrics)}
         self.user_iter_callback, self.user_done_callback = user_iter_callback, user_epochs_done_callback
         self.tb_writer, self.tb_writer_func = tb_writer, tb_writer_func
         self._eval_step = 1 if eval_step is None and eval_epoch is None else eval_step
@@ -131,11 +151,14 @@ class EvaluatorCallback(ActionCallback):
 
     def fingerprint(self) -> Mapping[str, object]:
         """When it evaluates: all ranks take part."""
-        return {"eval_step": self._eval_step, "eval_epoch": self._eval_epoch, "eval_at_start": self._eval_at_start}
+        when = {"eval_step": self._eval_step, "eval_epoch": self._eval_epoch, "eval_at_start": self._eval_at_start}
+        return {**when, "metrics": [*self._metrics]} if self._metrics else when
 
     def join(self, label: str, tags: TagOwners) -> None:
         """Learn its name in a list of callbacks, and who else of the list writes evaluation results."""
         self._label, self._tags = label, tags
+        if self._name is not None:
+            tags.higher_is_better[self._name] = self.higher_is_better
 
     def on_action_start(self) -> None:
         """Forget an earlier run."""
@@ -216,10 +239,16 @@ class EvaluatorCallback(ActionCallback):
         is_distributed = self.action.world_size > 1
         collected = Collected()
         num_batches = 0
+        for metric in self._metrics.values():
+            metric.reset()
         for values in evaluated:
             num_batches += len(values[0])
             by_name: dict[str, Any] = dict(zip(names, values, strict=True))
-            self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
+            for metric in self._metrics.values():
+                for index in range(len(values[0])):
+                    metric.update(**{key: by_name[wire.unique_name][index] for key, wire in metric.wires.items()})
+            if self.user_iter_callback is not None:
+                self.user_iter_callback({**by_name, "IS_FROM_DIST_EVAL": is_distributed}, collected)
         self._so_far.is_stale = False
         self.action.publish(lambda: self._finish(evaluated, num_batches, collected, step, started))
         if not self.action.interrupted_by:
@@ -231,7 +260,9 @@ class EvaluatorCallback(ActionCallback):
         # Before the user's function, which may fail where nothing was collected.
         self._certify(evaluated, num_batches)
         collected.positions = evaluated.items
-        results = self.user_done_callback(collected) or {}
+        results = dict((self.user_done_callback and self.user_done_callback(collected)) or {})
+        if num_batches:
+            results |= _values_of(self._metrics)
         self._write({f"{self._name}/{tag}" if self._name else tag: each for tag, each in results.items()}, step)
         seconds = time.perf_counter() - started
         self._say("Evaluation time: %.1f seconds", seconds)
@@ -242,6 +273,7 @@ class EvaluatorCallback(ActionCallback):
             num_items=evaluated.num_items,
             digest=evaluated.digest,
             seconds=seconds,
+            higher_is_better={tag: self.higher_is_better[tag] for tag in results if tag in self.higher_is_better},
         )
 
     def _certify(self, evaluated: Evaluated, num_batches: int) -> None:
@@ -267,6 +299,27 @@ class EvaluatorCallback(ActionCallback):
                     writer.add_scalar(tag, number, step)
         if self._wandb is not None:
             self._wandb.log(results, step)
+
+
+def _directions_of(metrics: Mapping[str, Metric]) -> dict[str, bool]:
+    directions: dict[str, bool] = {}
+    for tag, metric in metrics.items():
+        direction = getattr(metric, "higher_is_better", None)
+        if not isinstance(direction, bool):
+            problem = f"{type(metric).__name__} does not say whether a high value is good"
+            raise UsageError(problem, place=f"metric {tag}", remedy="set higher_is_better to True or False")
+        directions[tag] = direction
+    return directions
+
+
+def _values_of(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for tag, metric in metrics.items():
+        values[tag] = metric.value()
+        interval = metric.interval()
+        if interval is not None:
+            values[f"{tag}_low"], values[f"{tag}_high"] = interval
+    return values
 
 
 def differences_from_training(training: Dag, evaluation: Dag) -> tuple[list[str], list[str]]:

@@ -57,15 +57,16 @@ def test_a_callback_that_only_restores_from_elsewhere_gives_no_warning(capsys):
     [("wer", False), ("CER", False), ("val_loss", False), ("accuracy", True), ("top1_acc", True), ("f1", True)],
 )
 def test_the_name_of_a_metric_says_which_values_are_good(metric, highest):
-    best = CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric=metric)._best
-    assert best is not None
-    assert best.highest is highest
+    callback = CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric=metric)
+    train(FakeState(), [callback])
+    assert callback._best is not None
+    assert callback._best.highest is highest
 
 
 def test_of_a_metric_of_another_name_it_has_to_be_said_which_values_are_good():
     remedy = 'CheckpointCallback: it is not known whether a good mos is low or high; give best_is="lowest" or'
     with pytest.raises(UsageError, match=remedy):
-        CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric="mos")
+        train(FakeState(), [CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric="mos")])
     best = CheckpointCallback("ck", step_freq=1, best_of="dev", best_metric="mos", best_is="highest")._best
     assert best is not None
     assert best.highest
