@@ -25,13 +25,13 @@ from nemo_lite.core import DeviceType as DeviceType
 from nemo_lite.core import EvaluatorCallback as EvaluatorCallback
 from nemo_lite.core import NeMoCallback as NeMoCallback
 from nemo_lite.core import NeuralModule as NeuralModule
-from nemo_lite.core import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.core import NmTensor as NmTensor
 from nemo_lite.core import Optimization as Optimization
 from nemo_lite.core import SimpleLogger as SimpleLogger
 from nemo_lite.core import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core import TensorboardLogger as TensorboardLogger
 from nemo_lite.errors import NemoLiteError as NemoLiteError
+from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils import logging as logging
 from nemo_lite.utils.launch import accept_both_spellings
@@ -39,4 +39,5 @@ from nemo_lite.utils.launch import accept_both_spellings
 accept_both_spellings()
 del accept_both_spellings
 
+setattr(core, "NeuralModuleFactory", NeuralModuleFactory)  # noqa: B010  # mypy takes it for a class of core
 add_old_paths("nemo_lite", OLD_PATHS)

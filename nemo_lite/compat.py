@@ -63,7 +63,6 @@ def _entry(path: str) -> OldPath:
 
 # Module of today -> old paths, all below nemo_lite.
 OLD_PATHS = {
-    "backends.pytorch.actions": "backends.pytorch.adapter",
     "backends.pytorch.checkpoint.folder": """
         backends.pytorch.checkpoint.averaging backends.pytorch.checkpoint.contents
     """,
@@ -167,7 +166,6 @@ OLD_PATHS = {
     "core.callbacks.loggers": "core.callbacks.progress core.callbacks.wandb_loggers core.deprecated_callbacks",
     "core.callbacks.schedules": "core.deprecated_callbacks",
     "core.dag": "core.graph core.graph.dag",
-    "core.factory": "core.environment core.neural_factory core.neural_modules",
     "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
     "core.module_config": "core.graph core.graph.module_config",
     "core.neural_graph": """
@@ -197,6 +195,7 @@ OLD_PATHS = {
     """,
     "core.view": "core.show.view",
     "errors": "core.neural_modules utils.configuration_error",
+    "factory": "core.environment core.factory core.neural_factory core.neural_modules",
     "files": "untrusted.opening utils.digests utils.files utils.run_files utils.run_files.appended_file",
     "untrusted": "untrusted.json_values untrusted.tar_and_zip untrusted.tensor_files",
     "utils.alive": """

@@ -74,7 +74,7 @@ PUBLIC = {
     "nemo_lite.backends.pytorch": """
         BCEWithLogitsLossNM CrossEntropyLoss CrossEntropyLossNM DataCombination DataLayerNM L1Loss
         LossAggregatorNM LossNM MSELoss MultiDataLayer MultiDataset MultiLayerPerceptron NonTrainableNM
-        PtActions PyTorchAdapter RealFunctionDataLayer SequenceEmbedding SequenceLoss TaylorNet TrainableNM
+        PtActions RealFunctionDataLayer SequenceEmbedding SequenceLoss TaylorNet TrainableNM
         TrainableNeuralModuleWrapper WeightShareTransform ZerosDataLayer ZerosLikeNM char_lm_metrics common
         neuralType2TensorShape tutorials
     """,
@@ -119,10 +119,10 @@ def re_exported(package: str) -> list[str]:
     """The names that a package's ``__init__`` imports as themselves, and the modules of NeMo that it declares."""
     file = importlib.import_module(package).__file__
     assert file is not None
-    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
-    imports = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     declared = [
-        node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     return sorted(declared + [a.name for node in imports for a in node.names if a.asname == a.name])
 
@@ -139,7 +139,6 @@ def test_packages_define_nothing_themselves() -> None:
 # Where a file became a package, or moved, the old module re-exports.
 IMPORT_PATHS = {
     "nemo_lite.backends.pytorch.actions": "PtActions",
-    "nemo_lite.backends.pytorch.adapter": "PyTorchAdapter",
     "nemo_lite.backends.pytorch.checkpoint": "CheckpointFolder CheckpointSet Contents StoredCheckpoint read_checkpoint",
     "nemo_lite.backends.pytorch.data": """
         Asking Batch BatchLoader DatasetLoader IteratorLoader Leftover Plan Rows Seeded Shard Uneven as_values

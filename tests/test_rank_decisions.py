@@ -13,7 +13,7 @@ DISTRIBUTED = "nemo_lite/backends/pytorch/distributed/"
 ALLOWED = {
     "nemo_lite/utils/exp_logging.py": (10, "each rank writes a log file of its own, rank 0 the shared files"),
     "nemo_lite/utils/launch.py": (1, "says what `is_first` means"),
-    "nemo_lite/core/factory.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
+    "nemo_lite/factory.py": (1, "a launcher's processes take all GPUs unless told otherwise"),
     "nemo_lite/backends/pytorch/data/cost_sampling.py": (1, "one rank has nothing to balance: its batches stay"),
     "nemo_lite/backends/pytorch/data/order.py": (1, "the order of one rank is the order of the items"),
     "nemo_lite/backends/pytorch/nm.py": (1, "refuses a loader that cannot deal its data to several ranks"),

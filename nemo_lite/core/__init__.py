@@ -1,6 +1,7 @@
 """The core: typed modules, DAGs, the factory and callbacks, without torch. Re-exports, nothing else."""
 
 import types
+from typing import TYPE_CHECKING
 
 from nemo_lite.core import callbacks as callbacks
 from nemo_lite.core import module_decorators as module_decorators
@@ -36,7 +37,6 @@ from nemo_lite.core.dag import Dag as Dag
 from nemo_lite.core.dag import Node as Node
 from nemo_lite.core.dag import Slice as Slice
 from nemo_lite.core.dag import Step as Step
-from nemo_lite.core.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.core.metrics import Accuracy as Accuracy
 from nemo_lite.core.metrics import Mean as Mean
 from nemo_lite.core.metrics import Metric as Metric
@@ -93,6 +93,9 @@ from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismat
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.utils.substitutes import tell_of_missing
+
+if TYPE_CHECKING:  # nemo_lite/__init__.py puts it here, where NeMo has it: it stands above the backend
+    from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 
 # NeMo's modules of these names (nemo_lite/compat.py).
 neural_factory: types.ModuleType

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import UnknownNameError, UsageError, counted
 
 # CompileOptions: ``compile=True``, or a dict, as one checked object. What compiles is a backend's; no torch here.
@@ -94,6 +95,8 @@ GradientCompression = Literal["bfloat16"]
 """The type in which gradients travel between ranks, where it is not their own."""
 LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""
+Losses = Sequence[NmTensor] | Sequence[tuple[Any, Sequence[NmTensor]]]
+"""Losses that one optimizer minimises, or ``(optimizer, losses)`` for each of several."""
 
 # Options that NeMo's scripts give in ``optimization_params``.
 _IN_PARAMS = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", "ema_decay")
@@ -159,9 +162,9 @@ class RunOptions:
         Raises:
             UnknownNameError: an argument that ``train`` does not have.
         """
-        _refuse_unknown("train", flat, [field.name for field in fields(cls) if field.name not in _IN_PARAMS])
         if flat.get("batches_per_step") is None:
             flat["batches_per_step"] = 1
+        _refuse_unknown("train", flat, [field.name for field in fields(cls) if field.name not in _IN_PARAMS])
         flat["compile"] = CompileOptions.of(flat.get("compile"))
         params = optimization_params or {}
         return cls(**{name: params[name] for name in _IN_PARAMS if name in params}, **flat)
@@ -224,7 +227,7 @@ class InferOptions:
         return cls(**{**flat, "compile": CompileOptions.of(flat.get("compile"))})
 
 
-def _refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise UnknownNameError("argument", name, known, place=function)
+def _refuse_unknown(function: str, arguments: Iterable[str], names: Sequence[str]) -> None:
+    for argument in arguments:
+        if argument not in names:
+            raise UnknownNameError("argument", argument, names, place=function)

@@ -15,13 +15,20 @@ from toys.linear import VECTOR, Linear
 
 from nemo_lite.backends.pytorch.data.loaders import length_of
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, NonTrainableNM, TrainableNM, without_weights
+from nemo_lite.backends.pytorch.nm import (
+    DataLayerNM,
+    LossNM,
+    NonTrainableNM,
+    TorchModule,
+    TrainableNM,
+    without_weights,
+)
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.dag import Dag
-from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_types import ChannelType, LossType, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, UnknownNameError, UsageError
+from nemo_lite.factory import NeuralModuleFactory
 
 
 class Numbers(DataLayerNM):
@@ -423,7 +430,7 @@ def test_a_module_that_moves_itself_as_in_nemo_goes_where_the_default_factory_ru
             self.fc = nn.Linear(1, 1)
             self.to(self._device)
 
-    monkeypatch.setattr(NeuralModuleFactory, "_default", None)
+    monkeypatch.setattr(TorchModule, "default_factory", None)
     assert Moving().fc.weight.device == torch.device("cpu")
     factory = NeuralModuleFactory(placement=DeviceType.CPU)
     monkeypatch.setattr(factory, "device", torch.device("meta"))

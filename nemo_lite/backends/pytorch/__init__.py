@@ -1,9 +1,8 @@
-"""The PyTorch backend: re-exports, its registration with factory and graphs; failures are told to other ranks."""
+"""The PyTorch backend: re-exports, its registration with graphs; failures are told to other ranks."""
 
 from nemo_lite.backends.pytorch import common as common
 from nemo_lite.backends.pytorch import tutorials as tutorials
 from nemo_lite.backends.pytorch.actions import PtActions as PtActions
-from nemo_lite.backends.pytorch.actions import PyTorchAdapter as PyTorchAdapter
 from nemo_lite.backends.pytorch.common import BCEWithLogitsLossNM as BCEWithLogitsLossNM
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
 from nemo_lite.backends.pytorch.common import DataCombination as DataCombination
@@ -29,13 +28,10 @@ from nemo_lite.backends.pytorch.tutorials import L1Loss as L1Loss
 from nemo_lite.backends.pytorch.tutorials import MSELoss as MSELoss
 from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
 from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
-from nemo_lite.core.backend import Backend
-from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.utils.substitutes import tell_of_missing
 
-NeuralModuleFactory.register_backend(Backend.PyTorch, PyTorchAdapter())
 NeuralGraph.make_runner = PtGraphRunner
 announce_failures()
 

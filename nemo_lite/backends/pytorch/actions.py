@@ -1,16 +1,13 @@
-"""PtActions: train, evaluate, infer, export and compare; and the adapter that makes it for the factory."""
+"""PtActions: train, evaluate, infer, export and compare."""
 
 from __future__ import annotations
 
 import math
-import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch.optim import Optimizer
@@ -25,7 +22,6 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     training_arguments,
 )
 from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
-from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
 from nemo_lite.backends.pytorch.engine import objectives as arguments
 from nemo_lite.backends.pytorch.engine.batches import StepValues
 from nemo_lite.backends.pytorch.engine.evaluation import (
@@ -45,21 +41,20 @@ from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import choose_device, describe, to_cpu
+from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
 from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import ActionSettings, DeviceType, LaunchOptions, Losses, Optimization
+from nemo_lite.core.backend import Optimization
 from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.run_options import Compile, CompileOptions, InferOptions, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.run_options import Compile, CompileOptions, InferOptions, Losses, LrPolicy, RunOptions, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
-from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i
 
 # PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere.
 
@@ -173,13 +168,12 @@ class PtActions(Counters, DeploymentExport):
         lr_policy: LrPolicy | None = None,
         *,
         tensors_to_evaluate: Sequence[NmTensor] | None = None,
-        options: RunOptions | None = None,
         **flat: Any,
     ) -> None:
-        """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``options``, or taken as they are.
+        """Train: see :meth:`NeuralModuleFactory.train`, whose other arguments are ``flat``.
 
         Args:
-            tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options, flat: as there.
+            tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, flat: as there.
             tensors_to_evaluate: the wires that ``SimpleLossLoggerCallback(tensor_list2string_evl=...)`` prints, as in
                 the first NeMo.
         """
@@ -190,7 +184,7 @@ class PtActions(Counters, DeploymentExport):
             if tensors_to_optimize is None:
                 self._only_end("train", called)
                 return
-            options = options or RunOptions.of(params, **flat)
+            options = RunOptions.of(params, **flat)
             options.check_world_size(self._comm.world_size)
             arguments.check_policy(lr_policy)
             precision = self._precision(options.amp_min_loss_scale, options.amp_max_loss_scale)
@@ -292,21 +286,16 @@ class PtActions(Counters, DeploymentExport):
         with self._comm.guarded():
             self._only_end("eval", called)
 
-    def infer(
-        self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None, **flat: Any
-    ) -> list[list[Any]] | None:
-        """Infer: see :meth:`NeuralModuleFactory.infer`, whose other arguments are ``options``, or taken as they are."""
-        options = options or InferOptions.of(**flat)
+    def infer(self, tensors: Sequence[NmTensor], **flat: Any) -> list[list[Any]] | None:
+        """Infer: see :meth:`NeuralModuleFactory.infer`, whose other arguments are ``flat``."""
         # Sorted again: of kept values each rank may have another number of batches.
-        in_order = sorted(self._inferred_rows(tensors, options), key=lambda row: row.number)
+        in_order = sorted(self._inferred_rows(tensors, InferOptions.of(**flat)), key=lambda row: row.number)
         columns = list(zip(*self._noted(in_order), strict=True)) or [() for _ in tensors]
         return self._comm.on_first(lambda: [list(column) for column in columns])
 
-    def infer_batches(
-        self, tensors: Sequence[NmTensor], *, options: InferOptions | None = None, **flat: Any
-    ) -> Iterator[list[Any]]:
+    def infer_batches(self, tensors: Sequence[NmTensor], **flat: Any) -> Iterator[list[Any]]:
         """Infer batch by batch: see :meth:`NeuralModuleFactory.infer_batches`."""
-        return self._noted(self._inferred_rows(tensors, options or InferOptions.of(**flat)))
+        return self._noted(self._inferred_rows(tensors, InferOptions.of(**flat)))
 
     def _noted(self, rows: Iterable[BatchResult]) -> Iterator[list[Any]]:
         """The values of each row, whose items are noted in ``inferred``."""
@@ -369,55 +358,3 @@ class PtActions(Counters, DeploymentExport):
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
         bounds = min_loss_scale, max_loss_scale
         return Precision(self._level, self._device, self._amp_dtype, *bounds, amp_backend=self._amp_backend)
-
-
-# PyTorchAdapter: devices, seeds, ranks and the actions object, as the factory asks for them.
-
-
-class PyTorchAdapter:
-    """The PyTorch backend as the factory sees it."""
-
-    def join(
-        self, placement: DeviceType | None, local_rank: int | None, launch: LaunchOptions
-    ) -> tuple[Comm, torch.device, str]:
-        """The group of ranks that a launcher started, or this process alone; its device, and the device's name."""
-        process = who_am_i(
-            local_rank,
-            launcher=launch.launcher,
-            init_method=launch.init_method,
-            rank=launch.rank,
-            world_size=launch.world_size,
-        )
-        if process is None:
-            if launch.launcher == "none" and (ignored := forget_launcher()):
-                logging.warning(ignored)
-            device = choose_device(placement)
-            if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
-                line = launch_line(torch.cuda.device_count(), sys.argv)
-                logging.warning("AllGpu: no launcher started this script, so it runs on one GPU; for all: %s", line)
-            return SingleProcess(), device, describe(device)
-        patience = Patience(launch.start_seconds, launch.timeout_seconds, launch.silence_seconds)
-        group = ProcessGroup(process, lambda: choose_device(placement, process.local_rank), launch.backend, patience)
-        return group, group.device, describe(group.device)
-
-    def check_precision(
-        self, device: torch.device, level: Optimization, amp_dtype: str | None, amp_backend: str
-    ) -> None:
-        """Raise UsageError when the device does not compute in this precision, or apex is asked for and absent."""
-        Precision(level, device, amp_dtype, amp_backend=amp_backend)
-
-    def seed(self, seed: int) -> None:
-        """Seed Python's, numpy's and torch's generators."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-
-    def set_cudnn(self, benchmark: bool, deterministic: bool) -> None:
-        """Let cuDNN time its algorithms, or take only those that repeat their results to the last bit."""
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
-
-    def make_actions(
-        self, device: torch.device, comm: Comm, tb_writer: TbWriter | None, settings: ActionSettings
-    ) -> PtActions:
-        """A new actions object."""
-        return PtActions(device=device, comm=comm, tb_writer=tb_writer, **vars(settings))

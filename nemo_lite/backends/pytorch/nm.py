@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -20,13 +20,15 @@ from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
 from nemo_lite.core.backend import DeviceType
-from nemo_lite.core.factory import NeuralModuleFactory
 from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.ports import ModuleType, OperationMode, Ports
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.errors import NeuralPortNameMismatchError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from nemo_lite.factory import NeuralModuleFactory
 
 # Tying weights: one module uses parameters of another as its own, as they are or transposed. No module class here.
 
@@ -102,15 +104,16 @@ _SYMBOLS = frozenset((NmTensor, GraphInput, NeuralGraph))
 class TorchModule(NeuralModule, nn.Module):
     """A NeuralModule that is an ``nn.Module``: called on wires it connects, on tensors it runs ``forward``."""
 
+    # The factory in force. It is set by nemo_lite/factory.py, which stands above the modules.
+    default_factory: ClassVar[NeuralModuleFactory | None] = None
     _num_declared_outputs: int | None = None
 
     def __init__(self, name: str | None = None, **first_generation: object) -> None:
         nn.Module.__init__(self)
         NeuralModule.__init__(self, name, **first_generation)
         # Modules written for NeMo 0.x say self.to(self._device) in their constructor.
-        factory = NeuralModuleFactory.get_default_factory()
-        device = None if factory is None else factory.device
-        self._device = device if isinstance(device, torch.device) else torch.device("cpu")
+        factory = TorchModule.default_factory
+        self._device = torch.device("cpu") if factory is None else factory.device
 
     def __call__(self, *args: Any, force_pt: bool = False, **kwargs: Any) -> Any:
         # NeMo's force_pt asked for running; what the arguments are says so already.
@@ -161,7 +164,7 @@ class TorchModule(NeuralModule, nn.Module):
     @property
     def factory(self) -> NeuralModuleFactory | None:
         """The factory in force: the one made last."""
-        return NeuralModuleFactory.get_default_factory()
+        return TorchModule.default_factory
 
     @property
     def placement(self) -> DeviceType:

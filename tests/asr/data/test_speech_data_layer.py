@@ -20,11 +20,9 @@ from toys.zip_data_layer import ZipDataLayer
 from nemo_asr import AudioToTextDataLayer
 from nemo_asr.data.speech_data_layer import _tell_counts
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
-from nemo_lite import DeviceType
-from nemo_lite.backends.pytorch.actions import PyTorchAdapter
+from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.backends.pytorch.data.loaders import settle
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.core.backend import LaunchOptions
 from nemo_lite.errors import DataError
 from nemo_lite.files import Content, plain_values
 
@@ -32,7 +30,7 @@ from nemo_lite.files import Content, plain_values
 def evaluate(folder, num_times, max_corrupt):
     """On each rank: what was unusable in the end."""
     os.chdir(folder)
-    comm, _, _ = PyTorchAdapter().join(DeviceType.CPU, None, LaunchOptions())
+    comm = NeuralModuleFactory(placement=DeviceType.CPU)._comm
     with comm.guarded():
         layer = layer_of(batch_size=1, sample_rate=8000, max_corrupt=max_corrupt)
         for _ in range(num_times):

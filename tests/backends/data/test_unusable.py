@@ -7,12 +7,10 @@ import socket
 import pytest
 from toys.ranks import on_ranks
 
-from nemo_lite import DeviceType
-from nemo_lite.backends.pytorch.actions import PyTorchAdapter
+from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.backends.pytorch.data.loaders import UnusableItems, budget_of, listed
 from nemo_lite.backends.pytorch.data.order import Counts, Loaded
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
-from nemo_lite.core.backend import LaunchOptions
 from nemo_lite.errors import DataError
 
 
@@ -93,7 +91,7 @@ def test_a_long_list_is_cut_and_says_how_many_more_there_are() -> None:
 
 def noted_by_ranks(budget: int) -> dict[int, str]:
     """Each rank notes items of its own and one of all; twice, so that settled ones are not settled again."""
-    comm: Comm = PyTorchAdapter().join(DeviceType.CPU, None, LaunchOptions())[0]
+    comm: Comm = NeuralModuleFactory(placement=DeviceType.CPU)._comm
     with comm.guarded():
         account = account_of(budget, tell_counts=lambda counts: print("counted", dict(counts["read"])))
         for _ in range(2):

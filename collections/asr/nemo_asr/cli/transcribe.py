@@ -13,7 +13,7 @@ from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_opti
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
-from nemo_lite.core import DeviceType, NeuralModuleFactory
+from nemo_lite.core import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
@@ -55,6 +55,7 @@ def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> 
     # An ONNX file is transcribed without torch.
     from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
     from nemo_asr.transcribe.model import load_model
+    from nemo_lite.factory import NeuralModuleFactory
 
     factory = NeuralModuleFactory(
         placement=None if args.placement is None else DeviceType[args.placement],

@@ -17,7 +17,6 @@ from nemo_lite.backends.pytorch import tensor_codec
 from nemo_lite.backends.pytorch.distributed.batchnorm import single_values_named
 from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
-from nemo_lite.core import backend
 from nemo_lite.core.run_options import GradientCompression
 from nemo_lite.errors import DistributedError, UsageError
 
@@ -300,21 +299,45 @@ class Replica(Protocol):
         """Around forward and backward of a micro-batch: gradients are averaged on the last one only."""
 
 
-class Comm(backend.Comm, Protocol):
+class Comm(Protocol):
     """What the engine asks of the group of ranks. All ranks call each method, in the same order.
 
     ``gather``, ``rounds`` and ``share`` take tensors, numbers, texts, ``None``, and lists, tuples and dictionaries of
     them.
 
     Attributes:
+        rank: index of this process among all of the run.
+        world_size: number of ranks.
+        local_rank: index of this process on its machine; ``None`` for a single process.
         run_id: of the run, the same on all ranks; "" for a single process.
         attempt_id: of this start of the run, likewise.
         label: what messages call this rank: ``rank 1 (node2)``; "" for a single process.
     """
 
+    rank: int
+    world_size: int
+    local_rank: int | None
     run_id: str
     attempt_id: str
     label: str
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on all ranks."""
+
+    def on_first(self, make: Callable[[], T]) -> T | None:
+        """What ``make`` gives, called on rank 0 only; ``None`` on the others."""
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What ``make`` gives, called on rank 0 only, on all ranks."""
+
+    def all_agree(self, ok: bool) -> bool:
+        """Whether ``ok`` holds on every rank; the same answer everywhere."""
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Around an action: an error that leaves it is sent to the other ranks, so that none waits for this one."""
+
+    def close(self) -> None:
+        """Leave the group. Closing twice does nothing."""
 
     def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
         """The module with rank 0's weights on all ranks, ready to train."""

@@ -270,6 +270,4 @@ def test_the_activity_that_an_error_came_from_is_named_after_it_left():
 def test_a_line_of_ours_is_no_line_of_the_users():
     own = Path(nemo.__file__).parent
     assert activity._is_user_code(__file__)
-    assert not any(
-        activity._is_user_code(str(own / name)) for name in ("core/factory.py", "backends/pytorch/adapter.py")
-    )
+    assert not any(activity._is_user_code(str(own / name)) for name in ("factory.py", "backends/pytorch/actions.py"))

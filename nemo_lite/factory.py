@@ -1,15 +1,29 @@
-"""NeuralModuleFactory, and what it stands on: ranks, device, precision, seed and folders of a run."""
+"""NeuralModuleFactory: ranks, device, precision, seed and folders of a run; training, evaluation and inference in it.
+
+What runs is in `PtActions`; no loop in this file.
+"""
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+import numpy as np
+import torch
+
+from nemo_lite.backends.pytorch.actions import PtActions
+from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
+from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
+from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
+from nemo_lite.backends.pytorch.placement import choose_device, describe
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.config import WAITING_SECONDS
 from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import Actions, ActionSettings, BackendAdapter, C, Comm, D, Device, LaunchOptions, Losses
 from nemo_lite.core.backend import Backend as Backend
 from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.backend import DeviceType as DeviceType
@@ -18,31 +32,20 @@ from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.run_options import (
-    Compile,
-    CompileOptions,
-    GradientCompression,
-    InferOptions,
-    LrPolicy,
-    RunOptions,
-    Uneven,
-)
+from nemo_lite.core.run_options import Compile, CompileOptions, GradientCompression, Losses, LrPolicy, Uneven
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import OutOfRangeError, UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.exp_logging import ExpManager
+from nemo_lite.utils.launch import forget_launcher, launch_line, who_am_i
 from nemo_lite.utils.nemo_logging import Logger
 
-if TYPE_CHECKING:
-    from typing import Self
+T = TypeVar("T")
+_TRAINER_PARAMS = ("optimizer_kind", "optimization_params")
 
 
-# RunEnvironment: where and how DAGs run: ranks, device, precision, seed and folders. It runs nothing.
-# The backends register themselves here; this file imports none of them, and no torch.
-
-
-class RunEnvironment:
-    """Decides on which devices, in what precision, with which ranks, seed and folders DAGs run.
+class NeuralModuleFactory:
+    """Runs DAGs, on devices, with ranks and in a precision that are decided when it is made.
 
     Args:
         local_rank: index of this process on its machine, as the launcher gives it. Without it, the launcher's
@@ -59,7 +62,7 @@ class RunEnvironment:
         create_tb_writer: make a TensorBoard writer: :attr:`tb_writer`.
         files_to_copy: files to copy into the work directory.
         add_time_to_log_dir: put a folder named after the time between ``log_dir`` and the rest.
-        backend: what executes the DAGs.
+        backend: PyTorch; there is no other.
         amp_dtype: ``"bfloat16"`` or ``"float16"`` for O1 to O3; ``"auto"``, the default, is bfloat16 where the device
             has it in hardware, else float16.
         amp_backend: what trains in O1 to O3: ``"native"`` (torch), ``"apex"`` (apex.amp, where it is installed), or
@@ -82,7 +85,7 @@ class RunEnvironment:
 
     Attributes:
         placement: where modules run.
-        device: the backend's device.
+        device: where modules run, as torch names it.
         optim_level: the precision level.
         world_size: number of ranks.
         global_rank: index of this process among all; ``None`` for a single process.
@@ -99,11 +102,7 @@ class RunEnvironment:
         DeviceError: a GPU is asked for where there is none.
     """
 
-    _default: ClassVar[Any] = None  # Any: a factory, which is made of this class
-    # Any: the devices and groups of a backend go back to the adapter that made them.
-    _backends: ClassVar[dict[Backend, BackendAdapter[Any, Any]]] = {}
     logger: ClassVar[Logger] = logging
-    _comm: Comm
 
     def __init__(
         self,
@@ -136,128 +135,95 @@ class RunEnvironment:
         master_process: bool | None = None,
     ) -> None:
         _check_arguments(placement, random_seed, cudnn_benchmark, cudnn_deterministic)
-        compiling = CompileOptions.of(compile)
-        self._adapter = self._backends[backend]
         _check_seconds("dist_timeout", dist_timeout)
         _check_seconds("dist_start_timeout", dist_start_timeout)
         if dist_silence_timeout is not None:
             _check_seconds("dist_silence_timeout", dist_silence_timeout)
-        waits = dist_timeout, dist_start_timeout, dist_silence_timeout
-        launch = LaunchOptions(launcher, init_method, rank, world_size, dist_backend, *waits)
-        self._comm, device, device_name = self._adapter.join(placement, local_rank, launch)
-        self.device: Final[Device] = device
+        compile_options = CompileOptions.of(compile)
+        process = who_am_i(local_rank, launcher=launcher, init_method=init_method, rank=rank, world_size=world_size)
+        self._comm: Comm
+        if process is None:
+            self._comm, self.device = SingleProcess(), _device_of_one_process(placement, launcher)
+        else:
+            patience = Patience(dist_start_timeout, dist_timeout, dist_silence_timeout)
+            group = ProcessGroup(process, lambda: choose_device(placement, process.local_rank), dist_backend, patience)
+            self._comm, self.device = group, group.device
+        if placement is None:
+            logging.info("Running on %s (no placement was asked for)", describe(self.device))
         self.world_size: Final = self._comm.world_size
         self.local_rank: Final = self._comm.local_rank
         self.global_rank: Final = None if self.local_rank is None else self._comm.rank
-        self.placement: Final = self._placed(placement, device_name)
+        self.placement: Final = self._actual(placement)
         self.optim_level: Final = self._level(optimization_level)
-        amp = self.optim_level, amp_dtype, amp_backend
-        self._adapter.check_precision(self.device, *amp)
-        self._adapter.set_cudnn(cudnn_benchmark, cudnn_deterministic)
+        Precision(self.optim_level, self.device, amp_dtype, amp_backend=amp_backend)  # raises where it cannot be had
+        set_cudnn(cudnn_benchmark, cudnn_deterministic)
         if random_seed is not None:
-            self._adapter.seed(random_seed)
+            seed_generators(random_seed)
         with self._comm.guarded():
-            folders = {"work_dir": log_dir, "ckpt_dir": checkpoint_dir, "tb_dir": tensorboard_dir}
-            self._experiment = self._make_folders(
-                **folders, use_tb=create_tb_writer, files_to_copy=files_to_copy, add_time=add_time_to_log_dir
+            self._experiment = ExpManager(
+                work_dir=log_dir,
+                ckpt_dir=checkpoint_dir,
+                use_tb=create_tb_writer,
+                tb_dir=tensorboard_dir,
+                local_rank=self.local_rank,
+                global_rank=self.global_rank,
+                files_to_copy=files_to_copy,
+                add_time=add_time_to_log_dir,
+                broadcast_func=self._comm.share,
             )
         self.work_dir: Final = _as_text(self._experiment.work_dir)
         self.checkpoint_dir: Final = _as_text(self._experiment.ckpt_dir)
         self.tensorboard_dir: Final = _as_text(self._experiment.tb_dir)
         self._exp_manager: Final = self._experiment  # the name by which scripts of NeMo read log_file and folders
-        self._settings = ActionSettings(*amp, random_seed, files_to_copy or (), shard_weights, compiling)
+        self._actions: PtActions | None = None
+        self._make_actions = partial(
+            PtActions,
+            optimization_level=self.optim_level,
+            device=self.device,
+            comm=self._comm,
+            amp_dtype=amp_dtype,
+            amp_backend=amp_backend,
+            seed=random_seed,
+            files=files_to_copy or (),
+            shard_weights=shard_weights,
+            compile=compile_options,
+        )
         if set_default:
             self.set_default_factory(self)
 
-    def _make_folders(self, **folders: Any) -> ExpManager:
-        share, local_rank, global_rank = self._comm.share, self.local_rank, self.global_rank
-        return ExpManager(local_rank=local_rank, global_rank=global_rank, broadcast_func=share, **folders)
-
-    def _placed(self, placement: DeviceType | None, device_name: str) -> DeviceType:
+    def _actual(self, placement: DeviceType | None) -> DeviceType:
         """Where it really runs: on the CPU if there is no GPU; ``AllGpu`` if several ranks run on GPUs."""
-        if placement is None:
-            logging.info("Running on %s (no placement was asked for)", device_name)
-        if str(self.device) == "cpu":
+        if self.device.type == "cpu":
             return DeviceType.CPU
         return DeviceType.AllGpu if self.world_size > 1 else placement or DeviceType.GPU
 
-    def _level(self, wanted: Optimization | str | None) -> Optimization:
-        """The precision: what is wanted, or what suits the device."""
-        if wanted is None:
+    def _level(self, level: Optimization | str | None) -> Optimization:
+        """The level by name, or the one that suits the device."""
+        if level is None:
             return Optimization.mxprO0 if self.placement is DeviceType.CPU else Optimization.mxprO1
-        return Optimization.parse(wanted)
+        return Optimization.parse(level)
 
-    @classmethod
-    def register_backend(cls, backend: Backend, adapter: BackendAdapter[D, C]) -> None:
-        """Make a backend known; a backend does it when it is imported."""
-        cls._backends[backend] = adapter
-
-    @classmethod
-    def get_default_factory(cls) -> Self | None:
+    @staticmethod
+    def get_default_factory() -> NeuralModuleFactory | None:
         """The factory made last with ``set_default``."""
-        factory: Self | None = RunEnvironment._default
-        return factory
+        return TorchModule.default_factory
 
-    @classmethod
-    def set_default_factory(cls, factory: Self) -> None:
+    @staticmethod
+    def set_default_factory(factory: NeuralModuleFactory) -> None:
         """Make this the default factory."""
-        RunEnvironment._default = factory
+        TorchModule.default_factory = factory
 
-    @classmethod
-    def reset_default_factory(cls) -> None:
+    @staticmethod
+    def reset_default_factory() -> None:
         """Forget the default factory."""
-        RunEnvironment._default = None
+        TorchModule.default_factory = None
 
     @property
     def tb_writer(self) -> TbWriter | None:
         """The TensorBoard writer, or ``None``."""
         return self._experiment.tb_writer
 
-
-def _check_seconds(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or WAITING_SECONDS.refuses(value):
-        raise OutOfRangeError(name, repr(value), f"a number of seconds {WAITING_SECONDS} (a week)")
-
-
-def _as_text(folder: Path | None) -> str | None:
-    """A folder as scripts of NeMo take it: they append to it."""
-    return None if folder is None else str(folder)
-
-
-def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool, cudnn_deterministic: bool) -> None:
-    if placement is not None and not isinstance(placement, DeviceType):
-        wanted = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
-        raise UsageError("placement must be a DeviceType", got=repr(placement), wanted=wanted)
-    if random_seed is not None and not (isinstance(random_seed, int) and random_seed >= 0):
-        raise UsageError("random_seed must be a whole number, at least 0", got=repr(random_seed))
-    if random_seed is not None and cudnn_benchmark:
-        raise UsageError(
-            "random_seed and cudnn_benchmark contradict each other",
-            remedy="leave one out: timed algorithms differ from run to run",
-        )
-    if cudnn_deterministic and cudnn_benchmark:
-        raise UsageError(
-            "cudnn_deterministic and cudnn_benchmark contradict each other",
-            remedy="leave one out: timed algorithms differ from run to run",
-        )
-
-
-# NeuralModuleFactory: trains, evaluates and infers through a backend's actions. No torch, no loop here.
-
-
-T = TypeVar("T")
-_TRAINER_PARAMS = ("optimizer_kind", "optimization_params")
-
-
-class NeuralModuleFactory(RunEnvironment):
-    """Runs DAGs. Where and how they run is decided when it is made: see :class:`RunEnvironment` for its arguments.
-
-    Any: optimizers, lowered modules and the values of wires are the backend's own.
-    """
-
-    _actions: Actions | None = None
-
-    def get_trainer(self, tb_writer: TbWriter | None = None, params: Mapping[str, Any] | None = None) -> Actions:
+    def get_trainer(self, tb_writer: TbWriter | None = None, params: Mapping[str, Any] | None = None) -> PtActions:
         """The actions object; the same one until :meth:`reset_trainer`.
 
         Args:
@@ -268,8 +234,7 @@ class NeuralModuleFactory(RunEnvironment):
             UnknownNameError: another key in ``params``.
         """
         if self._actions is None:
-            writer = tb_writer or self.tb_writer
-            self._actions = self._adapter.make_actions(self.device, self._comm, writer, self._settings)
+            self._actions = self._make_actions(tb_writer=tb_writer or self.tb_writer)
         if params is not None:
             for key in params:
                 if key not in _TRAINER_PARAMS:
@@ -309,7 +274,7 @@ class NeuralModuleFactory(RunEnvironment):
             raise UnknownNameError("module", name, known, place=collection or "")
         return known[name](**(params or {}))
 
-    def steps_per_epoch(self, data_layer: Any, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
+    def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """Optimizer steps that an epoch of training over this data layer takes.
 
         None where the data layer does not know how many batches it has, as with a ``data_iterator`` without a length.
@@ -392,19 +357,27 @@ class NeuralModuleFactory(RunEnvironment):
         """
         if reset:
             self.reset_trainer()
-        given = (tensors_to_optimize, training_graph, optimizer, optimization_params, callbacks, lr_policy)
-        tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy = _asked_to_train(*given)
-        trainer = self.get_trainer()
-        if tensors_to_optimize is None:
-            return trainer.train(callbacks=callbacks)
-        with self._comm.guarded():
-            flat: dict[str, Any] = {"batches_per_step": batches_per_step, "stop_on_nan_loss": stop_on_nan_loss}
-            flat |= {"synced_batchnorm": synced_batchnorm, "synced_batchnorm_groupsize": synced_batchnorm_groupsize}
-            flat |= {"gradient_predivide": gradient_predivide, "amp_max_loss_scale": amp_max_loss_scale}
-            flat |= {"max_nonfinite_steps": max_nonfinite_steps, "uneven": uneven, "compile": compile}
-            flat |= {"static_graph": static_graph, "gradient_compression": gradient_compression}
-            options = RunOptions.of(optimization_params, **flat)
-        trainer.train(tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy, options=options)
+        tensors_to_optimize, optimizer, optimization_params, callbacks, lr_policy = _in_order_of_today(
+            tensors_to_optimize, training_graph, optimizer, optimization_params, callbacks, lr_policy
+        )
+        self.get_trainer().train(
+            tensors_to_optimize,
+            optimizer,
+            optimization_params,
+            callbacks,
+            lr_policy,
+            batches_per_step=batches_per_step,
+            stop_on_nan_loss=stop_on_nan_loss,
+            synced_batchnorm=synced_batchnorm,
+            synced_batchnorm_groupsize=synced_batchnorm_groupsize,
+            gradient_predivide=gradient_predivide,
+            amp_max_loss_scale=amp_max_loss_scale,
+            max_nonfinite_steps=max_nonfinite_steps,
+            uneven=uneven,
+            compile=compile,
+            static_graph=static_graph,
+            gradient_compression=gradient_compression,
+        )
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
         """Run each EvaluatorCallback once.
@@ -446,11 +419,17 @@ class NeuralModuleFactory(RunEnvironment):
             CheckpointError: a module's weights are not in ``checkpoint_dir``, or do not fit.
             DagError: wires that do not form one DAG, or need more than what was kept.
         """
-        how = CompileOptions.of(compile)
-        options = InferOptions(
-            checkpoint_dir, ckpt_pattern, verbose, cache, use_cache, offload_to_cpu, modules_to_restore, how
+        return self.get_trainer().infer(
+            tensors,
+            checkpoint_dir=checkpoint_dir,
+            ckpt_pattern=ckpt_pattern,
+            verbose=verbose,
+            cache=cache,
+            use_cache=use_cache,
+            offload_to_cpu=offload_to_cpu,
+            modules_to_restore=modules_to_restore,
+            compile=compile,
         )
-        return self.get_trainer().infer(tensors, options=options)
 
     def infer_batches(
         self,
@@ -467,15 +446,15 @@ class NeuralModuleFactory(RunEnvironment):
         Memory holds one batch of each rank. All ranks iterate to the end; the values come out on rank 0, nothing on the
         others. It runs while it is iterated, so nothing runs before the first batch is asked for.
         """
-        options = InferOptions(
-            checkpoint_dir,
-            ckpt_pattern,
-            verbose,
+        return self.get_trainer().infer_batches(
+            tensors,
+            checkpoint_dir=checkpoint_dir,
+            ckpt_pattern=ckpt_pattern,
+            verbose=verbose,
             offload_to_cpu=offload_to_cpu,
             modules_to_restore=modules_to_restore,
-            compile=CompileOptions.of(compile),
+            compile=compile,
         )
-        return self.get_trainer().infer_batches(tensors, options=options)
 
     def precision_check(
         self, tensors: Sequence[NmTensor], num_batches: int = 1, checkpoint_dir: str | Path | None = None
@@ -553,7 +532,58 @@ class NeuralModuleFactory(RunEnvironment):
         return self._comm.all_agree(status)
 
 
-def _asked_to_train(
+def _check_seconds(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or WAITING_SECONDS.refuses(value):
+        raise OutOfRangeError(name, repr(value), f"a number of seconds {WAITING_SECONDS} (a week)")
+
+
+def _device_of_one_process(placement: DeviceType | None, launcher: str) -> torch.device:
+    """The device of a process that no launcher started."""
+    if launcher == "none" and (ignored := forget_launcher()):
+        logging.warning(ignored)
+    device = choose_device(placement)
+    if placement is DeviceType.AllGpu and torch.cuda.device_count() > 1:
+        line = launch_line(torch.cuda.device_count(), sys.argv)
+        logging.warning("AllGpu: no launcher started this script, so it runs on one GPU; for all: %s", line)
+    return device
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def set_cudnn(benchmark: bool, deterministic: bool) -> None:
+    """Let cuDNN time its algorithms, or take only those that repeat their results to the last bit."""
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
+
+
+def _as_text(folder: Path | None) -> str | None:
+    """A folder as scripts of NeMo take it: they append to it."""
+    return None if folder is None else str(folder)
+
+
+def _check_arguments(placement: object, random_seed: object, cudnn_benchmark: bool, cudnn_deterministic: bool) -> None:
+    if placement is not None and not isinstance(placement, DeviceType):
+        choices = ", ".join(f"DeviceType.{device.name}" for device in DeviceType)
+        raise UsageError("placement must be a DeviceType", got=repr(placement), wanted=choices)
+    if random_seed is not None and not (isinstance(random_seed, int) and random_seed >= 0):
+        raise UsageError("random_seed must be a whole number, at least 0", got=repr(random_seed))
+    if random_seed is not None and cudnn_benchmark:
+        raise UsageError(
+            "random_seed and cudnn_benchmark contradict each other",
+            remedy="leave one out: timed algorithms differ from run to run",
+        )
+    if cudnn_deterministic and cudnn_benchmark:
+        raise UsageError(
+            "cudnn_deterministic and cudnn_benchmark contradict each other",
+            remedy="leave one out: timed algorithms differ from run to run",
+        )
+
+
+def _in_order_of_today(
     losses: Losses | None, graph: Any, optimizer: Any, params: Any, callbacks: Any, policy: Any
 ) -> tuple[Losses | None, Any, Any, Any, Any]:
     """Losses, optimizer, its parameters, callbacks and policy, also from a call by position in the order of NeMo 0.9.
