@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,125 +18,8 @@ from nemo_asr.text.labels import text_of
 from nemo_lite.config import Between, refuse_out_of_range
 from nemo_lite.errors import UsageError
 
-# FrameLabels: which labels of which frames a search looks at. No hypotheses and no words in this file.
-# In most frames of a trained model only the blank is probable. Several such frames in a row are one number.
-
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-class LabelLimits(Protocol):
-    """Which labels count, see ``Limits``."""
-
-    @property
-    def min_log_prob(self) -> float: ...
-    @property
-    def max_labels(self) -> int: ...
-    @property
-    def cutoff_prob(self) -> float: ...
-
-
-class FrameLabels:
-    """The frames with labels that count, of utterances sorted by how many they are: step by step, for all utterances.
-
-    Args:
-        log_probs: (B, T, classes), the last class is the blank.
-        lengths: (B,) valid frames.
-        limits: which labels count.
-
-    Attributes:
-        order: (B,) the utterance in each row; the one with the most steps comes first.
-        num_steps: of the first row.
-        num_active: (steps,) how many rows have this step.
-        skipped: (steps, B) the log-probability of the blanks in front of this step; NaN where no frame was left out.
-        skipped_at_end: (B,) the same, behind the last step.
-    """
-
-    def __init__(self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: LabelLimits) -> None:
-        _, longest, num_classes = log_probs.shape
-        self._blank = num_classes - 1
-        is_frame = np.arange(longest) < lengths[:, None]
-        counts = is_frame & (log_probs[:, :, : self._blank].max(axis=2, initial=-np.inf) >= limits.min_log_prob)
-        num_kept = counts.sum(axis=1)
-        self.order: Ints = np.argsort(-num_kept, kind="stable")
-        counts, num_kept = counts[self.order], num_kept[self.order]
-        self.num_steps = int(num_kept.max(initial=0))
-        self.num_active: Ints = (num_kept[None, :] > np.arange(self.num_steps)[:, None]).sum(axis=1)
-        utterances, frames = np.nonzero(counts)
-        steps = np.arange(len(frames)) - np.repeat(np.cumsum(num_kept) - num_kept, num_kept)
-        by_step = np.lexsort((utterances, steps))  # all rows of a step lie together
-        utterances, frames, steps = utterances[by_step], frames[by_step], steps[by_step]
-        self._firsts = np.concatenate([[0], np.cumsum(self.num_active)])
-        self._rows: Floats = log_probs[self.order[utterances], frames].astype(np.float64)
-        self._sort_labels(limits)
-        self._measure_blanks(log_probs, lengths, utterances, frames, steps)
-
-    def _sort_labels(self, limits: LabelLimits) -> None:
-        labels, number = self._rows[:, : self._blank], min(limits.max_labels, self._blank)
-        if self._blank > 4 * number:  # so that a large vocabulary is not sorted as a whole
-            few = np.sort(np.argpartition(-labels, number - 1, axis=1)[:, :number], axis=1)
-        else:
-            few = np.broadcast_to(np.arange(self._blank), labels.shape)
-        sorting = np.argsort(-np.take_along_axis(labels, few, axis=1), axis=1, kind="stable")[:, :number]
-        self._labels: Ints = np.take_along_axis(few, sorting, axis=1)
-        self._scores: Floats = np.take_along_axis(labels, self._labels, axis=1)
-        counts = self._scores >= limits.min_log_prob
-        if limits.cutoff_prob < 1:
-            blank, shares = self._rows[:, self._blank, None], np.exp(self._scores)
-            before = np.cumsum(shares, axis=1) - shares + np.where(blank > self._scores, np.exp(blank), 0.0)
-            counts &= before < limits.cutoff_prob
-        self._scores[~counts] = -np.inf
-        self._most = np.maximum(counts.sum(axis=1), 1)
-
-    def _measure_blanks(
-        self, log_probs: npt.NDArray[np.floating], lengths: Ints, utterances: Ints, frames: Ints, steps: Ints
-    ) -> None:
-        blanks = np.zeros((len(log_probs), log_probs.shape[1] + 1))
-        valid = np.arange(log_probs.shape[1]) < lengths[:, None]
-        np.cumsum(
-            np.where(valid, log_probs[:, :, self._blank].astype(np.float64), 0.0)[self.order], 1, out=blanks[:, 1:]
-        )
-        place = np.full((self.num_steps + 1, len(log_probs)), 0)  # the first frame behind each step
-        place[steps + 1, utterances] = frames + 1
-        self.skipped: Floats = np.full((self.num_steps, len(log_probs)), np.nan)
-        before = place[steps, utterances]
-        skipped = np.where(frames > before, blanks[utterances, frames] - blanks[utterances, before], np.nan)
-        self.skipped[steps, utterances] = skipped
-        last, rows, ends = place.max(axis=0), np.arange(len(log_probs)), lengths[self.order]
-        self.skipped_at_end: Floats = np.where(ends > last, blanks[rows, ends] - blanks[rows, last], np.nan)
-
-    def row(self, step: int) -> Floats:
-        """(b, classes) the log-probabilities of a step."""
-        return self._rows[self._firsts[step] : self._firsts[step + 1]]
-
-    def labels(self, step: int) -> tuple[Ints, Floats]:
-        """(b, C) labels, the most probable first, and their scores: minus infinity for one that does not count."""
-        span = slice(self._firsts[step], self._firsts[step + 1])
-        most = int(self._most[span].max())
-        return self._labels[span, :most], self._scores[span, :most]
-
-    def places(self, step: int) -> Ints:
-        """(b, classes) where each label stands among the labels of a step; -1 where it does not count."""
-        labels, _ = self.labels(step)
-        places = np.full((len(labels), self._blank + 1), -1)
-        np.put_along_axis(places, labels, np.broadcast_to(np.arange(labels.shape[1]), labels.shape), axis=1)
-        return places
-
-
-# search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``WordScores``.
-# Sources: Graves and Jaitly, "Towards End-to-End Speech Recognition with Recurrent Neural Networks", ICML 2014;
-# Hannun et al., "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs",
-# 2014, algorithm 1.
-
-
-_NEVER = -np.inf
-# Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_MORE = np.uint64(0x94D049BB133111EB)
-_NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
-
 
 BeamSize: TypeAlias = Annotated[int, BEAM_SIZES]
 LogProb: TypeAlias = Annotated[float, Between(-math.inf, 0, below=True)]
@@ -164,6 +48,115 @@ class Limits:
 
     def __post_init__(self) -> None:
         refuse_out_of_range(type(self).__init__, vars(self), type(self).__name__)
+
+
+# FrameLabels: which labels of which frames a search looks at. No hypotheses and no words here.
+
+
+class FrameLabels:
+    """The frames in which a label is probable: the steps of a search. In most frames only the blank is probable.
+
+    Utterances are sorted by their number of steps, so that those that have step s are the first rows::
+
+        frames of an utterance   _ _ a _ b b _ _        _: only the blank is probable
+        its steps                    0   1 2            frame_of[0] = 2, frame_of[1] = 4, ...
+        blanks in front              2   1 -            skipped[0] is the sum of their two log-probabilities
+        blanks at the end                    2          skipped_at_end
+
+                  row 0  row 1  row 2
+        step 0      x      x      x                     num_active[0] = 3
+        step 1      x      x                            num_active[1] = 2
+        step 2      x                                   num_active[2] = 1
+
+    Args:
+        log_probs: (B, T, classes), the last class is the blank.
+        lengths: (B,) valid frames.
+        limits: which labels count.
+
+    Attributes:
+        order: (B,) the utterance in each row; the one with the most steps comes first.
+        num_steps: of the first row.
+        num_active: (steps,) how many rows have this step.
+        skipped: (steps, B) the log-probability of the blanks in front of this step; NaN where no frame was left out.
+        skipped_at_end: (B,) the same, behind the last step.
+    """
+
+    def __init__(self, log_probs: npt.NDArray[np.floating], lengths: Ints, limits: Limits) -> None:
+        num_utterances, longest, num_classes = log_probs.shape
+        self._blank = num_classes - 1
+        is_valid = np.arange(longest) < lengths[:, None]
+        is_step = is_valid & (log_probs[:, :, : self._blank].max(axis=2, initial=-np.inf) >= limits.min_log_prob)
+        num_steps = is_step.sum(axis=1)
+        self.order: Ints = np.argsort(-num_steps, kind="stable")
+        is_step, num_steps = is_step[self.order], num_steps[self.order]
+        self.num_steps = int(num_steps.max(initial=0))
+        is_active = num_steps > np.arange(self.num_steps)[:, None]
+        self.num_active: Ints = is_active.sum(axis=1)
+        # (steps, B): a stable sort puts the frames that are steps in front. Behind an utterance's last step stand other
+        # frames, at which nobody looks.
+        frame_of = np.argsort(~is_step, axis=1, kind="stable")[:, : self.num_steps].T
+        self._rows: Floats = log_probs[self.order, frame_of].astype(np.float64)
+        self._sort_labels(limits)
+
+        blank_log_probs = np.where(is_valid, log_probs[:, :, self._blank], 0.0)[self.order]
+        blanks_before = np.zeros((num_utterances, longest + 1))  # (B, T + 1) the sum of all in front of a frame
+        np.cumsum(blank_log_probs, axis=1, dtype=np.float64, out=blanks_before[:, 1:])
+        rows = np.arange(num_utterances)
+        first = np.concatenate([np.zeros((1, num_utterances), np.int64), frame_of + 1])  # the frame behind a step
+        skipped = blanks_before[rows, frame_of] - blanks_before[rows, first[:-1]]
+        self.skipped: Floats = np.where(is_active & (frame_of > first[:-1]), skipped, np.nan)
+        end, behind = lengths[self.order], first[num_steps, rows]
+        skipped_at_end = blanks_before[rows, end] - blanks_before[rows, behind]
+        self.skipped_at_end: Floats = np.where(end > behind, skipped_at_end, np.nan)
+
+    def _sort_labels(self, limits: Limits) -> None:
+        """Of each step: the labels that count, the most probable first."""
+        labels, number = self._rows[..., : self._blank], min(limits.max_labels, self._blank)
+        if self._blank > 4 * number:  # so that a large vocabulary is not sorted as a whole
+            candidates = np.sort(np.argpartition(-labels, number - 1, axis=-1)[..., :number], axis=-1)
+        else:
+            candidates = np.broadcast_to(np.arange(self._blank), labels.shape)
+        sorting = np.argsort(-np.take_along_axis(labels, candidates, axis=-1), axis=-1, kind="stable")[..., :number]
+        self._labels: Ints = np.take_along_axis(candidates, sorting, axis=-1)
+        self._scores: Floats = np.take_along_axis(labels, self._labels, axis=-1)
+        counts = self._scores >= limits.min_log_prob
+        if limits.cutoff_prob < 1:
+            blank, shares = self._rows[..., self._blank, None], np.exp(self._scores)
+            before = np.cumsum(shares, axis=-1) - shares + np.where(blank > self._scores, np.exp(blank), 0.0)
+            counts &= before < limits.cutoff_prob
+        self._scores[~counts] = -np.inf
+        self._num_labels = np.maximum(counts.sum(axis=-1), 1)
+
+    def row(self, step: int) -> Floats:
+        """(b, classes) the log-probabilities of a step."""
+        return self._rows[step, : self.num_active[step]]
+
+    def labels(self, step: int) -> tuple[Ints, Floats]:
+        """(b, C) labels, the most probable first, and their scores: minus infinity for one that does not count."""
+        num = self.num_active[step]
+        most = int(self._num_labels[step, :num].max())
+        return self._labels[step, :num, :most], self._scores[step, :num, :most]
+
+    def places(self, step: int) -> Ints:
+        """(b, classes) where each label stands among the labels of a step; -1 where it does not count."""
+        labels, _ = self.labels(step)
+        places = np.full((len(labels), self._blank + 1), -1)
+        np.put_along_axis(places, labels, np.broadcast_to(np.arange(labels.shape[1]), labels.shape), axis=1)
+        return places
+
+
+# search: prefix beam search for CTC over many utterances at once, in numpy. What words are worth: ``WordScores``.
+# Sources: Graves and Jaitly, "Towards End-to-End Speech Recognition with Recurrent Neural Networks", ICML 2014;
+# Hannun et al., "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs",
+# 2014, algorithm 1.
+
+
+_NEVER = -np.inf
+# Odd numbers with well-mixed bits (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_MORE = np.uint64(0x94D049BB133111EB)
+_NO_PARENT = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class Hypothesis(NamedTuple):
@@ -206,12 +199,22 @@ def search(
     beams = _Beams(len(frames.order), limits.beam_size, log_probs.shape[2] - 1, words)
     for step in range(frames.num_steps):
         beams.advance(frames, step)
-    found = beams.finish(frames, nbest, labels)
-    return [found[place] for place in np.argsort(frames.order)]
+    hypotheses = beams.finish(frames, nbest, labels)
+    return [hypotheses[row] for row in np.argsort(frames.order)]
 
 
 class _Beams:
-    """The hypotheses of all utterances, (B, K): K for each, the best first; those that are none have minus infinity."""
+    """The hypotheses of all utterances, (B, K): K for each, the best first; those that are none have minus infinity.
+
+    Attributes:
+        with_blank, with_label: (B, K) the log-probability of all paths that end with a blank, or with the last label.
+        last: (B, K) the last label; the blank's number for the empty hypothesis.
+        key: (B, K) a number made of all labels, by which a hypothesis is told from the others of its utterance.
+        parent_key: (B, K) the key of the hypothesis without the last label.
+        node: (B, K) in the tree of words, behind the labels of the word that is being spelled.
+        state: (B, K) of the language model, in front of that word.
+        word_score: (B, K) of all complete words.
+    """
 
     def __init__(self, num: int, width: int, blank: int, words: WordScores | None) -> None:
         shape = (num, width)
@@ -219,12 +222,11 @@ class _Beams:
         self.with_blank, self.with_label = np.full(shape, _NEVER), np.full(shape, _NEVER)
         self.with_blank[:, 0] = 0.0
         self.last = np.full(shape, blank)
-        # A hypothesis is told from others by a number made of its labels; the one it grew from, by its number.
         self.key, self.parent_key = np.zeros(shape, np.uint64), np.full(shape, _NO_PARENT)
         self.key[:, 1:] = np.arange(1, width)
         self.node, self.state = np.full(shape, ROOT), np.full(shape, words.start() if words else 0)
-        self.gained = np.zeros(shape)
-        self._history: list[tuple[Ints, Ints]] = []
+        self.word_score = np.zeros(shape)
+        self._history: list[tuple[Ints, Ints]] = []  # of each step: the place of the source, the label or -1
 
     def advance(self, frames: FrameLabels, step: int) -> None:
         """Go over the next frame that has labels, of all utterances that have one."""
@@ -242,8 +244,8 @@ class _Beams:
         has_parent, parent = is_parent.any(axis=1), is_parent.argmax(axis=1)
         from_parent = np.where(last[rows, parent] == last, with_blank[rows, parent], both[rows, parent]) + again
         place = frames.places(step)[rows, last]  # among the frame's labels; -1 where it is not
-        there = has_parent & (place >= 0)
-        grown[np.nonzero(there)[0], parent[there], place[there]] = _NEVER
+        is_grown_too = has_parent & (place >= 0)
+        grown[np.nonzero(is_grown_too)[0], parent[is_grown_too], place[is_grown_too]] = _NEVER
         stay_label = np.logaddexp(with_label + again, np.where(has_parent, from_parent, _NEVER))
         self._choose(labels, grown, both + row[:, self._blank, None], stay_label)
 
@@ -255,40 +257,52 @@ class _Beams:
         return np.where(is_none, with_blank, later), np.where(is_none, with_label, _NEVER)
 
     def _choose(self, labels: Ints, grown: Floats, stay_blank: Floats, stay_label: Floats) -> None:
-        """Keep the best of those that stayed and those that grew by a label."""
+        """Keep the best K of the K hypotheses that stayed and the K x C that grew by a label.
+
+        Args:
+            labels: (b, C) the frame's labels.
+            grown: (b, K, C) log-probabilities of the hypotheses that grew.
+            stay_blank: (b, K) of those that stayed, with a blank at the end.
+            stay_label: (b, K) of those that stayed, with the last label again.
+        """
         num, num_labels = labels.shape
         rows = np.arange(num)[:, None]
         ended = self._words_of(labels, grown)
-        worth = np.logaddexp(stay_blank, stay_label) + self.gained[:num]
+        stayed_score = np.logaddexp(stay_blank, stay_label) + self.word_score[:num]
         if self._words:
-            worth = worth + self._words.so_far[self.node[:num]]
-        everything = np.concatenate([worth, (grown + ended.gained).reshape(num, -1)], axis=1)
-        chosen = _best(everything, self._width)
-        is_alive = everything[rows, chosen] > _NEVER
+            stayed_score = stayed_score + self._words.so_far[self.node[:num]]
+        scores = np.concatenate([stayed_score, (grown + ended.word_score).reshape(num, -1)], axis=1)
+
+        # Of each chosen one: did it stay or grow, from which place (b, K) of the beam, and by which label?
+        chosen = _best(scores, self._width)
+        is_alive = scores[rows, chosen] > _NEVER
         stayed = chosen < self._width
-        from_label = np.where(stayed, 0, chosen - self._width)
-        source, place = np.where(stayed, chosen, from_label // num_labels), from_label % num_labels
-        grew, label = ~stayed & is_alive, labels[rows, place]
+        pair = np.where(stayed, 0, chosen - self._width)  # place * C + label's place, as (K, C) lies in a row
+        source, label_place = np.where(stayed, chosen, pair // num_labels), pair % num_labels
+        grew, label = ~stayed & is_alive, labels[rows, label_place]
+
         key, parent_key = self.key[:num][rows, source], self.parent_key[:num][rows, source]
         self.parent_key[:num] = np.where(is_alive, np.where(grew, key, parent_key), _NO_PARENT)
-        self.key[:num] = np.where(grew, _mixed(key, label), key)
+        self.key[:num] = np.where(grew, _extended(key, label), key)
         self.with_blank[:num] = np.where(stayed & is_alive, stay_blank[rows, source], _NEVER)
-        with_label = np.where(stayed, stay_label[rows, source], grown[rows, source, place])
+        with_label = np.where(stayed, stay_label[rows, source], grown[rows, source, label_place])
         self.with_label[:num] = np.where(is_alive, with_label, _NEVER)
         self.last[:num] = np.where(grew, label, self.last[:num][rows, source])
         if self._words:
-            begins = grew & ended.begins[rows, place]
+            begins = grew & ended.begins[rows, label_place]
             self.state[:num] = np.where(begins, ended.states[rows, source], self.state[:num][rows, source])
-            self.gained[:num] = self.gained[:num][rows, source] + np.where(begins, ended.scores[rows, source], 0.0)
-            self.node[:num] = np.where(grew, ended.nodes[rows, source, place], self.node[:num][rows, source])
+            gained = np.where(begins, ended.scores[rows, source], 0.0)
+            self.word_score[:num] = self.word_score[:num][rows, source] + gained
+            node = ended.nodes[rows, source, label_place]
+            self.node[:num] = np.where(grew, node, self.node[:num][rows, source])
         self._history.append((source, np.where(grew, label, -1)))
 
     def _words_of(self, labels: Ints, grown: Floats) -> _Ended:
         """What words are worth where each label follows each hypothesis."""
         num = len(labels)
-        nodes, states, gained = self.node[:num], self.state[:num], self.gained[:num, :, None]
+        nodes, states, word_score = self.node[:num], self.state[:num], self.word_score[:num, :, None]
         if self._words is None:
-            return _Ended(gained, np.zeros(labels.shape, bool), gained[:, :, 0], states, nodes[:, :, None])
+            return _Ended(word_score, np.zeros(labels.shape, bool), word_score[:, :, 0], states, nodes[:, :, None])
         spelling, tree = self._words.spelling, self._words.tree
         begins = spelling.begins[labels]
         is_root = nodes == ROOT
@@ -299,16 +313,16 @@ class _Beams:
         behind = np.where(begins[:, None, :], ROOT, nodes[:, :, None])
         for characters in spelling.characters.T:
             behind = tree.following[behind, characters[labels][:, None, :]]
-        gained = gained + np.where(begins[:, None, :], scores[:, :, None], 0.0) + self._words.so_far[behind]
+        word_score = word_score + np.where(begins[:, None, :], scores[:, :, None], 0.0) + self._words.so_far[behind]
         # A second space would write nothing.
-        gained[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
-        return _Ended(gained, begins, scores, states, behind)
+        word_score[is_root[:, :, None] & spelling.is_space[labels][:, None, :]] = _NEVER
+        return _Ended(word_score, begins, scores, states, behind)
 
     def finish(self, frames: FrameLabels, nbest: int, labels: Sequence[str] | None) -> list[list[Hypothesis]]:
         """The best hypotheses of each utterance, in the order of the rows."""
         with_blank, with_label = self._behind_blanks(frames.skipped_at_end)
         acoustic = np.logaddexp(with_blank, with_label)
-        total, complete = acoustic + self.gained, acoustic > _NEVER
+        total, complete = acoustic + self.word_score, acoustic > _NEVER
         if self._words:
             alive, states = complete.copy(), self.state.copy()
             complete &= self._words.complete(self.node)
@@ -320,7 +334,7 @@ class _Beams:
         is_cut: npt.NDArray[np.bool_] = np.logical_not(complete.any(axis=1))
         total = np.where(complete | is_cut[:, None], total, _NEVER)
         chosen = _best(total, self._width if labels else min(2 * nbest, self._width))
-        found = []
+        results = []
         for row, sequences in enumerate(self._labels_of(chosen)):
             hypotheses: dict[object, Hypothesis] = {}
             for place, ids in zip(chosen[row].tolist(), sequences, strict=True):
@@ -329,8 +343,8 @@ class _Beams:
                     scored = Hypothesis(kept, float(total[row, place]), float(acoustic[row, place]))
                     text = text_of(kept, labels) if labels else tuple(kept)
                     hypotheses[text] = _together(hypotheses[text], scored) if text in hypotheses else scored
-            found.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
-        return found
+            results.append(sorted(hypotheses.values(), key=lambda one: -one.score)[:nbest])
+        return results
 
     def _labels_of(self, chosen: Ints) -> list[list[list[int]]]:
         """The labels of some hypotheses (B, N), by going back through the frames."""
@@ -340,7 +354,7 @@ class _Beams:
             rows, now = np.arange(len(source))[:, None], places[: len(source)]
             labels[step, : len(source)] = label[rows, now]
             places[: len(source)] = source[rows, now]
-        return [[each[each >= 0].tolist() for each in labels[:, row].T] for row in range(len(chosen))]
+        return [[ids[ids >= 0].tolist() for ids in labels[:, row].T] for row in range(len(chosen))]
 
     def _in_words(self, ids: list[int], is_cut: bool) -> list[int]:
         """The labels without a space at the end, or without the last word."""
@@ -357,14 +371,14 @@ class _Ended(NamedTuple):
     """What happens to words where C labels follow K hypotheses of b utterances.
 
     Attributes:
-        gained: (b, K, C) what all words are then worth.
+        word_score: (b, K, C) what all words are then worth, the one that is being spelled included.
         begins: (b, C) whether a word begins, so that the one before ends.
         scores: (b, K) of the word that then ends.
         states: (b, K) of the language model behind it.
         nodes: (b, K, C) in the tree, behind the label.
     """
 
-    gained: Floats
+    word_score: Floats
     begins: npt.NDArray[np.bool_]
     scores: Floats
     states: Ints
@@ -382,8 +396,11 @@ def _best(values: Floats, number: int) -> Ints:
     return np.argsort(-values, axis=1, kind="stable")[:, :number]
 
 
-def _mixed(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
-    """A number for a hypothesis and a label; other ones for others, but for one case in 2 ** 64."""
+def _extended(keys: npt.NDArray[np.uint64], labels: Ints) -> npt.NDArray[np.uint64]:
+    """The key of a hypothesis (by its key) and one more label: a hash, as numpy compares numbers faster than tuples.
+
+    Two different hypotheses get the same key in one case of 2 ** 64.
+    """
     mixed = (keys + (labels + 1).astype(np.uint64) * _STEP).astype(np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_MORE
@@ -462,4 +479,5 @@ def searched(
         wanted = f"{len(labels) + 1}: the labels and the blank"
         raise UsageError("the search has other labels than the model", got=f"{num_classes} classes", wanted=wanted)
     parts = [slice(first, first + _BLOCK) for first in range(0, num, _BLOCK)]
-    return [each for part in parts for each in search(log_probs[part], lengths[part], limits, words, nbest, labels)]
+    results = (search(log_probs[part], lengths[part], limits, words, nbest, labels) for part in parts)
+    return list(itertools.chain.from_iterable(results))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -268,8 +269,7 @@ class WordScores:
 
     def with_weights(self, weights: Weights) -> WordScores:
         """The same words with other weights."""
-        other = object.__new__(WordScores)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other._weights = weights
         hot = [self.tree.words[row] for row in np.flatnonzero(self._is_hot)]
         other._word_bonus = other._bonus_of_words(set(hot))
