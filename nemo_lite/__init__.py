@@ -17,6 +17,7 @@ from nemo_lite.backends.pytorch import TrainableNeuralModuleWrapper as Trainable
 from nemo_lite.backends.pytorch import TrainableNM as TrainableNM
 from nemo_lite.backends.pytorch import WeightShareTransform as WeightShareTransform
 from nemo_lite.backends.pytorch import tutorials as tutorials
+from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.compat import OLD_PATHS, add_old_paths
 from nemo_lite.core import Backend as Backend
 from nemo_lite.core import CheckpointCallback as CheckpointCallback
@@ -39,5 +40,6 @@ from nemo_lite.utils.launch import accept_both_spellings
 accept_both_spellings()
 del accept_both_spellings
 
+setattr(core, "NeuralGraph", NeuralGraph)  # noqa: B010
 setattr(core, "NeuralModuleFactory", NeuralModuleFactory)  # noqa: B010  # mypy takes it for a class of core
 add_old_paths("nemo_lite", OLD_PATHS)

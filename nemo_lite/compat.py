@@ -135,6 +135,10 @@ OLD_PATHS = {
     """,
     "backends.pytorch.neural_graph": """
         backends.pytorch.neural_graph.graph_weights backends.pytorch.neural_graph.runner
+        core.neural_graph core.neural_graph.configuration core.neural_graph.graph_inputs
+        core.neural_graph.graph_outputs core.neural_graph.neural_graph core.neural_graph.recorded_graph
+        core.neural_graph.runner core.neural_graph.summary
+        utils.neural_graph utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
     """,
     "backends.pytorch.nm": """
         backends.pytorch.module_wrapper backends.pytorch.torch_module backends.pytorch.weight_tying
@@ -168,12 +172,6 @@ OLD_PATHS = {
     "core.dag": "core.graph core.graph.dag",
     "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
     "core.module_config": "core.graph core.graph.module_config",
-    "core.neural_graph": """
-        utils.neural_graph
-        core.neural_graph.configuration core.neural_graph.graph_inputs core.neural_graph.graph_outputs
-        core.neural_graph.neural_graph core.neural_graph.recorded_graph core.neural_graph.runner
-        core.neural_graph.summary utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
-    """,
     "core.neural_module": """
         core.graph core.graph.module_class core.graph.neural_module core.graph.recording core.neural_modules
     """,

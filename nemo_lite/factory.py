@@ -19,6 +19,7 @@ import torch
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
+from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import Precision
@@ -29,7 +30,6 @@ from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
 from nemo_lite.core.backend import DeviceType as DeviceType
 from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks.base import Callback
-from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.run_options import Compile, CompileOptions, GradientCompression, Losses, LrPolicy, Uneven

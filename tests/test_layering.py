@@ -29,7 +29,7 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.core": """
         neural_types, module_config < ports, shapes, metrics < neural_module < dag, models, action_state, run_options
-        < backend, callbacks, neural_graph, view < module_decorators, svg, trackers < show
+        < backend, callbacks, view < module_decorators, svg, trackers < show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed < checkpoint, data, optim, compiling

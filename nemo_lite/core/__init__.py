@@ -43,7 +43,6 @@ from nemo_lite.core.metrics import Metric as Metric
 from nemo_lite.core.models import NeMoModel as NeMoModel
 from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
 from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel
-from nemo_lite.core.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal
@@ -94,7 +93,8 @@ from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTens
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.utils.substitutes import tell_of_missing
 
-if TYPE_CHECKING:  # nemo_lite/__init__.py puts it here, where NeMo has it: it stands above the backend
+if TYPE_CHECKING:  # nemo_lite/__init__.py puts them here, where NeMo has them: they stand above the backend
+    from nemo_lite.backends.pytorch.neural_graph import NeuralGraph as NeuralGraph
     from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 
 # NeMo's modules of these names (nemo_lite/compat.py).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -146,22 +145,22 @@ def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
 # Recorder: what takes down the calls inside ``with graph:``. No graph, no modules and no wires are made here.
 
 
-class Recorder(ABC):
+class Recorder:
     """Takes down every connecting call while it is the active one."""
 
     operation_mode: OperationMode
 
-    @abstractmethod
     def input_for(self, owner: str, port: str, ntype: NeuralType) -> NmTensor:
         """The wire for an input port to which the recorder itself was given.
 
         Raises:
             GraphConnectionError: the recorder is not the active one.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no inputs")
 
-    @abstractmethod
     def record(self, call: ModuleCall) -> None:
         """Take down a call."""
+        raise NotImplementedError(f"{type(self).__name__} records nothing")
 
 
 def active_recorder() -> Recorder | None:

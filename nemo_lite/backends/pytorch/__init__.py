@@ -1,4 +1,4 @@
-"""The PyTorch backend: re-exports, its registration with graphs; failures are told to other ranks."""
+"""The PyTorch backend: re-exports; failures are told to other ranks."""
 
 from nemo_lite.backends.pytorch import common as common
 from nemo_lite.backends.pytorch import tutorials as tutorials
@@ -17,7 +17,6 @@ from nemo_lite.backends.pytorch.common import ZerosLikeNM as ZerosLikeNM
 from nemo_lite.backends.pytorch.common import char_lm_metrics as char_lm_metrics
 from nemo_lite.backends.pytorch.common import neuralType2TensorShape as neuralType2TensorShape
 from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures
-from nemo_lite.backends.pytorch.neural_graph import PtGraphRunner
 from nemo_lite.backends.pytorch.nm import DataLayerNM as DataLayerNM
 from nemo_lite.backends.pytorch.nm import LossNM as LossNM
 from nemo_lite.backends.pytorch.nm import NonTrainableNM as NonTrainableNM
@@ -28,11 +27,9 @@ from nemo_lite.backends.pytorch.tutorials import L1Loss as L1Loss
 from nemo_lite.backends.pytorch.tutorials import MSELoss as MSELoss
 from nemo_lite.backends.pytorch.tutorials import RealFunctionDataLayer as RealFunctionDataLayer
 from nemo_lite.backends.pytorch.tutorials import TaylorNet as TaylorNet
-from nemo_lite.core.neural_graph import NeuralGraph
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
 from nemo_lite.utils.substitutes import tell_of_missing
 
-NeuralGraph.make_runner = PtGraphRunner
 announce_failures()
 
 __getattr__ = tell_of_missing("nemo.backends.pytorch", __name__)

@@ -20,8 +20,7 @@ from nemo_lite.backends.pytorch.data.loaders import SILENCE_SECONDS, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.copies import Copied as Copied
 from nemo_lite.core.backend import DeviceType
-from nemo_lite.core.neural_graph import GraphInput, NeuralGraph
-from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.core.neural_module import NeuralModule, Recorder
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.ports import ModuleType, OperationMode, Ports
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
@@ -96,9 +95,6 @@ def _install_transposed(owner: nn.Module, leaf: str, shared: nn.Parameter) -> No
 
 
 # Any: values of wires are tensors, lists or numbers.
-
-_SYMBOLS = frozenset((NmTensor, GraphInput, NeuralGraph))
-"""What stands for values where modules are connected."""
 
 
 class TorchModule(NeuralModule, nn.Module):
@@ -201,14 +197,8 @@ class TorchModule(NeuralModule, nn.Module):
 
 
 def _is_connecting(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    # Loops, because a generator costs as much as the rest of the call.
-    for value in kwargs.values():
-        if type(value) in _SYMBOLS:
-            return True
-    for value in args:
-        if type(value) in _SYMBOLS:
-            return True
-    return not (args or kwargs)
+    """Whether a call has wires, or graphs in their place, or nothing at all."""
+    return not (args or kwargs) or any(isinstance(value, (NmTensor, Recorder)) for value in (*args, *kwargs.values()))
 
 
 def _widened(value: Any) -> Any:
