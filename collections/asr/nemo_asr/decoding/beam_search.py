@@ -129,7 +129,7 @@ class BeamSearchCTCDecoder(NonTrainableNM):
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> Tensor:
         """(B, T, classes) and valid frames (B,) -> (B, U) ids, blanks between equal ones and at the end."""
-        rows = [_with_blanks(found[0].ids, self._blank) for found in self.search(log_probs, log_probs_length)]
+        rows = [_with_blanks(hypotheses[0].ids, self._blank) for hypotheses in self.search(log_probs, log_probs_length)]
         return torch.from_numpy(_padded(rows, self._blank)).to(log_probs.device)
 
 
@@ -185,12 +185,12 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         """(B, T, classes) and (B,) valid frames -> for each utterance (score, text) of its hypotheses, best first."""
         width = self._limits.beam_size
         if isinstance(log_probs, Tensor):
-            found = searched(*arrays_of(log_probs, log_probs_length), self._vocab, self._limits, self._words, width)
+            results = searched(*arrays_of(log_probs, log_probs_length), self._vocab, self._limits, self._words, width)
         else:
             pairs = zip(log_probs, log_probs_length, strict=True)
-            each = (arrays_of(torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
-            found = [searched(*pair, self._vocab, self._limits, self._words, width)[0] for pair in each]
-        return [[(one.score, text_of(one.ids, self._vocab)) for one in hypotheses] for hypotheses in found]
+            arrays = (arrays_of(torch.as_tensor(array)[None], end.reshape(1)) for array, end in pairs)
+            results = [searched(*pair, self._vocab, self._limits, self._words, width)[0] for pair in arrays]
+        return [[(one.score, text_of(one.ids, self._vocab)) for one in hypotheses] for hypotheses in results]
 
 
 class NBestCTCDecoder(NonTrainableNM):
@@ -223,11 +223,11 @@ class NBestCTCDecoder(NonTrainableNM):
 
     def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, classes) and valid frames (B,) -> the best (B, U), all (B, N, U), their scores (B, N)."""
-        found = self._decoder.search(log_probs, log_probs_length, self._nbest)
-        blank, shape, device = log_probs.shape[2] - 1, (len(found), self._nbest, -1), log_probs.device
-        several = [each for hypotheses in found for each in _filled(hypotheses, self._nbest)]
-        ids = torch.from_numpy(_padded([_with_blanks(each.ids, blank) for each in several], blank))
-        ids, scores = ids.reshape(shape).to(device), [each.score for each in several]
+        results = self._decoder.search(log_probs, log_probs_length, self._nbest)
+        blank, shape, device = log_probs.shape[2] - 1, (len(results), self._nbest, -1), log_probs.device
+        several = [hypothesis for hypotheses in results for hypothesis in _filled(hypotheses, self._nbest)]
+        ids = torch.from_numpy(_padded([_with_blanks(hypothesis.ids, blank) for hypothesis in several], blank))
+        ids, scores = ids.reshape(shape).to(device), [hypothesis.score for hypothesis in several]
         return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64, device=device).reshape(shape[:2])
 
 
@@ -238,8 +238,8 @@ def arrays_of(log_probs: Tensor, lengths: Tensor | None) -> tuple[FloatArray, In
     return values, ends
 
 
-def _filled(found: Sequence[Hypothesis], number: int) -> list[Hypothesis]:
-    return [*found, *[Hypothesis([], -np.inf, -np.inf)] * (number - len(found))]
+def _filled(hypotheses: Sequence[Hypothesis], number: int) -> list[Hypothesis]:
+    return [*hypotheses, *[Hypothesis([], -np.inf, -np.inf)] * (number - len(hypotheses))]
 
 
 def _padded(rows: Sequence[Sequence[int]], blank: int) -> Ints:
@@ -326,11 +326,11 @@ def _try_all(
     drawn = np.sort(np.random.default_rng(seed).permutation(len(references))[:MOST_UTTERANCES])
     texts = [references[position] for position in drawn]
     frames = [utterances[position][0][: int(utterances[position][1])] for position in drawn]
-    ends, padded = torch.tensor([len(each) for each in frames]), pad_sequence(frames, batch_first=True)
-    errors, given = np.zeros((len(ALPHAS), len(BETAS)), int), decoder.weights
+    ends, padded = torch.tensor([len(rows) for rows in frames]), pad_sequence(frames, batch_first=True)
+    errors, weights = np.zeros((len(ALPHAS), len(BETAS)), int), decoder.weights
     for (row, alpha), (column, beta) in _pairs():
-        decoder.use(Weights(alpha, beta, given.hotword_weight, given.unknown_score))
-        heard = [text_of(found[0].ids, decoder.labels) for found in decoder.search(padded, ends)]
+        decoder.use(Weights(alpha, beta, weights.hotword_weight, weights.unknown_score))
+        heard = [text_of(hypotheses[0].ids, decoder.labels) for hypotheses in decoder.search(padded, ends)]
         errors[row, column] = count(heard, texts)
     around = sliding_window_view(np.pad(errors, 1, mode="edge"), (3, 3)).sum(axis=(2, 3))
     trials = {(alpha, beta): (int(errors[r, c]), int(around[r, c])) for (r, alpha), (c, beta) in _pairs()}

@@ -89,15 +89,17 @@ class RememberingLanguageModel:
         for state, word in set(pairs).difference(self._scores):
             # The empty word is in no model.
             self._scores[state, word] = self._model.score(state, "" if word == UNKNOWN else self.words[word])
-        found = [self._scores[pair] for pair in pairs]
-        return np.array([score for score, _ in found], np.float64), np.array([state for _, state in found], np.int64)
+        answers = [self._scores[pair] for pair in pairs]
+        return np.array([score for score, _ in answers], np.float64), np.array(
+            [state for _, state in answers], np.int64
+        )
 
     def end_batch(self, states: Ids) -> Scores:
         """States (N,) to scores (N,)."""
-        asked = states.tolist()
-        for state in set(asked).difference(self._ends):
+        numbers = states.tolist()
+        for state in set(numbers).difference(self._ends):
             self._ends[state] = self._model.end(state)
-        return np.array([self._ends[state] for state in asked], np.float64)
+        return np.array([self._ends[state] for state in numbers], np.float64)
 
 
 # NgramTables: the n-grams of a model as arrays, an order each. Estimation makes them, ARPA files hold them.
@@ -170,13 +172,13 @@ class NgramTables:
         return np.stack(columns[::-1], axis=1)
 
 
-def rows_of(keys: Rows, wanted: Rows) -> Rows:
+def rows_of(keys: Rows, queries: Rows) -> Rows:
     """Where each wanted key stands in sorted keys; -1 where it does not."""
     if not len(keys):
-        return np.full(len(wanted), -1)
-    found = np.searchsorted(keys, wanted)
-    np.minimum(found, len(keys) - 1, out=found)
-    return np.where(keys[found] == wanted, found, -1)
+        return np.full(len(queries), -1)
+    rows = np.searchsorted(keys, queries)
+    np.minimum(rows, len(keys) - 1, out=rows)
+    return np.where(keys[rows] == queries, rows, -1)
 
 
 # NgramCounter: counts the n-grams of sentences. What is made of the counts: ``smoothing``.
@@ -267,9 +269,11 @@ def _table(keys: Rows, counts: Rows, below: CountTable, keys_below: Rows, num_id
     return CountTable(prefixes, words.astype(np.int32), counts, suffixes, below.starts[prefixes])
 
 
-def _in_blocks(keys: Rows, wanted: Rows) -> IdArray:
+def _in_blocks(keys: Rows, queries: Rows) -> IdArray:
     """Where the keys stand, in little memory."""
-    blocks = [np.searchsorted(keys, wanted[at : at + _BLOCK]).astype(np.int32) for at in range(0, len(wanted), _BLOCK)]
+    blocks = [
+        np.searchsorted(keys, queries[at : at + _BLOCK]).astype(np.int32) for at in range(0, len(queries), _BLOCK)
+    ]
     return np.concatenate(blocks) if blocks else np.zeros(0, np.int32)
 
 
@@ -444,9 +448,9 @@ class _Reader:
             line = section.first_line + int(lost[0])
             problem = "the n-gram without its last word is not listed among the shorter ones"
             raise self._error(problem, line=line, remedy="the file is cut, or not made as ARPA files are")
-        own = rows * num_ids + last
-        order = np.argsort(own, kind="stable")
-        keys.append(own[order])
+        new_keys = rows * num_ids + last
+        order = np.argsort(new_keys, kind="stable")
+        keys.append(new_keys[order])
         if (twice := np.flatnonzero(keys[-1][1:] == keys[-1][:-1])).size:
             raise self._error("the n-gram is listed twice", line=section.first_line + int(order[twice + 1].min()))
         columns = rows[order], last[order].astype(np.int32), section.log_probs[order], section.backoffs[order]
@@ -767,9 +771,9 @@ def estimate(counter: NgramCounter, place: str = "") -> Estimated:
         adjusted = _adjusted(table, counts[order] if order < len(counts) else None)
         if order == 1:
             adjusted[table.starts] = 0  # no model predicts the start of a sentence
-        found = discounts_of(adjusted)
-        discounts.append(found)
-        smoothed = _smooth(adjusted, table.prefixes, num_histories, found)
+        order_discounts = discounts_of(adjusted)
+        discounts.append(order_discounts)
+        smoothed = _smooth(adjusted, table.prefixes, num_histories, order_discounts)
         if tables:
             backoffs = np.log10(smoothed.left_over).astype(np.float32)
             tables[-1] = tables[-1]._replace(backoffs=backoffs)
@@ -796,8 +800,8 @@ def discounts_of(counts: Counts) -> Discounts | None:
     if not (one and two and three):
         return None
     scale = one / (one + 2 * two)
-    found = Discounts(1 - 2 * scale * two / one, 2 - 3 * scale * three / two, 3 - 4 * scale * four / three)
-    return found if all(0 < discount <= most for most, discount in enumerate(found, 1)) else None
+    result = Discounts(1 - 2 * scale * two / one, 2 - 3 * scale * three / two, 3 - 4 * scale * four / three)
+    return result if all(0 < discount <= most for most, discount in enumerate(result, 1)) else None
 
 
 def _adjusted(table: CountTable, above: CountTable | None) -> Counts:

@@ -258,12 +258,12 @@ class WordScores:
         if lexicon is not None and (outside := set(hot).difference(lexicon)):
             remedy = "add them to the list, or leave them out"
             raise UsageError("the lexicon lacks hot words", got=", ".join(sorted(outside)[:5]), remedy=remedy)
-        known = list(model.words) if model else []
-        self.tree = Lexicon([*(known if lexicon is None else lexicon), *hot], spelling)
-        positions = {word: position for position, word in enumerate(known)}
+        model_words = list(model.words) if model else []
+        self.tree = Lexicon([*(model_words if lexicon is None else lexicon), *hot], spelling)
+        positions = {word: position for position, word in enumerate(model_words)}
         self._in_model: Ids = np.array([positions.get(word, UNKNOWN) for word in self.tree.words] + [UNKNOWN], np.int64)
         if model and (self._in_model == UNKNOWN).all():
-            _refuse(known, spelling, lexicon is None)
+            _refuse(model_words, spelling, lexicon is None)
         self._word_bonus = self._bonus_of_words(set(hot))
         self.so_far = self._bonus_so_far(hot)
 
@@ -351,11 +351,13 @@ def word_scores(
     return WordScores(Spelling(labels), words, model, hotwords, weights, place=str(lexicon or ""))
 
 
-def _refuse(known: Sequence[str], spelling: Spelling, is_open: bool) -> None:
-    example = next(iter(known), "")
-    if is_open or not any(spelling.can_spell(word) for word in known):
+def _refuse(model_words: Sequence[str], spelling: Spelling, is_open: bool) -> None:
+    example = next(iter(model_words), "")
+    if is_open or not any(spelling.can_spell(word) for word in model_words):
         problem, wanted = "the language model is of another vocabulary", "words in the labels' letters and case"
         raise UsageError(
-            problem, got=f"{len(known)} words such as {example!r}, which the labels cannot spell", wanted=wanted
+            problem, got=f"{len(model_words)} words such as {example!r}, which the labels cannot spell", wanted=wanted
         )
-    raise UsageError("the language model knows no word of the lexicon", got=f"{len(known)} words such as {example!r}")
+    raise UsageError(
+        "the language model knows no word of the lexicon", got=f"{len(model_words)} words such as {example!r}"
+    )

@@ -192,8 +192,10 @@ class AudioPreprocessor(NonTrainableNM):
         """The same for exporters."""
         num_valid = signal_processing.frame_count(length, self.hop_length)
         num_frames = signal_processing.frame_count(signal.shape[1], self.hop_length)
-        own = signal_processing.own_samples(signal, length)
-        power = signal_processing.exported_power_spectra(own, self.window, self.hop_length, num_frames, self.preemph)
+        samples = signal_processing.own_samples(signal, length)
+        power = signal_processing.exported_power_spectra(
+            samples, self.window, self.hop_length, num_frames, self.preemph
+        )
         features = self._finish(self._bands(power).mT, num_valid)
         features = signal_processing.fill_beyond_(features, num_valid, self.pad_value)
         padded = F.pad(features, (0, self._padded(num_frames) - num_frames), value=self.pad_value)
@@ -207,10 +209,10 @@ class AudioPreprocessor(NonTrainableNM):
 
     def _features(self, signal: torch.Tensor, length: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         """Some utterances from samples to finished features."""
-        own = signal_processing.own_samples(signal, length, dither=self.dither if self.training else 0.0)
-        num_frames = signal_processing.frame_count(own.shape[1], self.hop_length)
-        extended = signal_processing.extended_signal(own, self.n_fft, self.preemph)
-        bands = own.new_empty(own.shape[0], self.num_bands, num_frames)
+        samples = signal_processing.own_samples(signal, length, dither=self.dither if self.training else 0.0)
+        num_frames = signal_processing.frame_count(samples.shape[1], self.hop_length)
+        extended = signal_processing.extended_signal(samples, self.n_fft, self.preemph)
+        bands = samples.new_empty(samples.shape[0], self.num_bands, num_frames)
         for frames, power in signal_processing.power_spectra(extended, self.window, self.hop_length, num_frames):
             bands[:, :, frames] = self._bands(power).mT
         return signal_processing.fill_beyond_(self._finish(bands, num_valid), num_valid, self.pad_value)
@@ -463,8 +465,8 @@ class AudioToMelSpectrogramPreprocessor(AudioPreprocessor):
             fixed_mean = _fixed(place, normalize, "fixed_mean", self.num_features)
             fixed_std = _fixed(place, normalize, "fixed_std", self.num_features)
         elif normalize not in _AXES:
-            known = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
-            raise UnknownNameError("normalize", str(normalize), known, place=place)
+            names = [*(str(key) for key in _AXES if key), "fixed_mean and fixed_std"]
+            raise UnknownNameError("normalize", str(normalize), names, place=place)
         else:
             self._over = _AXES[normalize]
         self.register_buffer("fixed_mean", fixed_mean, persistent=False)
@@ -558,8 +560,8 @@ class AudioToMFCCPreprocessor(AudioPreprocessor):
     def _finish(self, bands: torch.Tensor, num_valid: torch.Tensor) -> torch.Tensor:
         if self.log:
             return self.dct @ (bands + _LOG_MEL_OFFSET).log_()
-        own = signal_processing.fill_beyond_(bands, num_valid, 0.0)
-        decibels = 10.0 * own.clamp(min=_SMALLEST_POWER).log10()
+        powers = signal_processing.fill_beyond_(bands, num_valid, 0.0)
+        decibels = 10.0 * powers.clamp(min=_SMALLEST_POWER).log10()
         loudest = decibels.amax((1, 2), keepdim=True)
         return self.dct @ decibels.maximum(loudest - _DYNAMIC_RANGE_DB)
 

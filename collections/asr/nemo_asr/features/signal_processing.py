@@ -197,8 +197,8 @@ def fill_beyond_(values: torch.Tensor, length: torch.Tensor, fill: float) -> tor
     first, num_columns = shortest(length), values.shape[-1]
     if first < num_columns:
         columns = torch.arange(first, num_columns, device=values.device)
-        rest = values[..., first:] if first else values
-        rest.masked_fill_(columns >= length.view(-1, *[1] * (values.dim() - 1)), fill)
+        last_columns = values[..., first:] if first else values
+        last_columns.masked_fill_(columns >= length.view(-1, *[1] * (values.dim() - 1)), fill)
     return values
 
 
@@ -213,13 +213,13 @@ def own_samples(signal: torch.Tensor, length: torch.Tensor, *, dither: float = 0
     Returns:
         (B, T) or, on CPU, (B, longest length).
     """
-    own = signal[:, : longest(length, signal.shape[1])].to(torch.float32, copy=True)
+    samples = signal[:, : longest(length, signal.shape[1])].to(torch.float32, copy=True)
     if dither:
-        own.add_(torch.randn_like(own), alpha=dither)
-    return fill_beyond_(own, length, 0.0)
+        samples.add_(torch.randn_like(samples), alpha=dither)
+    return fill_beyond_(samples, length, 0.0)
 
 
-def extended_signal(own: torch.Tensor, n_fft: int, preemph: float | None = None) -> torch.Tensor:
+def extended_signal(signal: torch.Tensor, n_fft: int, preemph: float | None = None) -> torch.Tensor:
     """Pre-emphasised utterances, each mirrored at its beginning and followed by silence, ready to be cut into frames.
 
     ``torch.stft`` with ``center=True`` mirrors at the end of the batch too, so that the last frames of its longest
@@ -234,17 +234,17 @@ def extended_signal(own: torch.Tensor, n_fft: int, preemph: float | None = None)
     Returns:
         (B, n_fft // 2 + T + n_fft); frame t begins at column t * hop.
     """
-    num_rows, num_samples = own.shape
+    num_rows, num_samples = signal.shape
     margin = n_fft // 2
-    extended = own.new_empty(num_rows, margin + num_samples + n_fft)
+    extended = signal.new_empty(num_rows, margin + num_samples + n_fft)
     body = extended[:, margin:]
     body[:, num_samples:] = 0.0
     if preemph and num_samples:
-        body[:, :1] = own[:, :1]
-        torch.sub(own[:, 1:], own[:, :-1], alpha=preemph, out=body[:, 1:num_samples])
-        body[:, num_samples : num_samples + 1].sub_(own[:, -1:], alpha=preemph)
+        body[:, :1] = signal[:, :1]
+        torch.sub(signal[:, 1:], signal[:, :-1], alpha=preemph, out=body[:, 1:num_samples])
+        body[:, num_samples : num_samples + 1].sub_(signal[:, -1:], alpha=preemph)
     else:
-        body[:, :num_samples] = own
+        body[:, :num_samples] = signal
     extended[:, :margin] = body[:, 1 : margin + 1].flip(1)
     return extended
 
@@ -271,7 +271,7 @@ def power_spectra(
 
 
 def exported_power_spectra(
-    own: torch.Tensor, window: torch.Tensor, hop: int, num_frames: int, preemph: float | None = None
+    signal: torch.Tensor, window: torch.Tensor, hop: int, num_frames: int, preemph: float | None = None
 ) -> torch.Tensor:
     """Power (B, frames, n_fft // 2 + 1) of :func:`own_samples`, in operations that an exported graph runs fast.
 
@@ -279,14 +279,14 @@ def exported_power_spectra(
     the transform is a convolution with its cosines and sines: runtimes have no fast Fourier transform.
     """
     n_fft, margin = window.numel(), window.numel() // 2
-    body = F.pad(own, (0, n_fft))
+    body = F.pad(signal, (0, n_fft))
     if preemph:
-        body = body - preemph * F.pad(own, (1, n_fft - 1))
+        body = body - preemph * F.pad(signal, (1, n_fft - 1))
     # Exactly the samples of the frames: of a slice that may be cut short, exporters get later sizes wrong.
     num_samples = (num_frames - 1) * hop + n_fft - margin
     exact = F.pad(body, (0, num_samples - body.shape[1]))
     extended = torch.cat([body[:, 1 : margin + 1].flip(1), exact], dim=1)
-    samples, bins = (torch.arange(size, device=own.device) for size in (n_fft, margin + 1))
+    samples, bins = (torch.arange(size, device=signal.device) for size in (n_fft, margin + 1))
     # In float64, or the basis would be further from the truth than the transform's own rounding.
     angles = (bins[:, None] * samples % n_fft).double() * (2 * math.pi / n_fft)
     basis = torch.cat([angles.cos(), angles.sin()]).float() * window

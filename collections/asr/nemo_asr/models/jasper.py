@@ -244,7 +244,7 @@ def read_blocks(jasper: Sequence[Mapping[str, Any]]) -> list[JasperBlockSpec]:
             a block is a :class:`Config`, also unknown keys, and file, line and column.
     """
     blocks = [_placed(block, index) for index, block in enumerate(jasper)]
-    raise_if([each for block in blocks for each in block_problems(block)] or _NO_BLOCKS[: not blocks])
+    raise_if([problem for block in blocks for problem in block_problems(block)] or _NO_BLOCKS[: not blocks])
     specs = [JasperBlockSpec(**block) for block in blocks]
     raise_if(_too_many(specs, blocks))
     return specs
@@ -470,7 +470,7 @@ def _correlated(rows: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
 
 def _weight_gradient(rows: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
     """(C, 1, K): per channel and tap k, the sum over b and t of rows[b, t + k - K // 2] * gradient[b, t]."""
-    images = (each.unsqueeze(2).permute(0, 3, 1, 2) for each in (gradient, rows))
+    images = (part.unsqueeze(2).permute(0, 3, 1, 2) for part in (gradient, rows))
     padding, num_channels = (weight.shape[2] // 2, 0), weight.shape[0]
     convolution = ((1, 1), padding, (1, 1), False, (0, 0), num_channels, (False, True, False))
     of_weight: Tensor = torch.ops.aten.convolution_backward(*images, weight.unsqueeze(3), None, *convolution)[1]
@@ -945,11 +945,11 @@ class JasperEncoder(TrainableNM):
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, _, time = shapes["audio_signal"]
-        known = {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
+        shapes_out = {"outputs": (batch, self._feat_out, ceil_div(time, self._stride)), "encoded_lengths": (batch,)}
         if self._intermediate is None:
-            return known
+            return shapes_out
         intermediate = (batch, self._intermediate_filters, ceil_div(time, self._intermediate_stride))
-        return {**known, "intermediate": intermediate, "intermediate_lengths": (batch,)}
+        return {**shapes_out, "intermediate": intermediate, "intermediate_lengths": (batch,)}
 
     def on_values(self, *args: Any, **kwargs: Any) -> Any:
         """Without lengths, as classifiers of NeMo connect it with ``conv_mask`` off, a DAG still gets both outputs."""
@@ -988,8 +988,8 @@ class JasperEncoder(TrainableNM):
 
     def renamed_weights(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The tensors by today's names, where they have those of NeMo 0.8, or of the other ``conv_mask``."""
-        own = {_oldest_name(name): name for name in self.state_dict()}
-        return {own.get(_oldest_name(name), name): value for name, value in tensors.items()}
+        names = {_oldest_name(name): name for name in self.state_dict()}
+        return {names.get(_oldest_name(name), name): value for name, value in tensors.items()}
 
 
 # encoder.1.mconv.0.conv.weight today, encoder.1.mconv.0.weight with conv_mask: false, encoder.1.conv.0.weight in 0.8

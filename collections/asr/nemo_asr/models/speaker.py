@@ -145,12 +145,12 @@ def _vectors(size: int, element: ElementType) -> NeuralType:
     return NeuralType((AxisType(AxisKind.Batch), AxisType(AxisKind.Dimension, size)), element)
 
 
-def _two_sizes(given: Sequence[int | str] | str) -> tuple[int, int]:
+def _two_sizes(sizes: Sequence[int | str] | str) -> tuple[int, int]:
     try:
-        first, second = [int(each) for each in (given.split(",") if isinstance(given, str) else given)]
+        first, second = [int(size) for size in (sizes.split(",") if isinstance(sizes, str) else sizes)]
     except (TypeError, ValueError):
         first = second = 0
     if first < 1 or second < 1:
         wanted = "two whole numbers of at least 1, such as 1024,1024"
-        raise UsageError("emb_sizes are the sizes of two layers", place=_PLACE, got=repr(given), wanted=wanted)
+        raise UsageError("emb_sizes are the sizes of two layers", place=_PLACE, got=repr(sizes), wanted=wanted)
     return first, second

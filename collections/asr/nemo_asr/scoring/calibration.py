@@ -110,7 +110,7 @@ def reliability(confidences: Floats, right: Mask) -> Reliability:
         for some in members
         if some.any()
     ]
-    error = sum(each.words * abs(each.confidence - each.right) for each in bins) / max(len(right), 1)
+    error = sum(group.words * abs(group.confidence - group.right) for group in bins) / max(len(right), 1)
     return Reliability(tuple(bins), len(right), float(right.mean()) if len(right) else 0.0, error)
 
 

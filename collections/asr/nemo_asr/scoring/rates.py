@@ -180,7 +180,7 @@ def equal_error_rate(scores: Tensor, is_same: Tensor) -> EqualErrorRate:
     thresholds = torch.cat([scores[:1], scores[last_of_equals]])
     behind = int((accepted >= refused).nonzero()[0])  # the first threshold past the crossing; the very first never is
     before = behind - 1
-    gap_before, gap_behind = (float(refused[each] - accepted[each]) for each in (before, behind))
+    gap_before, gap_behind = (float(refused[place] - accepted[place]) for place in (before, behind))
     share = gap_before / (gap_before - gap_behind)
     rate = float(torch.lerp(accepted[before], accepted[behind], share))
     return EqualErrorRate(rate, float(torch.lerp(thresholds[before], thresholds[behind], share)))
@@ -223,11 +223,11 @@ class LineWriter(Protocol):
     def info(self, line: str, /) -> object: ...
 
 
-def by_port(tensors: Mapping[str, Any], known: Mapping[str, str] | None = None) -> ValuesByPort:
+def by_port(tensors: Mapping[str, Any], port_names: Mapping[str, str] | None = None) -> ValuesByPort:
     """The values by port name; ``known`` gives wires, by their unique names, the port name to go by."""
     ports: ValuesByPort = {}
     for name, values in tensors.items():
-        port = (known or {}).get(name) or name.partition("~~~")[0]
+        port = (port_names or {}).get(name) or name.partition("~~~")[0]
         ports.setdefault(port, []).append((name, values))
     return ports
 
@@ -243,11 +243,11 @@ def take(wires: ValuesByPort, ports: Sequence[str], needed: bool = True) -> Sequ
             got=", ".join(wires),
             remedy="add it to eval_tensors",
         )
-    (name, values), *others = wires[port]
-    if others:
+    (name, values), *more_wires = wires[port]
+    if more_wires:
         raise UsageError(
             f"two evaluated tensors come from ports called {port}",
-            got=" and ".join([name, *(other for other, _ in others)]),
+            got=" and ".join([name, *(other for other, _ in more_wires)]),
             remedy="evaluate one of them, or collect them in a callback of your own",
         )
     return values
@@ -468,7 +468,7 @@ def utterance_errors(
     said = [units_of(text, use_cer) for text in references]
     heard = [units_of(text, use_cer) for text in hypotheses]
     errors = [Levenshtein.distance(one, other) for one, other in zip(said, heard, strict=True)]
-    lengths = [len(each) for each in said]
+    lengths = [len(units) for units in said]
     return UtteranceErrors(np.array(errors, dtype=np.int64), np.array(lengths, dtype=np.int64), clusters)
 
 
@@ -522,12 +522,12 @@ def paired_test(a: UtteranceErrors, b: UtteranceErrors, *, resamples: int = RESA
     number = len(columns[0])
     errors_a, errors_b, lengths = _resampled_sums(columns, resamples, seed)
     better, equal = (float(np.mean(mask)) for mask in (errors_b < errors_a, errors_b == errors_a))
-    found = _percentiles(_rates(errors_b - errors_a, lengths), CONFIDENCE, number)
+    interval = _percentiles(_rates(errors_b - errors_a, lengths), CONFIDENCE, number)
     return PairedTest(
         num_utterances=len(a.errors),
         rate_a=a.rate,
         rate_b=b.rate,
-        interval=found if number > 1 else Interval(-max(1.0, a.rate), max(1.0, b.rate)),
+        interval=interval if number > 1 else Interval(-max(1.0, a.rate), max(1.0, b.rate)),
         probability=better + equal / 2,
         p_value=_matched_pairs(columns[1] - columns[0]),
         num_clusters=number,
@@ -716,8 +716,8 @@ def rates_by_speaker(counts: UtteranceErrors, speakers: Sequence[str | None]) ->
     ids = np.array([numbers[name] for name in names])
     # Of one speaker: its utterances are what could have been others.
     alone = UtteranceErrors(counts.errors, counts.lengths)
-    found = [_rate(name, alone, ids == number) for name, number in numbers.items()]
-    return sorted(found, key=lambda group: (-group.num_errors, group.name))
+    groups = [_rate(name, alone, ids == number) for name, number in numbers.items()]
+    return sorted(groups, key=lambda group: (-group.num_errors, group.name))
 
 
 def rates_by_length(
@@ -769,9 +769,9 @@ def word_errors(hypotheses: Sequence[str], references: Sequence[str], use_cer: b
     return WordErrors(spoken, lost, inserted, confused)
 
 
-def _check(counts: UtteranceErrors, others: Sequence[object] | npt.NDArray[np.float64]) -> None:
-    if len(counts.errors) != len(others):
-        raise UsageError("errors and utterances must pair up", got=f"{len(counts.errors)} and {len(others)}")
+def _check(counts: UtteranceErrors, values: Sequence[object] | npt.NDArray[np.float64]) -> None:
+    if len(counts.errors) != len(values):
+        raise UsageError("errors and utterances must pair up", got=f"{len(counts.errors)} and {len(values)}")
 
 
 def _rate(name: str, counts: UtteranceErrors, rows: npt.NDArray[np.bool_]) -> GroupRate:
@@ -793,4 +793,4 @@ def _names_of(edges: Sequence[float], unit: str) -> list[str]:
         return [f"below {edges[0]:g} s", *inner, f"from {edges[-1]:g} s"]
     pairs = [(0.0 if number == 0 else edges[number - 1], edge - 1) for number, edge in enumerate(edges)]
     ranges = [f"{low:g} to {high:g}" if low < high else f"{high:g}" for low, high in pairs]
-    return [f"{each} {unit}" for each in [*ranges, f"from {edges[-1]:g}"]]
+    return [f"{span} {unit}" for span in [*ranges, f"from {edges[-1]:g}"]]

@@ -79,12 +79,12 @@ def digits(numeral: str) -> str:
 
 def year(number: int) -> str:
     """1984 is nineteen eighty four, 1900 nineteen hundred, 1905 nineteen oh five, 2004 two thousand and four."""
-    century, rest = divmod(number, 100)
-    if not 1000 < number < 10000 or (century % 10 == 0 and rest < 10):
+    century, last_two = divmod(number, 100)
+    if not 1000 < number < 10000 or (century % 10 == 0 and last_two < 10):
         return cardinal(number)
-    if rest == 0:
+    if last_two == 0:
         return f"{cardinal(century)} hundred"
-    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+    return f"{cardinal(century)} {'oh ' if last_two < 10 else ''}{cardinal(last_two)}"
 
 
 def short_year(numeral: str) -> str:

@@ -69,12 +69,12 @@ class Forms:
         self._same: dict[str, str] = {}
         self._within: dict[str, str] = {}
         for forms, inner, joins in _FAMILIES:
-            own = next((form for form in forms if form in labels), None)
+            label_form = next((form for form in forms if form in labels), None)
             for form in set(forms + inner) - labels:
-                if own is not None and form in forms:
-                    self._same[form] = own
-                elif (own is not None or joins) and form != _OKINA:
-                    self._within[form] = own or ""
+                if label_form is not None and form in forms:
+                    self._same[form] = label_form
+                elif (label_form is not None or joins) and form != _OKINA:
+                    self._within[form] = label_form or ""
         self._inner = re.compile(f"[{re.escape(''.join(self._within))}]") if self._within else None
         self._quoted = _quotation(labels) if set(APOSTROPHES) & labels else None
         self._gershayim = next((mark for mark in _GERSHAYIM[:2] if mark in labels), "")

@@ -158,10 +158,10 @@ def language_of(labels: Iterable[str]) -> str:
     if letters and all(c.isascii() for c in letters):
         return "en"
     scripts = {unicodedata.name(c, "").split(" ")[0] for c in letters if not c.isascii()}
-    told = {_SCRIPTS.get(script, NO_LANGUAGE) for script in scripts - {"COMBINING", "IDEOGRAPHIC"}}
-    if told == {"ja", "zh"}:
+    languages = {_SCRIPTS.get(script, NO_LANGUAGE) for script in scripts - {"COMBINING", "IDEOGRAPHIC"}}
+    if languages == {"ja", "zh"}:
         return "ja"
-    return told.pop() if len(told) == 1 else NO_LANGUAGE
+    return languages.pop() if len(languages) == 1 else NO_LANGUAGE
 
 
 # Characters: kinds and cases, and how messages show them. No vocabulary in here.

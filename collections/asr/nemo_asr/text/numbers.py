@@ -57,7 +57,7 @@ def speak_chinese(text: str, can_write: Callable[[str], bool]) -> str:
 
     def say(match: re.Match[str]) -> str:
         words = _chinese_words(match)
-        return next((each for each in (words, words.translate(_TRADITIONAL)) if can_write(each)), match[0])
+        return next((form for form in (words, words.translate(_TRADITIONAL)) if can_write(form)), match[0])
 
     return _NUMBER.sub(say, text)
 

@@ -125,8 +125,8 @@ class CharParser:
         self.unaccented: Counter[str] = Counter()
         self._unk_id, self._blank_id, self._do_normalize = unk_id, blank_id, do_normalize
         self._case = case_of(self.labels) if do_lowercase is None else "lower" if do_lowercase else "kept"
-        told = [changes for label, changes in OTHER_CASES[self._case].items() if label in self.labels]
-        self._other_cases = str.maketrans({old: new for changes in told for old, new in changes.items()})
+        changes_of_labels = [changes for label, changes in OTHER_CASES[self._case].items() if label in self.labels]
+        self._other_cases = str.maketrans({old: new for changes in changes_of_labels for old, new in changes.items()})
         ids = {label: i for i, label in enumerate(self.labels)}
         # Texts are compared with the labels in NFC; of two labels that are equal in it, the one that is in NFC counts.
         self._ids = {_nfc(label): i for label, i in ids.items()} | ids if do_normalize else ids
@@ -252,8 +252,8 @@ class CharParser:
         if self._subwords is not None:
             written = "".join(symbol for symbol in symbols if symbol in self._ids) if lost else text
             return self._to_pieces(" ".join(written.split()) if lost and self._do_normalize else written)
-        found = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
-        kept = [i for i in found if i != self._blank_id]
+        new_ids = (self._ids.get(symbol, self._unk_id) for symbol in symbols)
+        kept = [i for i in new_ids if i != self._blank_id]
         return self._without_gaps(kept) if self._do_normalize and lost and self._unk_id == self._blank_id else kept
 
     def _to_pieces(self, text: str) -> list[int]:
@@ -316,8 +316,8 @@ class SpokenNumbersParser(CharParser):
 
     def _can_write(self, words: str) -> bool:
         symbols = super()._normalize(words)
-        found = self._symbols.findall(symbols) if self._symbols else symbols
-        return all(symbol in self._ids or symbol in " -" for symbol in found)
+        symbols_in_labels = self._symbols.findall(symbols) if self._symbols else symbols
+        return all(symbol in self._ids or symbol in " -" for symbol in symbols_in_labels)
 
 
 _DIGIT = re.compile("[0-9]")
@@ -358,13 +358,13 @@ def make_parser(
     """
     look_up("parser", name, _NAMES)
     code = None if language is None else language_code(language)
-    own = "en" if name == "en" else NO_LANGUAGE
-    if name != "auto" and code not in (None, own):
+    parser_language = "en" if name == "en" else NO_LANGUAGE
+    if name != "auto" and code not in (None, parser_language):
         raise UsageError(
             f"parser {name} does not read texts of this language",
             place="language",
             got=str(language),
-            wanted=own,
+            wanted=parser_language,
             remedy="leave out parser, or language",
         )
     labels = string.printable if labels is None else labels if isinstance(labels, Subwords) else vocabulary(labels)

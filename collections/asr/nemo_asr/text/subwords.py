@@ -120,7 +120,7 @@ def encode(model: ModelFile) -> bytes:
     trainer = {_ALGORITHM: model.algorithm, _VOCAB_SIZE: len(model.pieces), _UNK_ID: unknown}
     trainer |= dict.fromkeys((_BOS_ID, _EOS_ID, _PAD_ID), _NO_ID)
     parts = [_delimited(_PIECES, _encoded(piece)) for piece in model.pieces]
-    parts.append(_delimited(_TRAINER, b"".join(_number(*each) for each in trainer.items())))
+    parts.append(_delimited(_TRAINER, b"".join(_number(*pair) for pair in trainer.items())))
     parts.append(_delimited(_NORMALIZER, _delimited(_NAME, b"identity")))
     return b"".join(parts)
 
@@ -176,7 +176,7 @@ def _piece(content: bytes) -> Piece:
 def _settings(fields: list[Field], section: int) -> dict[int, int]:
     """The numbers of a section by their fields."""
     contents = [_bytes(value) for number, value in fields if number == section]
-    return {number: value for each in contents for number, value in _fields(each) if isinstance(value, int)}
+    return {number: value for content in contents for number, value in _fields(content) if isinstance(value, int)}
 
 
 def _fields(content: bytes) -> Iterator[Field]:
@@ -403,9 +403,9 @@ def train_subwords(
 
 def _explained(message: str, vocab_size: int, lines: list[str]) -> UsageError:
     problem, got = "the texts cannot give a vocabulary of this size", f"{vocab_size} pieces"
-    if found := _TOO_LARGE.search(message):
-        return UsageError(problem, place="vocab_size", got=got, wanted=f"at most {found[1]}")
-    if found := _TOO_SMALL.search(message):
-        return UsageError(problem, place="vocab_size", got=got, wanted=f"at least {found[1]}, one for each character")
+    if match := _TOO_LARGE.search(message):
+        return UsageError(problem, place="vocab_size", got=got, wanted=f"at most {match[1]}")
+    if match := _TOO_SMALL.search(message):
+        return UsageError(problem, place="vocab_size", got=got, wanted=f"at least {match[1]}, one for each character")
     got = message.strip().rpartition("] ")[2].partition("\n")[0] or message.strip()
     return UsageError("sentencepiece refuses the texts", got=f"{got} ({len(lines)} texts)")

@@ -297,7 +297,7 @@ def reliability_charts(folder: Path) -> list[Chart]:
         sets = _DECODER.decode(content).sets
     except msgspec.MsgspecError as error:
         raise DataError("the calibration is damaged", place=str(path), got=str(error)) from None
-    return [drawn for each in sets if (drawn := _plot(each)) is not None]
+    return [drawn for scored_set in sets if (drawn := _plot(scored_set)) is not None]
 
 
 def _plot(measured: MeasuredSet) -> Chart | None:
@@ -309,5 +309,5 @@ def _plot(measured: MeasuredSet) -> Chart | None:
     return chart(f"Share of right words, {measured.name}", curves, percent=True, x_name="confidence")
 
 
-def _points(found: Reliability) -> list[tuple[float, float]]:
-    return [(each.confidence, each.right) for each in found.bins]
+def _points(reliability: Reliability) -> list[tuple[float, float]]:
+    return [(group.confidence, group.right) for group in reliability.bins]

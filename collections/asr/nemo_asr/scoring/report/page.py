@@ -99,8 +99,8 @@ def compare_folders(
         {name: path for name, path in find_transcripts(Path(folder)).items() if sets is None or name in sets}
         for folder in (folder_a, folder_b)
     )
-    for folder, found in ((folder_a, a), (folder_b, b)):
-        if not found:
+    for folder, paths in ((folder_a, a), (folder_b, b)):
+        if not paths:
             remedy = "give a run's folder, or what --out of an evaluation named"
             raise UsageError("the folder has no *.transcripts.jsonl", place=str(folder), remedy=remedy)
     for name, other, folder in [*((n, b, folder_b) for n in a), *((n, a, folder_a) for n in b)]:
@@ -121,14 +121,16 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
     header = ("set", "", "A", "B", "B - A", "95 % interval", "B better", "p-value")
     rows = [
         (name if metric == "WER" else "", metric, *_cells(test))
-        for name, each in compared.items()
-        for metric, test in (("WER", each.wer), ("CER", each.cer))
+        for name, comparison in compared.items()
+        for metric, test in (("WER", comparison.wer), ("CER", comparison.cer))
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows)]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    meanings = [f"{name}: {_meaning(each)}." for name, each in compared.items()]
-    drawn = ", ".join(dict.fromkeys(f"{each.wer.num_clusters} {each.wer.unit}" for each in compared.values()))
+    meanings = [f"{name}: {_meaning(comparison)}." for name, comparison in compared.items()]
+    drawn = ", ".join(
+        dict.fromkeys(f"{comparison.wer.num_clusters} {comparison.wer.unit}" for comparison in compared.values())
+    )
     legend = (
         f"B - A and its interval: percentage points, by resampling {drawn}. B better: share of the resampled sets in "
         "which B has fewer errors. p-value: matched pairs, two-sided."
@@ -139,8 +141,8 @@ def comparison_table(compared: dict[str, Comparison], name_a: str = "A", name_b:
 def _matched(rows_a: Sequence[ScoredUtterance], rows_b: Sequence[ScoredUtterance]) -> dict[str, ScoredUtterance]:
     """The rows of B by place, when they are the utterances of A."""
     a, b = ({row.place: row for row in rows} for rows in (rows_a, rows_b))
-    for name, rows, found in (("A", rows_a, a), ("B", rows_b, b)):
-        if len(found) < len(rows):
+    for name, rows, matching in (("A", rows_a, a), ("B", rows_b, b)):
+        if len(matching) < len(rows):
             raise UsageError(f"the transcripts of {name} have a place twice; they cannot be matched", remedy=_REMEDY)
     only_a, only_b = [place for place in a if place not in b], [place for place in b if place not in a]
     if only_a or only_b:
@@ -187,10 +189,10 @@ def _meaning(compared: Comparison) -> str:
     lower, points = ("B" if test.difference < 0 else "A"), abs(test.difference) * 100
     # Both must agree: the p-value counts errors, the interval weighs them by words.
     is_sure = test.p_value < 1 - CONFIDENCE and not test.interval.low <= 0 <= test.interval.high
-    found = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
+    verdict = "has the lower WER" if is_sure else "has the lower WER here, but the difference may be chance"
     chance = f"two equally good models differ as much in {_share(test.p_value)} of such comparisons"
     few = f"; {test.num_clusters} {test.unit} are few, so others may decide otherwise" if _is_few(test) else ""
-    return f"{changed}; {lower} {found}: by {points:.2f} points, and {chance}{few}"
+    return f"{changed}; {lower} {verdict}: by {points:.2f} points, and {chance}{few}"
 
 
 def _share(p_value: float) -> str:
@@ -266,15 +268,15 @@ def read_result(seed: int, folder: Path) -> SeedResult:
 
 def spreads(results: Sequence[SeedResult], first_rate: str = "wer") -> dict[str, dict[str, Spread]]:
     """Mean and spread by set and rate, as the results order them; the rate that counts comes first."""
-    found: dict[str, dict[str, Spread]] = {}
+    by_set: dict[str, dict[str, Spread]] = {}
     order = sorted(RATES, key=lambda rate: rate != first_rate)
     for name in dict.fromkeys(name for result in results for name in result.rates):
         for rate in order:
             values = [result.rates[name][rate] for result in results if rate in result.rates.get(name, {})]
             if values:
-                about = (fmean(values), stdev(values) if len(values) > 1 else None, min(values), max(values))
-                found.setdefault(name, {})[rate] = Spread(len(values), *about)
-    return found
+                mean_and_range = (fmean(values), stdev(values) if len(values) > 1 else None, min(values), max(values))
+                by_set.setdefault(name, {})[rate] = Spread(len(values), *mean_and_range)
+    return by_set
 
 
 def seed_table(results: Sequence[SeedResult], first_rate: str = "wer") -> str:
@@ -282,14 +284,14 @@ def seed_table(results: Sequence[SeedResult], first_rate: str = "wer") -> str:
     header = ("set", "rate", *(f"seed {result.seed}" for result in results), "mean", "spread")
     rows = [header]
     for name, rates in spreads(results, first_rate).items():
-        for number, (rate, found) in enumerate(rates.items()):
+        for number, (rate, spread) in enumerate(rates.items()):
             values = [_seed_percent(result.rates.get(name, {}).get(rate)) for result in results]
             row = (
                 "" if number else name,
                 rate.upper(),
                 *values,
-                _seed_percent(found.mean),
-                _seed_percent(found.spread),
+                _seed_percent(spread.mean),
+                _seed_percent(spread.spread),
             )
             rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -312,7 +314,7 @@ def write_seeds(path: Path, results: Sequence[SeedResult], failed: Mapping[int, 
     Raises:
         UsageError: the file cannot be written.
     """
-    sets = {name: {rate: asdict(each) for rate, each in rates.items()} for name, rates in spreads(results).items()}
+    sets = {name: {rate: asdict(spread) for rate, spread in rates.items()} for name, rates in spreads(results).items()}
     content = {
         "seeds": [asdict(result) for result in results],
         "failed": [{"seed": seed, "exit_code": code} for seed, code in failed.items()],

@@ -209,9 +209,9 @@ _DECODER = msgspec.json.Decoder(ScoredUtterance)
 def find_transcripts(folder: Path) -> dict[str, Path]:
     """The files of transcripts by the name of their set: those in ``folder/transcripts``, else those in ``folder``."""
     for place in (folder / "transcripts", folder):
-        found = {path.name.removesuffix(SUFFIX): path for path in sorted(place.glob(f"*{SUFFIX}"))}
-        if found:
-            return found
+        paths = {path.name.removesuffix(SUFFIX): path for path in sorted(place.glob(f"*{SUFFIX}"))}
+        if paths:
+            return paths
     return {}
 
 
@@ -295,7 +295,7 @@ class RunRecords:
     def _forget_from(self, step: int) -> None:
         self._is_first_step = False
         for records in (self.train, *self.evaluations.values()):
-            for later in [each for each in records if each >= step]:
+            for later in [recorded for recorded in records if recorded >= step]:
                 del records[later]
 
 
@@ -310,7 +310,7 @@ def number_of(record: Record | None, key: str) -> float | None:
 def _seconds_between(start: Record | None, record: Record) -> float | None:
     """The seconds from one record to another by their times, or None where one has none."""
     try:
-        first, last = (datetime.fromisoformat(each["time"].replace("Z", "+00:00")) for each in (start or {}, record))
+        first, last = (datetime.fromisoformat(line["time"].replace("Z", "+00:00")) for line in (start or {}, record))
         return (last - first).total_seconds()
     except (KeyError, ValueError, AttributeError, TypeError):
         return None
@@ -383,7 +383,7 @@ def score_rows(rows: Sequence[ScoredUtterance]) -> SetScores:
         raise UsageError("a set without utterances has no scores")
     heard, said = [row.hypothesis for row in rows], [row.reference for row in rows]
     clusters, use_cer = clusters_in(rows), has_no_words(said)
-    words, characters = (utterance_errors(heard, said, each, clusters) for each in (False, True))
+    words, characters = (utterance_errors(heard, said, use_cer, clusters) for use_cer in (False, True))
     errors, unit = (characters, "character") if use_cer else (words, "word")
     seconds = [row.duration for row in rows if row.duration is not None]
     if len(seconds) == len(rows):
@@ -434,11 +434,11 @@ def write_scores(path: Path, scores: SetScores) -> None:
 def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
     """What :func:`write_scores` writes; a number that is not finite is ``null``."""
 
-    def rate(found: Rate, counts: ErrorCounts) -> dict[str, Json]:
-        low, high = found.interval.low, found.interval.high
-        return {"rate": finite(found.value), "low": finite(low), "high": finite(high), **counts.as_dict()}
+    def rate(rate_of_set: Rate, counts: ErrorCounts) -> dict[str, Json]:
+        low, high = rate_of_set.interval.low, rate_of_set.interval.high
+        return {"rate": finite(rate_of_set.value), "low": finite(low), "high": finite(high), **counts.as_dict()}
 
-    def groups(found: Sequence[GroupRate]) -> list[Json]:
+    def groups(rates: Sequence[GroupRate]) -> list[Json]:
         return [
             {
                 "name": group.name,
@@ -449,7 +449,7 @@ def scores_as_json(scores: SetScores) -> Mapping[str, Json]:
                 "low": finite(group.interval.low),
                 "high": finite(group.interval.high),
             }
-            for group in found
+            for group in rates
         ]
 
     words = scores.by_word
@@ -478,11 +478,11 @@ def scores_table(scores: SetScores) -> str:
             left_out = len(groups) - len(rows)
             more = [f"  and {left_out} more, with fewer errors"] if left_out else []
             parts.append("\n".join([*_aligned([header, *rows]), *more]))
-    found = scores.by_word
+    errors = scores.by_word
     lists = {
-        "lost (of those said)": [f"{word} {n}/{found.said[word]}" for word, n in found.most_lost(MOST_WORDS)],
-        "inserted": [f"{word} {n}" for word, n in found.most_inserted(MOST_WORDS)],
-        "confused (said > heard)": [f"{a} > {b} {n}" for (a, b), n in found.most_confused(MOST_WORDS)],
+        "lost (of those said)": [f"{word} {n}/{errors.said[word]}" for word, n in errors.most_lost(MOST_WORDS)],
+        "inserted": [f"{word} {n}" for word, n in errors.most_inserted(MOST_WORDS)],
+        "confused (said > heard)": [f"{a} > {b} {n}" for (a, b), n in errors.most_confused(MOST_WORDS)],
     }
     parts.append("\n".join(f"  {name}: {', '.join(words) or 'none'}" for name, words in lists.items()))
     return "\n\n".join(parts)
@@ -507,8 +507,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for first, *others in rows:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    for first, *cells in rows:
+        cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  " + "  ".join([first.ljust(widths[0]), *cells]))
     return lines
 
@@ -701,7 +701,7 @@ def _charts(records: RunRecords, metric: str) -> list[Chart]:
         *(rates if metric == "wer" else reversed(rates)),
         chart("Learning rate", [Curve("learning rate", _points(records.train, "lr"), 1)]),
     )
-    return [each for each in drawn if each is not None]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _points(records: Mapping[int, Record], key: str) -> list[Point]:
@@ -716,7 +716,7 @@ def _options(start: Record | None) -> Mapping[str, object]:
 
 def _history(name: str, evaluations: Mapping[int, Record], metric: str, starts_trained: bool) -> History:
     """The evaluations of a set; what is the best is decided as in the log and for the best model."""
-    metrics = sorted(("wer", "cer"), key=lambda each: each != metric)
+    metrics = sorted(("wer", "cer"), key=lambda name: name != metric)
     ranks = {
         step: tuple(math.inf if (n := number_of(record, key)) is None else n for key in (*metrics, "loss"))
         for step, record in evaluations.items()
