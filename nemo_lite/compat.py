@@ -194,8 +194,10 @@ OLD_PATHS = {
     "core.view": "core.show.view",
     "errors": "core.neural_modules utils.configuration_error",
     "factory": "core.environment core.factory core.neural_factory core.neural_modules",
-    "files": "untrusted.opening utils.digests utils.files utils.run_files utils.run_files.appended_file",
-    "untrusted": "untrusted.json_values untrusted.tar_and_zip untrusted.tensor_files",
+    "files": """
+        untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
+        utils.run_files utils.run_files.appended_file
+    """,
     "utils.alive": """
         utils.neural_graph
         core.graph.nm_tensor utils.alive.app_state utils.alive.connection utils.alive.registries utils.app_state

@@ -15,7 +15,6 @@ LAYERS = {
     "nemo_lite.constants": 0,
     "nemo_lite.errors": 1,
     "nemo_lite.files": 2,
-    "nemo_lite.untrusted": 3,
     "nemo_lite.config": 3,
     "nemo_lite.utils": 4,
     "nemo_lite.core": 5,
@@ -90,7 +89,6 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.errors",
     "nemo_lite.factory",
     "nemo_lite.files",
-    "nemo_lite.untrusted",
     "nemo_lite.utils",
 )
 

@@ -17,8 +17,7 @@ from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.ports import OperationMode
 from nemo_lite.core.ports import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.errors import CheckpointError, ModelNotFoundError, UsageError, did_you_mean
-from nemo_lite.files import FileKind, open_file, write_atomically
-from nemo_lite.untrusted import TarLimits, open_tar
+from nemo_lite.files import FileKind, TarLimits, open_file, open_tar, write_atomically
 
 # NemoArchive: a ``.nemo`` file, which is a tar file, read in memory and written. Nothing is unpacked to the disk.
 # What its configuration and weights mean is not known here. Two layouts exist: ``module.yaml`` with ``<Class>.pt``

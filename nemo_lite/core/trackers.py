@@ -16,8 +16,7 @@ from nemo_lite.core.action_state import ActionState, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
 from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush
 from nemo_lite.errors import UsageError, counted
-from nemo_lite.files import AppendedFile, FileKind, numbered_lines
-from nemo_lite.untrusted import JsonLimits, parse_json
+from nemo_lite.files import AppendedFile, FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils import logging
 
 # Records of a run, and Trackers, which hands each to every tracker. Nothing is written in this file.
@@ -205,7 +204,7 @@ class TrackingCallback(NeMoCallback):
 
 
 _KIND = FileKind("the file of metrics", 1 << 36, UsageError)  # read line by line
-_LIMITS = JsonLimits(digits=300, surrogates=True, constants=True)  # float() takes numbers of 300 digits
+_LIMITS = JsonLimits(surrogates=True, constants=True)
 
 
 class MetricsFile(Tracker):

@@ -9,11 +9,10 @@ import tracemalloc
 import pytest
 
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind
-from nemo_lite.untrusted import JsonLimits, parse_json, problem_of_json, read_json
+from nemo_lite.files import FileKind, JsonLimits, parse_json, problem_of_json, read_json
 
 KIND = FileKind("the index", 1 << 20)
-LIMITS = JsonLimits(depth=8, values=100, digits=20)
+LIMITS = JsonLimits(depth=8, values=100)
 
 REFUSED = {
     "lists in lists": (b"[" * 100_000 + b"]" * 100_000, "it is nested 100000 levels deep, at most 8 are read"),
@@ -26,9 +25,9 @@ REFUSED = {
     "a key twice within": (b'[{"x": {"a": 1, "a": 1}}]', "the key a occurs twice"),
     "Infinity": (b'{"a": Infinity}', "Infinity is no finite number"),
     "NaN": (b"[NaN]", "NaN is no finite number"),
-    "1e999": (b"[-1e999]", "the number -1e999 is out of range"),
-    "many digits": (b"[" + b"9" * 30 + b"]", "has 30 digits, at most 20 are read"),
-    "many digits after the point": (b"[0." + b"9" * 30 + b"]", "is out of range"),
+    "1e999": (b"[-1e999]", "-1e999 is no finite number"),
+    "many digits": (b"[" + b"9" * 301 + b"]", "has 301 digits, at most 300 are read"),
+    "many digits after the point": (b"[0." + b"9" * 300 + b"]", "has 302 digits"),
     "half of a surrogate pair": (rb'["\ud800"]', "a text has half of a surrogate pair"),
     "half of one in a key": (rb'{"a": [{"\udfff": 1}]}', "half of a surrogate pair"),
     "not UTF-8": (b'["\xff"]', "the byte 0xff is not UTF-8"),

@@ -84,12 +84,6 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line():
         decode_text(b"a\nb\xff\n", "words", KIND)
 
 
-@pytest.mark.parametrize("control", ["\0", "\x1b", "\x7f", "\x9b", "\x0b", "\u2028"])
-def test_a_control_character_is_refused_with_its_line(control):
-    with pytest.raises(DataError, match=rf"^words:2: the lexicon has a control character: got U\+{ord(control):04X}"):
-        decode_text(f"a\nb{control}[2J".encode(), "words", KIND)
-
-
-def test_tabs_ends_of_lines_and_a_byte_order_mark_are_no_control_characters(tmp_path):
+def test_a_byte_order_mark_is_left_out_of_a_text(tmp_path):
     (tmp_path / "words").write_bytes(b"\xef\xbb\xbfa\tb\r\nc\n")
     assert read_text(tmp_path / "words", KIND) == "a\tb\r\nc\n"

@@ -33,9 +33,8 @@ PICKLING = {
 # Files that read without the policy, and why that is right there.
 READERS = {
     "nemo_lite/files.py": "the policy itself; digests",
-    "nemo_lite/untrusted.py": "the policy itself",
     "nemo_lite/backends/pytorch/checkpoint/store.py": "JSON of this process; what ranks of this run wrote",
-    "nemo_lite/backends/pytorch/checkpoint/tensors.py": "its header was checked before",
+    "nemo_lite/backends/pytorch/checkpoint/tensors.py": "opened by the policy before",
     "nemo_lite/backends/pytorch/data/loaders.py": "/proc",
     "nemo_lite/backends/pytorch/distributed/": "what ranks of this run wrote",
     "nemo_lite/cli/verify_resume.py": "what the runs have written that it started",

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import random
-import struct
 import tarfile
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
 from toys.tar_members import member
 
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind
-from nemo_lite.untrusted import TarLimits, check_zip, open_tar, problem_of_name
+from nemo_lite.files import FileKind, TarLimits, open_tar, problem_of_name
 
 KIND = FileKind("the archive", 1 << 30)
 LIMITS = TarLimits(members=1000, expanded_bytes=1 << 20)
@@ -38,9 +34,6 @@ REFUSED = {
     "an absolute name": (member("/etc/passwd"), "outside its folder: got /etc/passwd"),
     "a name with ..": (member("a/../../b"), r"outside its folder: got a/\.\./\.\./b"),
     "a name with a backslash": (member("..\\b"), "outside its folder"),
-    "a name of 5,000 characters": (member("a/" * 2500 + "b"), "a member's name is too long"),
-    "a part of 300 characters": (member("a" * 300), "a member's name is too long"),
-    "a control character": (member("a\x1b[2J"), r"a member's name has a control character: got a\\x1b\[2J"),
     "a symbolic link": (member("a", kind=tarfile.SYMTYPE, linkname="/etc"), "is a link, a device or sparse: got a"),
     "a hard link": (member("a", kind=tarfile.LNKTYPE, linkname="b"), "is a link, a device or sparse: got a"),
     "a device": (member("a", kind=tarfile.CHRTYPE), "is a link, a device or sparse"),
@@ -114,50 +107,3 @@ def test_errors_of_the_block_pass_as_they_are(tmp_path):
 @pytest.mark.parametrize("name", ["a", "a/b", "./a", "a b", "ü.wav", "..a", "a" * 255])
 def test_names_that_stay_in_their_folder_have_no_problem(name):
     assert problem_of_name(name) == ""
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return content.getvalue()
-
-
-def test_the_members_of_a_zip_file_are_listed():
-    assert [each.filename for each in check_zip(io.BytesIO(zipped({"a": b"1", "b": b"2"})), "a.zip", KIND)] == [
-        "a",
-        "b",
-    ]
-
-
-def test_a_zip_file_whose_directory_is_large_is_refused_before_it_is_read():
-    large = zipped({f"{index:040}": b"" for index in range(60_000)})
-    started = time.process_time()
-    with pytest.raises(DataError, match=r"^a\.zip: the directory of the archive is too large: got 5160000 bytes"):
-        check_zip(io.BytesIO(large), "a.zip", KIND)
-    assert time.process_time() - started < 0.5
-
-
-def test_the_larger_record_of_a_directory_counts_too():
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0, 0)
-    large = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 70_000, 70_000, 1 << 30, 0)
-    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
-    with pytest.raises(DataError, match="the directory of the archive is too large: got 1073741824 bytes"):
-        check_zip(io.BytesIO(large + locator + end), "a.zip", KIND)
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_zip_file_with_a_member_twice_is_refused():
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("a", "1")
-        archive.writestr("a", "2")
-    with pytest.raises(DataError, match="a member is there twice"):
-        check_zip(content, "a.zip", KIND)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\5\6", bytes(1000)])
-def test_what_is_no_zip_file_is_refused(content):
-    with pytest.raises(DataError, match="is damaged"):
-        check_zip(io.BytesIO(content), "a.zip", KIND)

@@ -9,8 +9,7 @@ from typing import Any
 
 from nemo_lite.config import Between
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind
-from nemo_lite.untrusted import read_json
+from nemo_lite.files import FileKind, read_json
 from nemo_lite.utils.argparse import Group, HelpPages, number_within
 
 # Short names of evaluation sets, by which their rates are logged and their files are called.

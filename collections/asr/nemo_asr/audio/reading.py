@@ -19,9 +19,8 @@ import soxr
 
 from nemo_asr.audio.headers import REMEDY, ReadAt, check_head
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, numbered_lines, open_descriptor, path_in_list
+from nemo_lite.files import FileKind, Json, JsonLimits, numbered_lines, open_descriptor, parse_json, path_in_list
 from nemo_lite.files import kind_unless_file as kind_unless_file
-from nemo_lite.untrusted import Json, JsonLimits, parse_json
 
 # An audio file, opened and checked, and its samples in pieces. Which part of it is wanted: `reading`.
 # Before the decoder sees anything, the file has to be a regular one with a sound head (`headers`). libsndfile takes the

@@ -25,8 +25,7 @@ from nemo_asr.corpora.espeak import VOCABULARY, Synthesizer, Voice, new_sentence
 from nemo_asr.corpora.writing import Entry, describe, filling_folder, write_manifest, write_recording
 from nemo_lite.config import Between
 from nemo_lite.errors import DataError, UsageError, reported_to_user
-from nemo_lite.files import FileKind, numbered_lines
-from nemo_lite.untrusted import read_json
+from nemo_lite.files import FileKind, numbered_lines, read_json
 from nemo_lite.utils.argparse import OneLineParser, not_negative_int, number_within
 
 SAMPLE_RATE = 16000

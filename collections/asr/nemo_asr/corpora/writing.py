@@ -25,8 +25,17 @@ from tqdm import tqdm
 
 from nemo_asr.audio.reading import AudioPart, open_part
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, make_writable_folder, read_text, temporary_name, unwritable, write_atomically
-from nemo_lite.untrusted import TarLimits, open_tar, problem_of_name
+from nemo_lite.files import (
+    FileKind,
+    TarLimits,
+    make_writable_folder,
+    open_tar,
+    problem_of_name,
+    read_text,
+    temporary_name,
+    unwritable,
+    write_atomically,
+)
 
 # Archives of recordings: fetching one, and unpacking what is wanted of it. Nothing in an archive is trusted.
 # No file is written outside the given folder, no link is made, and no more is written than was allowed.

@@ -23,8 +23,17 @@ from nemo_asr.data.utterances import Integers, Mask, Seconds, Utterance, Utteran
 from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed
 from nemo_lite.backends.pytorch.data.order import DataChangedError
 from nemo_lite.errors import DataError, did_you_mean
-from nemo_lite.files import FileKind, kind_unless_file, open_descriptor, open_file, path_in_list, read_text
-from nemo_lite.untrusted import JsonLimits, may_be_deeper, problem_of_json
+from nemo_lite.files import (
+    FileKind,
+    JsonLimits,
+    kind_unless_file,
+    may_be_deeper,
+    open_descriptor,
+    open_file,
+    path_in_list,
+    problem_of_json,
+    read_text,
+)
 from nemo_lite.utils import logging
 
 # One manifest file: checking all of its lines in one pass, and reading one line again later.

@@ -47,6 +47,8 @@ from nemo_lite.errors import DataError, UsageError, counted
 from nemo_lite.files import (
     Content,
     FileKind,
+    TarGuard,
+    TarLimits,
     digest_of,
     kind_unless_file,
     make_writable_folder,
@@ -55,7 +57,6 @@ from nemo_lite.files import (
     unused_name,
     write_atomically,
 )
-from nemo_lite.untrusted import TarGuard, TarLimits
 from nemo_lite.utils import logging
 
 # The paths of tar shards: a pattern with braces, or a list. What is in a shard: `members`.

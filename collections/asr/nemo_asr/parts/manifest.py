@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 
 from nemo_asr.data.manifest import ManifestPaths
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, decode_text, read_text
+from nemo_lite.files import FileKind, JsonLimits, decode_text, parse_json, read_text
 from nemo_lite.files import numbered_lines as lines_of
-from nemo_lite.untrusted import JsonLimits, parse_json
 
 # Any: the values of a JSON object.
 Item: TypeAlias = dict[str, Any]
@@ -44,7 +43,7 @@ def item_iter(manifests_files: ManifestPaths, parse_func: Callable[[str, str], I
 def numbered_lines(path: str) -> Iterator[tuple[str, str]]:
     """The lines of a file that hold something, each with its place."""
     for place, line in lines_of(path, _MANIFEST):
-        yield place, decode_text(line, place, _MANIFEST, controls=True)
+        yield place, decode_text(line, place, _MANIFEST)
 
 
 def parse_line(line: str, manifest: str, place: str) -> Item:

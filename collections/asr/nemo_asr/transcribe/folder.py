@@ -29,8 +29,15 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Store
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.config import Config, Source
 from nemo_lite.errors import CheckpointError, UsageError
-from nemo_lite.files import FileKind, digest_of_file, make_writable_folder, read_bytes, read_text, write_atomically
-from nemo_lite.untrusted import parse_json
+from nemo_lite.files import (
+    FileKind,
+    digest_of_file,
+    make_writable_folder,
+    parse_json,
+    read_bytes,
+    read_text,
+    write_atomically,
+)
 from nemo_lite.utils.helpers import newest_checkpoint_files, parse_checkpoint_name
 
 # ModelCard: what a trained model says about itself, as JSON. Weights and folders are in other files.

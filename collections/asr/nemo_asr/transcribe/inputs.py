@@ -17,8 +17,7 @@ import soxr
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
 from nemo_asr.transcribe.transcript import Transcript, Word
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import FileKind, numbered_lines, path_in_list
-from nemo_lite.untrusted import JsonLimits, parse_json
+from nemo_lite.files import FileKind, JsonLimits, numbered_lines, parse_json, path_in_list
 
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
 

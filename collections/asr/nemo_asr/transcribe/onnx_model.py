@@ -30,8 +30,7 @@ from nemo_asr.transcribe.transcript import (
     transcript_of,
 )
 from nemo_lite.errors import CheckpointError, DataError, UsageError, printable
-from nemo_lite.files import FileKind, open_file
-from nemo_lite.untrusted import parse_json
+from nemo_lite.files import FileKind, open_file, parse_json
 from nemo_lite.utils import logging
 
 # Any: onnxruntime has no types.

@@ -33,8 +33,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
 from nemo_lite.backends.pytorch.distributed.pieces import Piece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
-from nemo_lite.files import write_atomically
-from nemo_lite.untrusted import JsonLimits, parse_json
+from nemo_lite.files import JsonLimits, parse_json, write_atomically
 from nemo_lite.utils import logging
 from nemo_lite.utils.helpers import Part, stored_as
 

@@ -31,13 +31,13 @@ from nemo_lite.files import (
     digest_of_file,
     name_in,
     names_in,
+    parse_json,
     read_bytes,
     temporary_name,
     unwritable,
     write_atomically,
 )
 from nemo_lite.files import synchronise as to_disk
-from nemo_lite.untrusted import parse_json
 from nemo_lite.utils import logging
 from nemo_lite.utils.helpers import RECORD, CheckpointName, Part, parse_checkpoint_name, tag_of_folder
 
@@ -232,7 +232,7 @@ def read_json_text(path: Path) -> str:
     """
     if not os.path.lexists(path):
         raise CheckpointError(f"lacks {path.name}", place=str(path.parent))
-    return decode_text(read_bytes(path, KIND), path, KIND, controls=True)
+    return decode_text(read_bytes(path, KIND), path, KIND)
 
 
 def set_of(content: Mapping[str, Any], path: Path, files: Mapping[str, StoredFile]) -> CheckpointSet:

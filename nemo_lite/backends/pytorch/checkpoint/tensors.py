@@ -22,8 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from nemo_lite.backends.pytorch.distributed.pieces import Piece, divided_as, is_divided, piece_of
 from nemo_lite.errors import CheckpointError
-from nemo_lite.files import FileKind, open_file, write_atomically
-from nemo_lite.untrusted import check_tensor_file, parse_json
+from nemo_lite.files import FileKind, open_file, parse_json, write_atomically
 from nemo_lite.utils.helpers import Part, parse_checkpoint_name
 
 # Writes safetensors files: the same bytes for the same content, which the library's own writer does not promise.
@@ -174,17 +173,18 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
     found: dict[str, list[_Slice]] = {}
     with ExitStack() as opened:
         for each in _files_of(path):
+            open_file(each, KIND).close()  # the library would wait for a pipe
             try:
-                header = check_tensor_file(each, KIND)
                 file = opened.enter_context(safe_open(each, framework="pt"))
                 about = file.metadata() or {}
+                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
             except (SafetensorError, OSError) as error:
                 raise damaged(str(each), error) from error
             _check_part(each, about)
             metadata = metadata or about
             places = _places_in(each, about)
-            for name in header.keys() - {"__metadata__"}:
-                found.setdefault(name, []).append(_slice(file, each, name, header[name], places.get(name)))
+            for name, part in parts.items():
+                found.setdefault(name, []).append(_slice(file, each, name, part, places.get(name)))
         for name, slices in found.items():
             found[name] = _in_order(slices)
             if problem := _problem_of(found[name]):
@@ -230,10 +230,10 @@ def _places_in(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, 
     return {name: (int(dim), int(start), int(size)) for name, (dim, start, size) in places.items()}
 
 
-def _slice(file: Any, path: Path, name: str, entry: Any, place: tuple[int, int, int] | None) -> _Slice:
-    shape, dtype = tuple(entry["shape"]), DTYPES.get(entry["dtype"])
+def _slice(file: Any, path: Path, name: str, part: Any, place: tuple[int, int, int] | None) -> _Slice:
+    shape, dtype = tuple(part.get_shape()), DTYPES.get(part.get_dtype())
     if dtype is None:
-        raise CheckpointError(f"{name} has a type that is not known here", place=str(path), got=entry["dtype"])
+        raise CheckpointError(f"{name} has a type that is not known here", place=str(path), got=part.get_dtype())
     if place is None:
         return _Slice(file, path.name, shape, dtype, None, 0, 0, 0)
     dim, start, size = place

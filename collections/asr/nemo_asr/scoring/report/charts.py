@@ -30,8 +30,7 @@ from nemo_asr.features.signal_processing import (
 )
 from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord, MeasuredSet, Reliability
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, read_bytes
-from nemo_lite.untrusted import parse_json
+from nemo_lite.files import FileKind, parse_json, read_bytes
 
 # Line charts, most over steps: geometry and ticks only. How they look is in the page's template; no HTML in here.
 

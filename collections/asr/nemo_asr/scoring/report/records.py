@@ -39,8 +39,7 @@ from nemo_asr.scoring.report.charts import Chart, Clip, Curve, Point, chart, dat
 from nemo_asr.text.labels import main_metric
 from nemo_lite.core.trackers import Record, duration_text, read_metrics
 from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import FileKind, numbered_lines, path_in_list, read_bytes, write_atomically
-from nemo_lite.untrusted import parse_json
+from nemo_lite.files import FileKind, numbered_lines, parse_json, path_in_list, read_bytes, write_atomically
 
 # What a report shows, as plain data: the page draws nothing else, and reads no files.
 
