@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
 from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.config import WAITING_SECONDS
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import Backend as Backend
@@ -155,7 +155,8 @@ class NeuralModuleFactory:
         self.global_rank: Final = None if self.local_rank is None else self._comm.rank
         self.placement: Final = self._actual(placement)
         self.optim_level: Final = self._level(optimization_level)
-        Precision(self.optim_level, self.device, amp_dtype, amp_backend=amp_backend)  # raises where it cannot be had
+        # Raises where it cannot be had.
+        choose_precision(self.optim_level, self.device, amp_dtype, amp_backend=amp_backend)
         set_cudnn(cudnn_benchmark, cudnn_deterministic)
         if random_seed is not None:
             seed_generators(random_seed)

@@ -24,7 +24,7 @@ def apex_from(folder: Path = FOLDER) -> Iterator[Any]:
     """Inside, ``import apex`` finds the package in this folder, as it is before its first call; also on a CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setattr(apex_amp.ApexAmp, "_has_initialized", False)
+        patch.setattr(apex_amp.ApexPrecision, "_has_initialized", False)
         patch.setattr(apex_amp, "_DEVICES", ("cpu", "cuda"))
         patch.setattr(from_apex, "_DEVICES", ("cpu", "cuda"))
         patch.setattr(logging, "_once", set())

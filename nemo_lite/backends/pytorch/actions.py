@@ -42,7 +42,7 @@ from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
 from nemo_lite.core.action_state import TbWriter
 from nemo_lite.core.backend import Optimization
@@ -356,5 +356,6 @@ class PtActions(Counters, DeploymentExport):
         self._lowerings.report()
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:
-        bounds = min_loss_scale, max_loss_scale
-        return Precision(self._level, self._device, self._amp_dtype, *bounds, amp_backend=self._amp_backend)
+        return choose_precision(
+            self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale, self._amp_backend
+        )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.backend import Optimization
 
 BLOCK = {
@@ -32,7 +32,7 @@ def test_activations_are_half_and_log_probabilities_float32(level, normalisation
     for kind, blocks in BLOCKS.items():
         encoder = JasperEncoder(jasper=blocks, activation="relu", feat_in=16, normalization_mode=normalisation)
         decoder = JasperDecoderForCTC(feat_in=8, num_classes=4)
-        with Precision(level, torch.device("cpu")).prepared([encoder, decoder], trained=True):
+        with choose_precision(level, torch.device("cpu")).prepared([encoder, decoder], trained=True):
             encoded, encoded_lengths = encoder(audio_signal=features, length=lengths)
             log_probs = decoder(encoder_output=encoded)
             log_probs.sum().backward()

@@ -16,7 +16,7 @@ from nemo_lite.backends.pytorch.optim import create as from_apex
 from nemo_lite.backends.pytorch.optim.create import create_optimizer
 from nemo_lite.backends.pytorch.optim.lamb import Lamb
 from nemo_lite.backends.pytorch.optim.novograd import Novograd
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.utils import logging
 
@@ -75,7 +75,7 @@ def test_on_a_cpu_and_without_its_extensions_apex_is_not_used(capsys, monkeypatc
 
 
 def test_an_optimizer_of_apex_gets_master_weights():
-    net, precision = nn.Linear(1, 1), Precision(Optimization.mxprO2, torch.device("cpu"))
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, torch.device("cpu"))
     with apex_from(), precision.prepared([net], trained=True):
         optimizer = create_optimizer("fused_adam", net.parameters(), {"lr": 0.1})
         precision.adopt([net], [optimizer])

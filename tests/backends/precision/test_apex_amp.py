@@ -17,7 +17,7 @@ from toys.apex_installed import apex_from, copy_without
 from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import Precision, import_amp
+from nemo_lite.backends.pytorch.precision import choose_precision, import_amp
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -72,12 +72,12 @@ def test_apex_that_cannot_be_imported_is_one_clear_line(tmp_path):
 )
 def test_what_apex_does_not_compute_is_refused(device, dtype, message):
     with apex_from(), pytest.raises(UsageError, match=message):
-        Precision(Optimization.mxprO1, torch.device(device), dtype, amp_backend="apex")
+        choose_precision(Optimization.mxprO1, torch.device(device), dtype, amp_backend="apex")
 
 
 def test_backends_of_other_names_are_refused_and_auto_is_native():
     with pytest.raises(UnknownNameError, match='amp_backend "apx" is not known; known: apex, auto, native'):
-        Precision(Optimization.mxprO1, CPU, amp_backend="apx")
+        choose_precision(Optimization.mxprO1, CPU, amp_backend="apx")
     with apex_from() as apex:
         train(nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, optimization_level="O2"), [build()[1]])
         assert apex.calls == []

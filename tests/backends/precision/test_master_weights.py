@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UsageError
 
@@ -26,7 +26,7 @@ def step(precision, optimizer, weight, gradient):
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS, torch.optim.Adam])
 def test_an_optimizer_has_the_float32_weights_inside_and_its_own_parameters_afterwards(make):
-    net, precision = nn.Linear(1, 1), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, CPU)
     optimizer = make(net.parameters(), lr=0.1)
     before = list(net.parameters())
     with precision.prepared([net], trained=True):
@@ -40,7 +40,7 @@ def test_an_optimizer_has_the_float32_weights_inside_and_its_own_parameters_afte
 
 
 def test_updates_that_a_half_cannot_hold_add_up_in_the_master_weight():
-    net, precision = nn.Linear(1, 1, bias=False), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1, bias=False), choose_precision(Optimization.mxprO2, CPU)
     nn.init.ones_(net.weight)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     with precision.prepared([net], trained=True):
@@ -52,7 +52,7 @@ def test_updates_that_a_half_cannot_hold_add_up_in_the_master_weight():
 
 
 def test_a_state_from_before_goes_on_and_is_found_again():
-    net, precision = nn.Linear(1, 1, bias=False), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1, bias=False), choose_precision(Optimization.mxprO2, CPU)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.5)
     net.weight.grad = torch.ones_like(net.weight)
     optimizer.step()
@@ -64,7 +64,7 @@ def test_a_state_from_before_goes_on_and_is_found_again():
 
 
 def test_a_weight_without_a_gradient_stays_as_it_is():
-    net, precision = nn.Linear(1, 1), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, CPU)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     bias = net.bias.item()
     with precision.prepared([net], trained=True):
@@ -74,7 +74,7 @@ def test_a_weight_without_a_gradient_stays_as_it_is():
 
 
 def test_clipping_looks_at_the_gradients_of_the_master_weights():
-    net, precision = nn.Linear(2, 1, bias=False), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(2, 1, bias=False), choose_precision(Optimization.mxprO2, CPU)
     nn.init.zeros_(net.weight)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     with precision.prepared([net], trained=True):
@@ -85,7 +85,7 @@ def test_clipping_looks_at_the_gradients_of_the_master_weights():
 
 
 def test_two_optimizers_of_one_weight_share_its_master_weight():
-    net, precision = nn.Linear(1, 1), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, CPU)
     first, second = (torch.optim.SGD(net.parameters(), lr=1.0) for _ in range(2))
     with precision.prepared([net], trained=True):
         precision.adopt([net], [first])
@@ -94,7 +94,7 @@ def test_two_optimizers_of_one_weight_share_its_master_weight():
 
 
 def test_an_optimizer_made_over_half_parameters_is_refused_in_one_line():
-    net, precision = nn.Linear(1, 1).half(), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1).half(), choose_precision(Optimization.mxprO2, CPU)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     message = (
         r"optimizer SGD: O2 needs float32 weights to update: got parameters that were float16 before the run; "
@@ -111,7 +111,7 @@ def test_an_optimizer_that_keeps_parameters_elsewhere_is_refused_in_one_line():
             super().__init__(self.mine, lr=1.0)
             self.by_name = {"weight": self.mine[0]}
 
-    net, precision = nn.Linear(1, 1), Precision(Optimization.mxprO2, CPU)
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, CPU)
     message = r"optimizer Hoarder: this optimizer cannot have master weights: got .* in mine; use O1"
     with precision.prepared([net], trained=True), pytest.raises(UsageError, match=message):
         precision.adopt([net], [Hoarder(net.parameters())])

@@ -7,7 +7,7 @@ import torch
 from toys.nets import BD, Mse, Net, Points
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 
@@ -43,19 +43,23 @@ def test_o1_on_a_cpu_computes_in_bfloat16_and_keeps_features_and_losses_in_float
 )
 def test_a_precision_that_a_device_does_not_have_is_refused(level, dtype, error, message):
     with pytest.raises(error, match=message):
-        Precision(level, CPU, dtype)
+        choose_precision(level, CPU, dtype)
 
 
 def test_a_precision_says_what_it_does():
-    assert Precision(Optimization.mxprO0, CPU).describe() == "O0: float32 throughout"
-    assert Precision(Optimization.mxprO1, CPU).describe().startswith("O1: bfloat16 where torch.amp finds it safe")
-    assert "O2: bfloat16 weights and activations; master weights" in Precision(Optimization.mxprO2, CPU).describe()
-    assert Precision(Optimization.mxprO3, CPU).describe().startswith("O3: bfloat16 throughout, but for features")
+    assert choose_precision(Optimization.mxprO0, CPU).describe() == "O0: float32 throughout"
+    assert (
+        choose_precision(Optimization.mxprO1, CPU).describe().startswith("O1: bfloat16 where torch.amp finds it safe")
+    )
+    assert (
+        "O2: bfloat16 weights and activations; master weights" in choose_precision(Optimization.mxprO2, CPU).describe()
+    )
+    assert choose_precision(Optimization.mxprO3, CPU).describe().startswith("O3: bfloat16 throughout, but for features")
 
 
 def test_gradients_are_clipped_to_the_norm_before_the_step():
     weight = torch.nn.Parameter(torch.zeros(2))
-    precision, optimizer = Precision(Optimization.mxprO0, CPU), torch.optim.SGD([weight], lr=1.0)
+    precision, optimizer = choose_precision(Optimization.mxprO0, CPU), torch.optim.SGD([weight], lr=1.0)
     precision.backward((weight * torch.tensor([3.0, 4.0])).sum())
     assert precision.finish_backward(optimizer, [weight], max_grad_norm=1.0).item() == 0.0
     precision.update(optimizer, optimizer.step)
@@ -65,14 +69,14 @@ def test_gradients_are_clipped_to_the_norm_before_the_step():
 def test_no_gradients_at_all_are_finite_on_their_device():
     weight, meta = torch.nn.Parameter(torch.zeros(2)), torch.device("meta")
     optimizer = torch.optim.SGD([weight], lr=1.0)
-    assert Precision(Optimization.mxprO0, CPU).finish_backward(optimizer, [weight], 1.0).item() == 0.0
-    assert Precision(Optimization.mxprO0, meta).finish_backward(optimizer, [weight], None).device == meta
+    assert choose_precision(Optimization.mxprO0, CPU).finish_backward(optimizer, [weight], 1.0).item() == 0.0
+    assert choose_precision(Optimization.mxprO0, meta).finish_backward(optimizer, [weight], None).device == meta
 
 
 @pytest.mark.parametrize("level", list(Optimization))
 def test_without_float16_losses_are_not_scaled_and_there_is_no_scale_to_save(level):
     weight = torch.nn.Parameter(torch.ones(2))
-    precision = Precision(level, CPU)
+    precision = choose_precision(level, CPU)
     precision.backward(weight.sum())
     assert weight.grad is not None
     assert weight.grad.tolist() == [1.0, 1.0]

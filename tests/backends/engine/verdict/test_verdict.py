@@ -373,7 +373,7 @@ def test_a_scaled_loss_gives_the_same_weights_and_an_overflow_lowers_the_scale(f
     expected, loss = build(BadItems(9), Net(norm=True))
     train(factory, [loss])
     with monkeypatch.context() as patched:
-        patched.setattr(actions, "Precision", Scaled)
+        patched.setattr(actions, "choose_precision", lambda level, device, *unused: Scaled(level, device))
         net, loss = build(BadItems(9), Net(norm=True))
         train(factory, [loss])
         weights = net.state_dict()
