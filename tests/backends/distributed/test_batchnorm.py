@@ -21,10 +21,10 @@ from nemo_lite.backends.pytorch.distributed import batchnorm
 from nemo_lite.backends.pytorch.distributed.batchnorm import (
     adding_nothing,
     make_groups,
-    single_values_named,
     synced_batchnorm,
 )
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
@@ -436,9 +436,9 @@ def test_a_batch_of_one_item_is_a_users_mistake_in_one_line():
         r"torch\.Size\(\[1, 4\]\); the last batch of an epoch may have a single item: choose another batch_size, "
     )
     layer = nn.BatchNorm1d(4)
-    with pytest.raises(UsageError, match=told), single_values_named("rank 1 (node2)"):
+    with pytest.raises(UsageError, match=told), torch_errors_named("rank 1 (node2)"):
         layer(torch.zeros(1, 4))
     with pytest.raises(UsageError, match=r"^batch normalisation cannot train"), SingleProcess().guarded():
         layer(torch.zeros(1, 4))
-    with pytest.raises(ValueError, match="expected 2D or 3D input"), single_values_named():
+    with pytest.raises(ValueError, match="expected 2D or 3D input"), torch_errors_named():
         layer(torch.zeros(1))

@@ -12,8 +12,8 @@ from toys.nets import BD, Mse, Net, Points
 from toys.ranks import on_ranks
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import data_workers
-from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
+from nemo_lite.backends.pytorch.distributed import failures
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.errors import DataWorkerError
 
 
@@ -126,15 +126,15 @@ def test_a_worker_whose_exit_code_was_lost_is_named_too(monkeypatch):
     ended.start()
     ended.join()
     monkeypatch.setattr(type(ended), "exitcode", None)
-    monkeypatch.setattr(data_workers, "_workers", lambda frames: [ended])
+    monkeypatch.setattr(failures, "_workers", lambda error: [ended])
     with (
         pytest.raises(DataWorkerError, match=rf"a data worker \(pid {ended.pid}\) died; check memory"),
-        dead_workers_named(),
+        torch_errors_named(),
     ):
         raise RuntimeError("DataLoader worker is killed by signal")
 
 
 def test_an_error_that_does_not_come_from_loaders_stays_as_it_is():
-    with pytest.raises(RuntimeError, match="DataLoader worker is killed") as caught, dead_workers_named():
+    with pytest.raises(RuntimeError, match="DataLoader worker is killed") as caught, torch_errors_named():
         raise RuntimeError("DataLoader worker is killed")
     assert not isinstance(caught.value, DataWorkerError)

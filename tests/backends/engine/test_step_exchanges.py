@@ -13,7 +13,7 @@ from toys.rank_training import rank_factory
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed.health import BACKWARD
+from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.engine.verdict import HostVerdict
 
 

@@ -17,8 +17,8 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
     num_bytes_of,
 )
 from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, write_part
+from nemo_lite.backends.pytorch.distributed.activity import WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import UsageError
 from nemo_lite.files import temporary_name

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
 
+from nemo_lite.backends.pytorch.distributed.activity import note_write
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.health import note_write
 from nemo_lite.core.action_state import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.files import (

@@ -96,31 +96,6 @@ def adding_nothing(modules: Iterable[nn.Module]) -> Iterator[None]:
             layer._adds_nothing = False
 
 
-@contextmanager
-def single_values_named(label: str = "") -> Iterator[None]:
-    """Inside, torch's refusal to normalise a batch of one value per channel is raised as the user's mistake that it is.
-
-    Args:
-        label: what messages call this rank; "" for a single process.
-
-    Raises:
-        UsageError: a batch of one item, or what is left of it, came to a layer that trains.
-    """
-    try:
-        yield
-    except ValueError as error:
-        before, _, size = str(error).partition("got input size ")
-        if not before.startswith("Expected more than 1 value per channel when training"):
-            raise
-        raise UsageError(
-            "batch normalisation cannot train on one value per channel",
-            place=label,
-            got=f"a batch of {size}",
-            remedy="the last batch of an epoch may have a single item: choose another batch_size, leave that batch out "
-            "(drop_last=True), or on several ranks take statistics over all (synced_batchnorm=True)",
-        ) from error
-
-
 def is_synced(layer: nn.Module) -> bool:
     """Whether the layer takes its statistics over several ranks now."""
     return isinstance(layer, _Synced)

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from nemo_lite.backends.pytorch import tensor_codec
-from nemo_lite.backends.pytorch.distributed.batchnorm import single_values_named
-from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
+from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.core.run_options import GradientCompression
 from nemo_lite.errors import DistributedError, UsageError
@@ -557,7 +556,7 @@ class SingleProcess:
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """No other ranks to tell; a data worker that died is named, and a batch that cannot be normalised."""
-        with dead_workers_named(), single_values_named():
+        with torch_errors_named():
             yield
 
     def close(self) -> None:

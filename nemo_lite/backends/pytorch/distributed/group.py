@@ -23,21 +23,19 @@ from torch.distributed import Store
 from nemo_lite.backends.pytorch.distributed.batchnorm import (
     is_sharded,
     make_groups,
-    single_values_named,
     synced_batchnorm,
 )
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Exchange, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange, rank_table
-from nemo_lite.backends.pytorch.distributed.data_workers import dead_workers_named
-from nemo_lite.backends.pytorch.distributed.health import (
-    WRITES,
-    HealthMonitor,
+from nemo_lite.backends.pytorch.distributed.failures import (
     end_process,
     log_cpp_errors_only,
     print_each_once,
     print_stack_of_crash,
     tell_now,
+    torch_errors_named,
 )
+from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
 from nemo_lite.backends.pytorch.distributed.rendezvous import Notes, announce_failures_by, meet
 from nemo_lite.backends.pytorch.distributed.replica import DataParallel
 from nemo_lite.errors import UsageError
@@ -381,7 +379,7 @@ class ProcessGroup:
         group is left when the script ends: leaving may take long, and meanwhile a launcher may end this process.
         """
         try:
-            with dead_workers_named(), single_values_named(self.label):
+            with torch_errors_named(self.label):
                 yield
                 self._end_rounds()
         except BaseException as error:

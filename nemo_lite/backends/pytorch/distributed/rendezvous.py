@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from nemo_lite.backends.pytorch.distributed.failures import summary
 from nemo_lite.backends.pytorch.distributed.network_interface import numeric_address, route_to, unused_master, use_route
 from nemo_lite.errors import DistributedError, NemoLiteError, when_failing
 from nemo_lite.files import digest_of
@@ -691,10 +692,8 @@ def tell_others(error: BaseException, seconds: float = _SECONDS) -> None:
             time.sleep(_LATER_SECONDS)
         return
     me = Member(info.rank, socket.gethostname(), os.getpid(), "", "", "")
-    lines = str(error).splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
     refusal = Refusal(
-        f"{me} failed before the ranks had met: {text}{' ...' if len(lines) > 1 else ''}",
+        f"{me} failed before the ranks had met: {summary(error)}",
         "see the end of that process' own output",
         getattr(error, "exit_code", 1),
     )

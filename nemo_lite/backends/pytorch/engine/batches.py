@@ -13,9 +13,9 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, digest_of, leftover_of, rest_of_epoch, settle
 from nemo_lite.backends.pytorch.data.order import Stretch, divided
+from nemo_lite.backends.pytorch.distributed.activity import WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.health import WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision

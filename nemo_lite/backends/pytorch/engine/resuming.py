@@ -17,9 +17,9 @@ from nemo_lite.backends.pytorch.checkpoint.state import as_count, misfits_told
 from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
 from nemo_lite.backends.pytorch.data.loaders import UnusableItems
 from nemo_lite.backends.pytorch.data.order import Stretch
+from nemo_lite.backends.pytorch.distributed.activity import READING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.health import READING_CHECKPOINT
 from nemo_lite.backends.pytorch.engine.module_state import (
     generator_states,
     named_weighted_modules,

@@ -22,11 +22,11 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 )
 from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
 from nemo_lite.backends.pytorch.checkpoint.tensors import refuse_not_finite
+from nemo_lite.backends.pytorch.distributed.activity import WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes
 from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
-from nemo_lite.backends.pytorch.distributed.health import WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, StepValues, Wishes
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation, EvaluationRun

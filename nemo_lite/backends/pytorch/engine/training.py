@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from nemo_lite.backends.pytorch.checkpoint.state import misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, length_of
 from nemo_lite.backends.pytorch.data.order import seed_all, seed_of
+from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
-from nemo_lite.backends.pytorch.distributed.health import BACKWARD
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import StepBatches, StepBatchLoader, StepValues
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite

@@ -1,4 +1,4 @@
-"""How a process ends once its run cannot go on: an error is printed once and whole, our report comes last."""
+"""How a rank fails: where an error comes from, printed once and whole; the end of the process, our report last."""
 
 import signal
 import subprocess
@@ -7,14 +7,16 @@ import textwrap
 from contextlib import contextmanager
 
 import pytest
+import torch
+import torch.distributed as dist
 from toys.ranks import free_port
 
-from nemo_lite.backends.pytorch.distributed.health import is_told, tell_now
-from nemo_lite.errors import DataError
+from nemo_lite.backends.pytorch.distributed.failures import Origin, is_told, one_line, origin_of, remedy_of, tell_now
+from nemo_lite.errors import DataError, DistributedError
 
 SCRIPT = """
 import ctypes, os, sys, threading, time
-from nemo_lite.backends.pytorch.distributed.health import endings
+from nemo_lite.backends.pytorch.distributed import failures
 terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
 def abort():
     threading.Thread(target=terminate, daemon=True).start()
@@ -69,12 +71,12 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
     ended = script(
         """
         noted = threading.Event()
-        endings.before_abort(noted.set)
+        failures.before_abort(noted.set)
         abort()
         noted.wait(20)
         time.sleep(0.3)
         print("our report", file=sys.stderr)
-        endings.end_process(3)
+        failures.end_process(3)
         """
     )
     assert ended.returncode == 3
@@ -87,8 +89,8 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
 def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_code():
     ended = script(
         """
-        endings.before_abort(lambda: None)
-        endings.never_abort()
+        failures.before_abort(lambda: None)
+        failures.never_abort()
         abort()
         time.sleep(0.3)
         sys.exit(7)
@@ -100,11 +102,11 @@ def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_cod
 def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     ended = script(
         """
-        endings.print_each_once()
+        failures.print_each_once()
         try:
             1 / 0
         except ZeroDivisionError as error:
-            endings.tell_now(error)
+            failures.tell_now(error)
             raise
         """
     )
@@ -120,7 +122,7 @@ if not server:
     time.sleep(60)
 client = dist.TCPStore("127.0.0.1", {port}, is_master=False)
 threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
-endings.log_cpp_errors_only()
+failures.log_cpp_errors_only()
 try:
     client.get("never")
 except dist.DistError:
@@ -146,7 +148,7 @@ def test_a_rank_that_crashes_prints_where_it_was(name):
         import signal
         def read_audio():
             os.kill(os.getpid(), signal.{name})
-        endings.print_stack_of_crash()
+        failures.print_stack_of_crash()
         read_audio()
         """
     )
@@ -161,9 +163,100 @@ def test_a_process_that_ends_at_once_leaves_no_folder_of_its_workers_sockets(mon
         """
         import multiprocessing.util
         print(os.listdir(os.path.dirname(multiprocessing.util.get_temp_dir())))
-        endings.end_process(3)
+        failures.end_process(3)
         """
     )
     assert ended.returncode == 3
     assert "pymp-" in ended.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+# Where an error comes from: the frame that raised it and its type decide, whatever words it has.
+
+
+def raised(function):
+    try:
+        function()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail(error):
+    def function():
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Error opening '/data/gloo/a.wav': connection reset by peer, broken pipe, nccl, monitoredBarrier"),
+        OSError("connection refused: /mnt/gloo"),
+        torch.OutOfMemoryError("nccl: out of memory, timed out"),
+        DistributedError("gloo"),
+    ],
+)
+def test_words_of_networks_in_an_error_do_not_make_it_one_of_the_network(error):
+    assert origin_of(raised(fail(error))) is Origin.ELSEWHERE
+
+
+def test_what_torchs_collectives_raise_comes_from_an_exchange():
+    # A stand-in for a group whose gloo raises: the frame is that of torch's own function.
+    names = {}
+    exec(compile("def all_reduce():\n    raise RuntimeError('data')", dist.distributed_c10d.__file__, "exec"), names)
+    assert origin_of(raised(names["all_reduce"])) is Origin.EXCHANGE
+
+
+def test_torchs_own_types_come_from_an_exchange_wherever_they_are_raised():
+    assert origin_of(raised(fail(dist.DistNetworkError("x")))) is Origin.EXCHANGE
+    assert origin_of(raised(fail(dist.DistStoreError("x")))) is Origin.EXCHANGE
+
+
+class InPython(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("gloo")
+
+
+def test_what_torchs_backward_raises_may_come_from_an_exchange_and_what_users_code_raises_in_it_does_not():
+    x = torch.ones(1, requires_grad=True)
+    y = x * x
+    y.backward()
+    assert origin_of(raised(y.backward)) is Origin.BACKWARD  # a second time through the same graph
+    assert origin_of(raised(InPython.apply(x).backward)) is Origin.ELSEWHERE
+
+
+def test_an_error_in_one_line_leaves_out_where_in_gloo_it_was():
+    assert one_line(RuntimeError("[/gloo/pair.cc:525] Connection closed\nmore")) == "Connection closed"
+    assert one_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unable to find address for: eth77",
+        "Connection closed by peer [10.0.0.2]:4711",
+        "Timed out waiting 10000ms for recv operation to complete",
+        "NCCL error in: ..., socketStartConnect: Connect to 10.0.0.2<4711> failed : Connection refused",
+    ],
+)
+def test_errors_of_sockets_and_addresses_send_the_user_to_the_network(text):
+    assert remedy_of(text).endswith("check the network between them")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DDP expects same model across all ranks, but Rank 0 has 6 params, while rank 1 has inconsistent 5 params.",
+        "op.preamble.length <= op.nbytes. 4 vs 8",
+    ],
+)
+def test_other_errors_of_an_exchange_send_the_user_to_what_ranks_call(text):
+    assert "network" not in remedy_of(text)
+    assert "calls the same in the same order" in remedy_of(text)

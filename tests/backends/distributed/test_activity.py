@@ -14,8 +14,8 @@ from toys.nets import Net, Points, build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.distributed import health as activity
-from nemo_lite.backends.pytorch.distributed.health import EVALUATION, WRITING_CHECKPOINT, ActivityReader
+from nemo_lite.backends.pytorch.distributed import activity
+from nemo_lite.backends.pytorch.distributed.activity import EVALUATION, WRITING_CHECKPOINT, ActivityReader
 from nemo_lite.backends.pytorch.nm import TrainableNM
 from nemo_lite.backends.pytorch.placement import HostCopy
 from nemo_lite.backends.pytorch.precision import Precision

@@ -1,0 +1,347 @@
+"""How one rank fails: the cause of torch's errors in a user's words, an error printed once, the end of the process.
+
+Which rank is to blame where several cannot go on is decided in ``health``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import multiprocessing.util
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+
+from nemo_lite.backends.pytorch.distributed.activity import AUTOGRAD, COLLECTIVES, innermost
+from nemo_lite.errors import DataWorkerError, NemoLiteError, UsageError
+
+# Any: functions of ctypes, which keep the callbacks that they were given alive.
+
+# Where an error comes from. The frame that raised it and its type decide, not its words: a path with "gloo" in it is
+# no error of the network. Words decide only what a user is told to look at.
+
+# What gloo, nccl and torch's store say of sockets and addresses.
+_NETWORK_WORDS = re.compile(
+    r"socket|connect|address|interface|network|peer|timed? ?out|refused|broken pipe|reset|unreachable|route|\bEOF\b",
+    re.IGNORECASE,
+)
+
+
+class Origin(Enum):
+    """Where an error comes from."""
+
+    EXCHANGE = auto()
+    """An exchange between ranks."""
+    BACKWARD = auto()
+    """Torch's C++ in a backward pass: an exchange of gradients, or something that concerns this rank alone."""
+    ELSEWHERE = auto()
+    """Something that concerns this rank alone."""
+
+
+def origin_of(error: BaseException) -> Origin:
+    """Where an error comes from."""
+    if isinstance(error, dist.DistError):
+        return Origin.EXCHANGE
+    # gloo's errors have no type of their own. Its subclasses do: those of data, of memory, of this package.
+    frame = innermost(error) if type(error) is RuntimeError else None
+    file = frame.f_code.co_filename if frame is not None else ""
+    if file.startswith(COLLECTIVES):
+        return Origin.EXCHANGE
+    return Origin.BACKWARD if file.startswith(AUTOGRAD) else Origin.ELSEWHERE
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    # "[/path/of/gloo/pair.cc:525] Connection closed": where in gloo is of no use to a reader.
+    return re.sub(r"^\[[^\]]*\]\s*", "", lines[0])[:300]
+
+
+def summary(error: BaseException) -> str:
+    """``DataError: train.json:17: duration is negative``: the class and the first line."""
+    lines = str(error).splitlines() or [""]
+    text = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
+    return f"{text} ..." if len(lines) > 1 else text
+
+
+def remedy_of(text: str) -> str:
+    """What to look at where an exchange failed while all ranks still send heartbeats."""
+    if _NETWORK_WORDS.search(text):
+        return "all ranks still send heartbeats: check the network between them"
+    return (
+        "all ranks still send heartbeats, so they reach each other: see that every rank makes the same modules, "
+        "freezes the same weights, and calls the same in the same order"
+    )
+
+
+# Errors of torch that concern one rank, raised as what they are.
+
+_LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
+_LIKELY = {
+    "SIGKILL": "the system was probably short of memory",
+    "SIGBUS": "shared memory was probably full",
+    "SIGSEGV": "a library probably crashed in it",
+}
+_NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Cannot allocate memory")
+_CHECKS = (
+    "check memory (free -h, dmesg) and shared memory (df -h /dev/shm; in a container docker run --shm-size), and take "
+    "fewer --num_workers (num_workers=); with 0 the data is read without them"
+)
+
+
+@contextmanager
+def torch_errors_named(label: str = "") -> Iterator[None]:
+    """Inside, two of torch's errors are raised as what they are.
+
+    Args:
+        label: what messages call this rank; "" for a single process.
+
+    Raises:
+        DataWorkerError: a process of torch's DataLoader died, or got no memory. torch raises its own error for that
+            wherever the main process happens to be, in the forward of a module, too.
+        UsageError: a batch of one item, or what is left of it, came to a batch normalisation that trains.
+    """
+    try:
+        yield
+    except Exception as error:
+        named = _dead_worker(error) or _single_value(error, label)
+        if named is None:
+            raise
+        raise named from error
+
+
+def _dead_worker(error: Exception) -> DataWorkerError | None:
+    """The error that says so if a data worker died or got no memory: by the error's frames and by the exit code."""
+    workers = [] if isinstance(error, DataWorkerError) else _workers(error)
+    dead = next(filter(_is_dead, workers), None)
+    if dead is None:
+        lack = _lack_of_memory(error) if workers else ""
+        return DataWorkerError("a data worker ran out of memory", got=lack, remedy=_CHECKS) if lack else None
+    code, likely = dead.exitcode, ""
+    if code is None:
+        end = "died"
+    elif code > 0:
+        end = f"ended with exit code {code}"
+    else:
+        name = signal.Signals(-code).name
+        end, likely = f"was killed by {name}", f"{_LIKELY[name]}: " if name in _LIKELY else ""
+    return DataWorkerError(f"a data worker (pid {dead.pid}) {end}", remedy=f"{likely}{_CHECKS}")
+
+
+def _workers(error: Exception) -> list[BaseProcess]:
+    """The processes that load data for this one, if a frame of torch's loaders is in the traceback.
+
+    Such a frame may also be that of torch's handler of the signal that a child died.
+    """
+    workers: list[BaseProcess] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename.startswith(_LOADERS):
+            workers += getattr(frame.f_locals.get("self"), "_workers", ())
+            # Not `active_children`: it leaves out those that ended.
+            workers += [child for child in getattr(multiprocessing.process, "_children", ()) if child.daemon]
+        traceback = traceback.tb_next
+    return workers
+
+
+def _is_dead(process: BaseProcess) -> bool:
+    """Whether it ended, and not in order.
+
+    torch's handler may raise while Python asks for the exit code: then the code is lost, and the process is no more.
+    """
+    if process.exitcode is not None or process.pid is None:
+        return bool(process.exitcode)
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _lack_of_memory(error: Exception) -> str:
+    """What a worker said when it got no memory; "" for another error.
+
+    An error of a worker has the worker's traceback as its text. Where its class cannot be made of a text, as NumPy's
+    MemoryError, torch makes a RuntimeError of it; torch's own lack of memory is one.
+    """
+    *_, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    is_lack = isinstance(error, MemoryError) or _NO_MEMORY.search(last) is not None
+    return last.partition("[enforce fail")[0] + last.rpartition("] ")[2] if is_lack else ""
+
+
+def _single_value(error: Exception, label: str) -> UsageError | None:
+    before, _, size = str(error).partition("got input size ")
+    if type(error) is not ValueError or not before.startswith("Expected more than 1 value per channel when training"):
+        return None
+    return UsageError(
+        "batch normalisation cannot train on one value per channel",
+        place=label,
+        got=f"a batch of {size}",
+        remedy="the last batch of an epoch may have a single item: choose another batch_size, leave that batch out "
+        "(drop_last=True), or on several ranks take statistics over all (synced_batchnorm=True)",
+    )
+
+
+# An error is printed at once, whole, and once.
+
+
+def tell_now(error: BaseException) -> None:
+    """Print an error that the caller has caught, with its traceback, and not when it leaves the script.
+
+    Until then the process may be ended: a launcher ends all once one has ended, and leaving a group may not return.
+    User's mistakes are left to ``reported_to_user``: one line says them.
+    """
+    if is_told(error) or isinstance(error, NemoLiteError) or not isinstance(error, Exception):
+        return
+    before = error.__traceback__
+    error.__traceback__ = _whole_traceback(error)  # the hook prints this one, whatever it is given
+    with suppress(OSError, ValueError):  # stderr is closed; there is nobody to tell
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+    error.__traceback__ = before
+    mark_told(error)
+
+
+def _whole_traceback(error: BaseException) -> TracebackType | None:
+    """That of an error which a guard has caught: without the guard, and with the callers of the guarded block."""
+    at = error.__traceback__ and error.__traceback__.tb_next
+    frame: FrameType | None = at.tb_frame.f_back if at else None
+    while frame is not None:
+        at = TracebackType(at, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return at or error.__traceback__
+
+
+def mark_told(error: BaseException) -> None:
+    """The user has read this error already."""
+    vars(error)["is_told"] = True
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether the user has read this error already."""
+    return bool(getattr(error, "is_told", False))
+
+
+def print_each_once() -> None:
+    """From now on, what was told is not printed again when it leaves the script."""
+    show = sys.excepthook
+
+    def show_untold(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if not is_told(error):
+            show(kind, error, at)
+
+    sys.excepthook = show_untold
+
+
+def exit_code_of(error: BaseException) -> int:
+    """With which a process ends that does not catch this error."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130  # what a shell gives for SIGINT
+    code = getattr(error, "code" if isinstance(error, SystemExit) else "exit_code", 1)
+    return code if isinstance(code, int) and code else 1
+
+
+# The end of the process.
+
+_HANDLER = ctypes.CFUNCTYPE(None)
+_kept: list[Any] = []
+_ERROR = 2  # c10/util/logging_is_not_google_glog.h: GLOG_ERROR
+
+
+def end_process(exit_code: int) -> None:
+    """End it and its children at once, whatever its threads do."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    # In threads: a main thread that hangs while it prints holds the locks of the streams, and a disk may not answer.
+    for tidy in (lambda: [stream.flush() for stream in (sys.stdout, sys.stderr)], _remove_temporary_folder):
+        thread = threading.Thread(target=tidy, daemon=True)
+        thread.start()
+        thread.join(0.5)
+    os._exit(exit_code)
+
+
+def _remove_temporary_folder() -> None:
+    """Remove the folder of sockets (pymp-*) that this process shares with its data workers."""
+    if multiprocessing.parent_process() is None:  # else it may be the parent's, which goes on
+        shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+
+
+def print_stack_of_crash() -> None:
+    """Let a process that SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT ends print first where it was, unless it does."""
+    if not faulthandler.is_enabled():
+        with suppress(AttributeError, OSError, ValueError):  # stderr is closed, or is no file, as in a notebook
+            faulthandler.enable()
+
+
+def log_cpp_errors_only(environ: Mapping[str, str] = os.environ) -> None:
+    """From now on torch's C++ logs errors and no warnings, unless the user has set its level.
+
+    Where the rank that serves the store dies, torch warns of each broken connection on every other rank, with a stack
+    of 12 to 20 lines; our own report says which rank died. torch reads TORCH_CPP_LOG_LEVEL once, when it is imported,
+    which a script may have done before it imported this package: so the level itself is set.
+    """
+    if "TORCH_CPP_LOG_LEVEL" in environ:
+        return
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    with suppress(OSError, ValueError):  # another system, or a torch built with another logger
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+        level.value = max(level.value, _ERROR)
+
+
+def before_abort(note: Callable[[], None]) -> None:
+    """Call ``note`` where a C++ thread is about to end the process, and keep the process for the report.
+
+    gloo does this where ranks send each other different things, and nccl's watchdog after an error. The thread prints
+    its error as always ("terminate called after throwing ...") and then waits for ever.
+
+    Args:
+        note: called in that thread; it must see to it that the process ends.
+    """
+
+    def called() -> None:
+        note()
+        libc = ctypes.CDLL(None)
+        libc.signal(ctypes.c_int(signal.SIGABRT), ctypes.cast(libc.pause, ctypes.c_void_p))
+        before()
+
+    handler = _HANDLER(called)
+    address = _set_terminate(ctypes.cast(handler, ctypes.c_void_p))
+    before = _HANDLER(address) if address else lambda: None
+    _kept.append(handler)
+
+
+def never_abort() -> None:
+    """From now on a C++ thread that would end the process waits for ever, and says nothing.
+
+    For the end of a script: there, before Python 3.14, Python stops threads in a way that C++ takes for an error
+    ("terminate called without an active exception", https://github.com/python/cpython/issues/87135).
+    """
+    with suppress(AttributeError):  # there is no such function on Windows
+        _set_terminate(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
+
+
+def _set_terminate(handler: ctypes.c_void_p) -> int | None:
+    """C++'s ``std::set_terminate``: the handler before, or ``None`` where the library is not known."""
+    try:
+        set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
+    except (OSError, AttributeError):  # another system, or another C++
+        return None
+    set_terminate.restype, set_terminate.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    address: int | None = set_terminate(handler)
+    return address
