@@ -259,7 +259,7 @@ class NeuralModuleFactory:
         Args:
             name: the class.
             params: its constructor's arguments.
-            collection: accepted and not needed: the class is looked up among all that are loaded.
+            collection: the package of the class, once imported; nobody else needs to have used the class yet.
             pretrained: refused: weights of a published model come by ``ASRConvCTCModel.from_pretrained``.
 
         Raises:
@@ -270,10 +270,11 @@ class NeuralModuleFactory:
             raise UsageError(
                 "there are no pretrained modules", place=name, remedy="restore weights with restore_from(path)"
             )
-        known = classes_by_name(NeuralModule)
-        if name not in known:
-            raise UnknownNameError("module", name, known, place=collection or "")
-        return known[name](**(params or {}))
+        getattr(sys.modules.get(collection or ""), name, None)  # a collection imports a class when it is asked for it
+        classes = classes_by_name(NeuralModule)
+        if name not in classes:
+            raise UnknownNameError("module", name, classes, place=collection or "")
+        return classes[name](**(params or {}))
 
     def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """Optimizer steps that an epoch of training over this data layer takes.

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 IN_THE_SOURCE = (
     "nemo_lite",
-    "nemo_lite_start",
     "collections",
     "examples",
     "pyproject.toml",

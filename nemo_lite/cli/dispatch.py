@@ -8,11 +8,13 @@ module's docstring is shown by ``nemo-lite --help``.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
+import tokenize
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
 
 from nemo_lite.errors import did_you_mean, marked, reported_to_user
 from nemo_lite.utils.argparse import two_columns
@@ -24,25 +26,25 @@ GROUP = "nemo_lite.commands"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the subcommand that the first argument names; its exit code."""
-    given = without_passed_rank(sys.argv[1:] if arguments is None else arguments)
+    words = without_passed_rank(sys.argv[1:] if arguments is None else arguments)
     commands = subcommands()
     if "_ARGCOMPLETE" in os.environ:
         _complete(commands)
     if not commands:
         return _refuse("no subcommand is installed; install nemo_lite again: pip install .")
-    if not given or given[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help"):
         print(_overview(commands))
-        return 0 if given else 2
-    if given == ["--version"]:
+        return 0 if words else 2
+    if words == ["--version"]:
         print(f"{PROGRAM} {version('nemo-lite')}")
         return 0
-    name, *rest = given
+    name, *options = words
     if name not in commands:
         near = did_you_mean(name, commands)
         return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
     code = None
     with reported_to_user(f"{PROGRAM} {name}"):
-        code = commands[name].load()(rest)
+        code = commands[name].load()(options)
     return code or 0
 
 
@@ -79,11 +81,19 @@ def _overview(commands: Mapping[str, EntryPoint]) -> str:
 
 
 def _summary(point: EntryPoint) -> str:
-    """The first line of the docstring of a subcommand's module."""
+    """The first line of the docstring of a subcommand's module. It is read, not imported: that may take seconds."""
     try:
-        return (import_module(point.module).__doc__ or "").partition("\n")[0]
-    except ImportError as error:  # of one package; the subcommands of the others are still of use
+        spec = find_spec(point.module)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {point.module!r}")
+        if spec.origin is None:  # an old path, see nemo_lite/compat.py
+            text = sys.modules[point.load().__module__].__doc__
+        else:
+            with tokenize.open(spec.origin) as file:
+                text = ast.get_docstring(ast.parse(file.read()))
+    except (ImportError, OSError, SyntaxError) as error:  # of one package; the subcommands of others are still of use
         return f"cannot be loaded: {error}"
+    return (text or "").partition("\n")[0]
 
 
 def _refuse(problem: str) -> int:

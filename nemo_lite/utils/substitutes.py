@@ -64,6 +64,8 @@ def tell_of_missing(place: str, module: str) -> Callable[[str], object]:
     """
 
     def missing(name: str) -> object:
+        if old_path := sys.modules.get(f"{module}.{name}"):  # entered by nemo_lite/compat.py
+            return old_path
         substitute = SUBSTITUTES.get(place, {}).get(name)
         if substitute is None:
             raise AttributeError(f"module '{module}' has no attribute '{name}'", name=name, obj=sys.modules.get(module))

@@ -31,6 +31,7 @@ class _SameModule(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(self.name)
         self.own_spec = module.__spec__
+        vars(module).setdefault("__path__", [])  # NeMo has packages where nemo_lite has files
         return module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 from toys.sources import ROOT, files, parsed
 
-SOURCES = files("nemo_lite", "nemo_lite_start", "collections", "examples")
+SOURCES = files("nemo_lite", "collections", "examples")
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 METHODS = {"extractall", "extract", "unpack_archive", "system", "popen", "execvp", "full_load", "unsafe_load"}
 IMPORTING = ("import_module", "run_path", "run_module", "spec_from_file_location")
 # Names of modules that are written in the sources, or that an installed package declares; no file gives one.
 IMPORTS_BY_NAME = {
-    "nemo_lite/cli/dispatch.py": "subcommands that installed packages declare",
-    "nemo_lite_start/__init__.py": "the command itself, without torch",
     "nemo_lite/backends/pytorch/optim/create.py": "apex, which may be missing",
     "nemo_lite/backends/pytorch/precision.py": "apex, which may be missing",
+    "nemo_lite/lazy.py": "names of a package that its stub file lists",
     "nemo_lite/compat.py": "modules of the package that its table of old paths names",
     "nemo_lite/utils/argparse.py": "files that the user names with --import",
     "collections/asr/nemo_asr/shipped.py": "the scripts of the package, by their own names",

@@ -166,7 +166,7 @@ def test_it_serves_as_a_parent_whose_options_can_be_replaced():
 
 
 def test_no_option_takes_a_number_of_any_size():
-    folders = [ROOT / folder for folder in ("nemo_lite", "nemo_lite_start", "collections", "examples")]
+    folders = [ROOT / folder for folder in ("nemo_lite", "collections", "examples")]
     files = [file for folder in folders for file in folder.rglob("*.py")]
     found = [str(file) for file in files if re.search(r"\btype=(int|float)\b", file.read_text(encoding="utf-8"))]
     assert found == []

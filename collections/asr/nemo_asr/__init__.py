@@ -1,88 +1,10 @@
-"""nemo_asr: speech recognition with nemo_lite. Re-exports; the import registers the modules of ``known_modules``."""
+"""nemo_asr: speech recognition with nemo_lite. ``__init__.pyi`` lists the names."""
 
-import types
-
-import nemo_asr.known_modules
-from nemo_asr import parts as parts
-from nemo_asr.audio.augmentation import AudioAugmentor as AudioAugmentor
-from nemo_asr.audio.augmentation import TimeStretchAugmentation as TimeStretchAugmentation
 from nemo_asr.compat import OLD_PATHS
-from nemo_asr.data.audio_to_text import AudioToTextDataLayer as AudioToTextDataLayer
-from nemo_asr.data.audio_to_text import clusters_in_data as clusters_in_data
-from nemo_asr.data.audio_to_text import hypotheses_in_data as hypotheses_in_data
-from nemo_asr.data.audio_to_text import references_in_data as references_in_data
-from nemo_asr.data.audio_to_text import write_transcripts as write_transcripts
-from nemo_asr.data.check import warn_of_leaks as warn_of_leaks
-from nemo_asr.data.kaldi import KaldiFeatureDataLayer as KaldiFeatureDataLayer
-from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer as AudioToSpeechLabelDataLayer
-from nemo_asr.data.tarred import TarredAudioToTextDataLayer as TarredAudioToTextDataLayer
-from nemo_asr.data.utterances import AudioFilesDataLayer as AudioFilesDataLayer
-from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder as BeamSearchCTCDecoder
-from nemo_asr.decoding.beam_search import BeamSearchDecoderWithLM as BeamSearchDecoderWithLM
-from nemo_asr.decoding.greedy import GreedyCTCDecoder as GreedyCTCDecoder
-from nemo_asr.features.augmentation import CropOrPadSpectrogramAugmentation as CropOrPadSpectrogramAugmentation
-from nemo_asr.features.augmentation import MultiplyBatch as MultiplyBatch
-from nemo_asr.features.augmentation import SpectrogramAugmentation as SpectrogramAugmentation
-from nemo_asr.features.preprocessors import AudioPreprocessing as AudioPreprocessing
-from nemo_asr.features.preprocessors import AudioPreprocessor as AudioPreprocessor
-from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor as AudioToMelSpectrogramPreprocessor
-from nemo_asr.features.preprocessors import AudioToMFCCPreprocessor as AudioToMFCCPreprocessor
-from nemo_asr.features.preprocessors import AudioToSpectrogramPreprocessor as AudioToSpectrogramPreprocessor
-from nemo_asr.models.contextnet import ContextNetDecoderForCTC as ContextNetDecoderForCTC
-from nemo_asr.models.contextnet import ContextNetEncoder as ContextNetEncoder
-from nemo_asr.models.jasper import JasperDecoderForClassification as JasperDecoderForClassification
-from nemo_asr.models.jasper import JasperDecoderForCTC as JasperDecoderForCTC
-from nemo_asr.models.jasper import JasperEncoder as JasperEncoder
-from nemo_asr.models.jasper import set_batch_norm_momentum as set_batch_norm_momentum
-from nemo_asr.models.losses import CTCLossNM as CTCLossNM
-from nemo_asr.models.speaker import JasperDecoderForSpkrClass as JasperDecoderForSpkrClass
-from nemo_asr.scoring.rates import word_error_rate as word_error_rate
-from nemo_asr.seeds import train_seeds as train_seeds
-from nemo_asr.tasks.connection_check import Classifier as Classifier
-from nemo_asr.tasks.connection_check import ClassWires as ClassWires
-from nemo_asr.tasks.connection_check import connect_classifier as connect_classifier
-from nemo_asr.tasks.connection_check import leave_out_infeasible as leave_out_infeasible
-from nemo_asr.tasks.connection_check import warn_of_infeasible as warn_of_infeasible
-from nemo_asr.tasks.recipe import Recipe as Recipe
-from nemo_asr.tasks.recipe import load_class_recipe as load_class_recipe
-from nemo_asr.tasks.recipe import load_recipe as load_recipe
-from nemo_asr.tasks.recipe import recipe_from_text as recipe_from_text
-from nemo_asr.tasks.registry import Model as Model
-from nemo_asr.tasks.registry import Wires as Wires
-from nemo_asr.tasks.registry import connect as connect
-from nemo_asr.tasks.registry import register as register
-from nemo_asr.tracking import ScoredSet as ScoredSet
-from nemo_asr.tracking import start_record as start_record
-from nemo_asr.tracking import trackers_of as trackers_of
-from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallback
-from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
-from nemo_asr.transcribe.fine_tuning import init_from as init_from
-from nemo_asr.transcribe.fine_tuning import recipe_of as recipe_of
-from nemo_asr.transcribe.folder import ModelCard as ModelCard
-from nemo_asr.transcribe.folder import about_checkpoint as about_checkpoint
-from nemo_asr.transcribe.folder import describe as describe
-from nemo_asr.transcribe.folder import read_model as read_model
-from nemo_asr.transcribe.model import TrainedModel as TrainedModel
-from nemo_asr.transcribe.model import check_goes_on as check_goes_on
-from nemo_asr.transcribe.model import load_classifier as load_classifier
-from nemo_asr.transcribe.model import load_model as load_model
 from nemo_lite import __version__ as __version__
-from nemo_lite.backends.pytorch.common import CrossEntropyLossNM as CrossEntropyLossNM
-from nemo_lite.backends.pytorch.nm import without_weights as without_weights
 from nemo_lite.compat import add_old_paths
-from nemo_lite.core.show import show_plan as show_plan
+from nemo_lite.lazy import lazy_names
 from nemo_lite.utils.substitutes import tell_of_missing
 
-# NeMo's modules of these names (nemo_lite/compat.py).
-audio_preprocessing: types.ModuleType
-beam_search_decoder: types.ModuleType
-contextnet: types.ModuleType
-data_layer: types.ModuleType
-greedy_ctc_decoder: types.ModuleType
-helpers: types.ModuleType
-jasper: types.ModuleType
-losses: types.ModuleType
-metrics: types.ModuleType
-
 add_old_paths("nemo_asr", OLD_PATHS)
-__getattr__ = tell_of_missing("nemo.collections.asr", __name__)
+__getattr__, __dir__ = lazy_names(__name__, tell_of_missing("nemo.collections.asr", __name__))

@@ -59,6 +59,7 @@ OLD_PATHS = {
     """,
     "tasks.connection_check": "recipe.classifier recipe.connection_check recipe.feasibility recipe.sections",
     "tasks.recipe": "recipe recipe.class_list recipe.misfits recipe.recipe",
+    "tasks.known_modules": "known_modules",
     "tasks.registry": "recipe.registry recipe.wiring",
     "text.english": """
         text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities

@@ -1,4 +1,7 @@
-"""Transcribe audio files, folders, manifests or stdin with a trained model."""
+"""Transcribe audio files, folders, manifests or stdin with a trained model.
+
+An ONNX file needs no torch, so this file imports nothing that does: ``nemo_asr.load_model`` imports it when called.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import nemo_asr
+import nemo_lite
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_options, search_arguments
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
-from nemo_lite.core import DeviceType
+from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging
@@ -52,20 +57,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _transcribe_with_torch(args: Namespace, recordings: Sequence[Recording]) -> int:
-    # An ONNX file is transcribed without torch.
-    from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
-    from nemo_asr.transcribe.model import load_model
-    from nemo_lite.factory import NeuralModuleFactory
-
-    factory = NeuralModuleFactory(
+    factory = nemo_lite.NeuralModuleFactory(
         placement=None if args.placement is None else DeviceType[args.placement],
         optimization_level=args.amp_opt_level,
         amp_dtype=args.amp_dtype,
         **launch_arguments(args),
     )
-    model = load_model(args.model, factory=factory)
-    given = search_arguments(args)
-    decoder = None if given is None else BeamSearchCTCDecoder(model.card.labels, **given)
+    model = nemo_asr.load_model(args.model, factory=factory)
+    weights = search_arguments(args)
+    decoder = None if weights is None else nemo_asr.BeamSearchCTCDecoder(model.card.labels, **weights)
     start = time.perf_counter()
     result = model.transcribed(
         recordings,

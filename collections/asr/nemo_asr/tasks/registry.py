@@ -25,7 +25,7 @@ from nemo_lite.core.ports import refuse_unconnected
 from nemo_lite.errors import UnknownNameError, UsageError
 
 # The module classes that a model's YAML may name, and the role of each. No class is named in this file.
-# ``register(MyModule)`` makes a class known: in ``nemo_asr/known_modules.py``, in a package or in a user's file.
+# ``register(MyModule)`` makes a class known: in ``nemo_asr/tasks/known_modules.py``, in a package or in a user's file.
 # Nothing is imported because a YAML file names it.
 
 
