@@ -9,7 +9,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from nemo_lite.interruption import Interrupted, name_of, stop_signals
 
 _STDOUT = 1  # the file descriptor
 _LEAST_LIKENESS = 0.75  # of a name that an error suggests, by difflib: 1 for equal names
+MAX_LISTED = 5  # how many places an error or a summary names
 _MAX_LINES = 50  # of problems with one file: more than a screen
 # What when_failing was given last.
 _tell: list[Callable[[BaseException], object]] = []
@@ -109,6 +110,10 @@ class UnknownKeyError(UnknownNameError, KeyError):
 
 class DataError(NemoLiteError, ValueError):
     """A datum (a manifest line, an audio file) that cannot be used."""
+
+
+class DataChangedError(DataError):
+    """The source of the data is not what it was when the run started: no item of it can be read any more."""
 
 
 class DataWorkerError(NemoLiteError, RuntimeError):
@@ -242,6 +247,13 @@ def marked(word: str, stream: TextIO | None = None) -> str:
 def counted(number: int, singular: str, plural: str = "") -> str:
     """``1 step``, ``2 steps``. Give ``plural`` for nouns that do not just add an s: ``batches``."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def listed(problems: Sequence[str], total: int) -> str:
+    """The first few problems, one a line, and how many more of them there are."""
+    shown = problems[:MAX_LISTED]
+    more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
+    return "\n".join([*shown, *more])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

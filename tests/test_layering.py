@@ -36,7 +36,7 @@ ORDERS = {
         < lowerings, nm < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
-        arguments, compat, options, shipped < text < audio, features, training_options
+        arguments, compat, options, shipped < text, data.manifest < audio, features, training_options
         < argparse, models < decoding < scoring < data < parts, tasks, tracking
         < corpora, seeds, transcribe < cli
     """,

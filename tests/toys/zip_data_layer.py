@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 import nemo_asr
+from nemo_asr.data.manifest import Utterance, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import Reading, Utterance, Utterances
+from nemo_asr.data.utterances import Reading
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
 from nemo_lite.errors import DataError

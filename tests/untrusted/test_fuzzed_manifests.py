@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_asr.audio.reading import read_recordings
+from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.data.manifest import Manifest
 from nemo_asr.parts.manifest import item_iter
 from nemo_asr.text.parser import make_parser

@@ -22,7 +22,7 @@ import pytest
 from toys.bounded import outcomes
 from toys.tar_members import member
 
-from nemo_asr.audio.reading import read_recordings
+from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.cli.migrate import uses_in
 from nemo_asr.corpora.writing import numbered_lines, unpack
 from nemo_asr.data.kaldi import KaldiUtterances

@@ -39,7 +39,6 @@ READERS = {
     "nemo_lite/cli/verify_resume.py": "what the runs have written that it started",
     "nemo_lite/core/models.py": "packs files that this process has just written",
     "collections/asr/nemo_asr/corpora/synth.py": "what the command has written, opened by the policy",
-    "collections/asr/nemo_asr/data/tarred.py": "recordings to pack, which the manifest names",
     "collections/asr/nemo_asr/seeds.py": "JSON of this process",
     "collections/asr/nemo_asr/scoring/report/page.py": "a file of the package",
 }

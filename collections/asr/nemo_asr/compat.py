@@ -6,7 +6,7 @@ from __future__ import annotations
 OLD_PATHS = {
     "": "losses",
     "audio.augmentation": """
-        audio.augmentor audio.featurizer audio.perturbation audio.time_stretch audio_preprocessing
+        audio.augmentor audio.featurizer audio.perturbation audio.recordings audio.time_stretch audio_preprocessing
     """,
     "audio.headers": "audio.flac_header",
     "audio.reading": "audio.decoding audio.recordings",
@@ -19,8 +19,8 @@ OLD_PATHS = {
     """,
     "data.kaldi": "data.kaldi.data_layer data.kaldi.folder data.kaldi.matrices data_layer",
     "data.labelled": "data.labelled.classes data.labelled.speech_label data_layer",
-    "data.manifest": "data.file_durations data.manifest_lines",
-    "data.speech_data_layer": "data.preflight",
+    "data.manifest": "data.manifest_lines",
+    "data.speech_data_layer": "data.file_durations data.preflight",
     "data.tarred": """
         data.tarred.data_layer data.tarred.making data.tarred.matching data.tarred.members data.tarred.shards
         data.tarred.utterances data_layer

@@ -7,8 +7,7 @@ import pytest
 import soundfile
 from toys.manifests import layer_of, make_set
 
-from nemo_asr.audio.augmentation import AudioAugmentor
-from nemo_asr.audio.reading import check_recordings, read_recordings
+from nemo_asr.audio.augmentation import AudioAugmentor, check_recordings, read_recordings
 from nemo_lite.errors import DataError
 
 
@@ -34,7 +33,7 @@ def noises(tmp_path, monkeypatch):
     [
         ({"audio_filepath": "gone.wav"}, r"noises\.json:2: the audio file gone\.wav cannot be opened"),
         ({"audio_filepath": "noises.json"}, r"noises\.json:2: noises\.json"),
-        ({"audio_filepath": 7}, r"noises\.json:2: the line does not name a recording"),
+        ({"audio_filepath": 7}, r"noises\.json:2: audio_filepath: expected str"),
         (
             {"duration": 2.0, "offset": 0.5},
             r"noises\.json:2: noise1\.wav is shorter than its line says: got 1\.000 s, wanted 2\.500 s \(offset \+ dur",
@@ -65,7 +64,7 @@ def test_of_many_that_cannot_be_used_the_first_five_are_named(tmp_path):
         check_recordings(read_recordings(str(path)))
     lines = str(error.value).splitlines()
     assert [line.split(": ")[0] for line in lines[:5]] == [f"{path}:{number}" for number in range(1, 6)]
-    assert lines[5:] == ["... and 3 more recordings that cannot be used"]
+    assert lines[5:] == ["... and 3 more"]
 
 
 def test_a_part_of_a_recording_is_read_at_the_rate_asked_for(noises):

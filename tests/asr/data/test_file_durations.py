@@ -4,8 +4,8 @@ import pytest
 from toys.manifests import layer_of, make_set
 
 from nemo_asr.audio.reading import audio_seconds
-from nemo_asr.data.manifest import Manifest, with_file_durations
-from nemo_asr.data.speech_data_layer import lengths_in_samples
+from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.speech_data_layer import lengths_in_samples, with_file_durations
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def headers_read(monkeypatch):
     """The files whose headers are read."""
     paths = []
     monkeypatch.setattr(
-        "nemo_asr.data.manifest.audio_seconds",
+        "nemo_asr.data.speech_data_layer.audio_seconds",
         lambda path, *, place: paths.append(path) or audio_seconds(path, place=place),
     )
     return paths

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toys.manifests import entry, refusal, write
 
-from nemo_asr.data.manifest import Manifest, Source, scan
+from nemo_asr.data.manifest import Manifest
 from nemo_lite.backends.pytorch.data.order import DataChangedError
 from nemo_lite.errors import DataError
 
@@ -50,7 +50,7 @@ def test_older_and_alternative_keys_are_understood(folder):
         (entry(duration=1e39), r"duration 1e\+39 s; write the seconds of audio"),
         (entry(audio_filepath="a\0.wav"), "a path has a null character in it"),
         (entry(text=None, text_filepath="a\0.txt"), "a path has a null character in it"),
-        (entry(duration="1.5"), "duration: expected float, got str"),
+        (entry(duration="1.5"), r"duration: expected float \| null, got str"),
         (b'{"audio_filepath": "a.wav", "duration": NaN, "text": "a"}', "NaN is no finite number"),
         (entry(offset=-1), "offset -1 s; write the seconds from the start"),
         (b'{"audio_filepath": "a.wav", "duration": 1, "text": "a", "text": "b"}', "the key text occurs twice"),
@@ -193,8 +193,8 @@ def test_scanning_in_blocks_finds_the_same_as_in_one(folder, monkeypatch):
     rng = np.random.default_rng(0)
     lines = [entry(text="x" * int(rng.integers(1, 300)), duration=float(rng.uniform(1, 9))) for _ in range(300)]
     write(folder / "train.json", *lines)
-    whole = scan(Source("train.json"))
+    whole = Manifest.open("train.json")
     monkeypatch.setattr("nemo_asr.data.manifest._BLOCK_BYTES", 700)
-    parts = scan(Source("train.json"))
+    parts = Manifest.open("train.json")
     for name in ("offsets", "lines", "durations"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))

@@ -59,14 +59,14 @@ def test_a_function_may_read_the_lines(write):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ({"duration": 1, "text": ""}, r"there is no audio_filepath \(or audio_filename\)"),
+        ({"duration": 1, "text": ""}, r"no audio_filepath \(or audio_filename\)"),
         ({"audio_filepath": "a.wav", "text": ""}, "there is no duration"),
         ({"audio_filepath": "a.wav", "duration": 1}, "there is no text, text_filepath or normalized_text; write"),
         (
             {"audio_filepath": "a.wav", "duration": 1, "text_filepath": "no.txt"},
             r"no\.txt: the text file cannot",
         ),
-        (["a.wav"], "this is no JSON object: got list"),
+        (["a.wav"], "expected object, got array"),
     ],
 )
 def test_a_line_without_its_keys_is_a_value_error_with_its_place(line, problem, write):

@@ -84,9 +84,9 @@ def test_a_folder_without_audio_and_bad_manifests_are_named(tmp_path):
     with pytest.raises(UsageError, match=r"there is no audio in this folder: wanted files ending in \.aif, "):
         recordings_of([str(tmp_path)])
     for lines, told in (
-        ([], "the manifest is empty: wanted one JSON object a line"),
+        ([], "the manifest is empty; it needs one JSON object a line"),
         ([{"audio_filepath": "a.wav"}, {"text": "a"}], r"m\.json:2: no audio_filepath \(or audio_filename\); name the"),
-        (["{"], r"m\.json:1: the manifest cannot be read: invalid JSON"),
+        (["{"], r"m\.json:1: invalid JSON"),
     ):
         with pytest.raises(DataError, match=told):
             recordings_of([str(write_manifest(tmp_path / "m.json", lines))])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,15 @@ import soxr
 import torch
 
 from nemo_asr.arguments import FrameSamples, NumbersRng, Rates, SampleRate, Share, SpeedRate, generator_from, look_up
-from nemo_asr.audio.reading import Samples, check_recordings, read_recordings
+from nemo_asr.audio.reading import Samples, audio_seconds, excess_of, read_audio
 from nemo_asr.audio.segment import AudioFile, AudioSegment
+from nemo_asr.data.manifest import read_lines
 from nemo_lite import NonTrainableNM
 from nemo_lite.config import Checked, Config, check_call, refuse_out_of_range, unknown_key
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import DataError, UnknownNameError, UsageError, did_you_mean
+from nemo_lite.errors import DataError, UnknownNameError, UsageError, did_you_mean, listed
 
 # Time stretching of a waveform at constant pitch: a phase vocoder. Nothing random and no configuration in here.
 
@@ -81,6 +83,77 @@ def _overlapped(frames: npt.NDArray[np.float64], hop: int) -> npt.NDArray[np.flo
     for index in range(n_fft // hop):
         total[index : index + num_frames] += parts[:, index]
     return total.ravel()
+
+
+# Recordings of noise and of rooms: the lines of a manifest, and the seconds that a perturbation wants.
+
+
+_CHECKED = 20_000
+
+
+class Recording(NamedTuple):
+    """One line of a manifest of noises or impulse responses: the file, and which seconds of it."""
+
+    place: str
+    path: str
+    offset: float
+    duration: float
+
+    def read(self, sample_rate: int, first: float, seconds: float) -> Samples:
+        """(T,) samples at ``sample_rate``: ``seconds`` from second ``first`` of this part of the file."""
+        offset = self.offset + first
+        audio = read_audio(
+            self.path, sample_rate=sample_rate, offset=offset, duration=seconds, strict=False, place=self.place
+        )
+        return audio.samples
+
+    def check(self) -> None:
+        """Look at the file's header.
+
+        Raises:
+            DataError: no audio, or shorter than the line says.
+        """
+        seconds = audio_seconds(self.path, place=self.place)
+        if excess_of(seconds - self.offset, self.duration) < 0:
+            raise DataError(
+                f"{self.path} is shorter than its line says",
+                place=self.place,
+                got=f"{seconds:.3f} s",
+                wanted=f"{self.offset + self.duration:.3f} s (offset + duration)",
+                remedy="correct the line, or delete it",
+            )
+
+
+def read_recordings(manifest_path: str) -> list[Recording]:
+    """The recordings of a manifest: lines with a duration; a text is not needed.
+
+    Raises:
+        DataError: a manifest that cannot be read, or a line that names no recording.
+    """
+    source, lines = read_lines(os.path.expanduser(manifest_path), "audio")
+    for place, line in lines:
+        if line.duration is None:
+            raise DataError("no duration; write the seconds of audio", place=place)
+    return [
+        Recording(place, source.resolve(line.path), line.start or 0.0, line.duration or 0.0) for place, line in lines
+    ]
+
+
+def check_recordings(recordings: Sequence[Recording]) -> None:
+    """Look at the header of each file; in a list of more than 20,000, of so many, evenly spread.
+
+    Raises:
+        DataError: some cannot be used: the first few, and how many.
+    """
+    problems = []
+    step = -(-len(recordings) // _CHECKED)
+    for recording in recordings[::step]:
+        try:
+            recording.check()
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError(listed(problems, len(problems)))
 
 
 # Perturbations of waveforms: speed, time stretching, level, shift, noise, room. Which of them act: `augmentor`.

@@ -11,9 +11,9 @@ from typing import Any
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
-from nemo_asr.data.manifest import Manifest, ManifestPaths, with_file_durations
-from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import ItemTensors, Reading, check_limits
+from nemo_asr.data.manifest import Manifest, ManifestPaths, check_limits
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, with_file_durations
+from nemo_asr.data.utterances import ItemTensors, Reading
 from nemo_asr.scoring.rates import Clusters, clusters_of
 from nemo_asr.text.parser import make_parser
 from nemo_lite import DataLayerNM

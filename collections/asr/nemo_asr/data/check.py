@@ -18,12 +18,10 @@ import numpy as np
 from tqdm import tqdm
 
 from nemo_asr.audio.reading import open_part
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.manifest import Manifest, Utterance
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import Utterance
 from nemo_lite import DataLayerNM
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED
-from nemo_lite.errors import DataError, counted
+from nemo_lite.errors import MAX_LISTED, DataError, counted
 from nemo_lite.utils import logging
 
 # examine: every utterance of some manifests read and measured, by several threads. Nothing is judged in this file.

@@ -18,28 +18,23 @@ from torch import Tensor
 
 from nemo_asr.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.audio.reading import Samples
+from nemo_asr.data.manifest import Integers, Mask, Utterance, Utterances, check_limits
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import (
     FileSpans,
-    Integers,
     Item,
-    Mask,
     Reading,
     Span,
     SpeechDataset,
-    Utterance,
-    Utterances,
-    check_limits,
     collate,
 )
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed
 from nemo_lite.backends.pytorch.data.order import Counts
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.errors import MAX_LISTED, DataError, UsageError, listed
 from nemo_lite.files import FileKind, decode_text, numbered_lines, open_descriptor
 from nemo_lite.utils import logging
 

@@ -6,33 +6,39 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 from torch import Tensor
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.audio.reading import Samples
-from nemo_asr.data.manifest import LineReader, LineRef, Manifest, ManifestPaths, with_file_durations
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts
-from nemo_asr.data.utterances import Item, R, Reading, SpeechDataset, Utterance, UtteranceReader, check_limits
+from nemo_asr.data.manifest import (
+    CLASS_KEYS,
+    LineReader,
+    Manifest,
+    ManifestPaths,
+    R,
+    UtteranceReader,
+    check_limits,
+    class_of,
+)
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, SpeechPorts, with_file_durations
+from nemo_asr.data.utterances import Item, Reading, SpeechDataset
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed
 from nemo_lite.backends.pytorch.data.order import Counts, Request
 from nemo_lite.config import Between
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import ConfigError, DataError, did_you_mean
+from nemo_lite.errors import MAX_LISTED, ConfigError, DataError, did_you_mean, listed
 from nemo_lite.files import Content, digest_of
 
 # Names of classes: which a manifest has, and from a name to its number. No audio is read in this file.
 
 
-KEYS = ("command", "target", "label")
 _MOST_SHOWN = 12
 
 
@@ -43,39 +49,18 @@ class UnknownClassError(DataError, KeyError):
         return str(self.args[0])  # KeyError would quote it
 
 
-class _Line(msgspec.Struct):
-    """The keys of a manifest line that may name its class; the first of them counts."""
-
-    command: object = None
-    target: object = None
-    label: object = None
-
-
-_decoder = msgspec.json.Decoder(_Line)
-
-
-def class_of(line: bytes) -> str:
-    """The class that a manifest line names under ``command``, ``target`` or ``label``; "" where there is none.
-
-    A number is taken as text.
-    """
-    named = _decoder.decode(line)
-    value = next((each for each in (named.command, named.target, named.label) if each is not None), "")
-    return str(value) if isinstance(value, (str, int, float)) else ""
-
-
 def classes_of(manifest: Manifest) -> list[str]:
     """The class of each utterance of a manifest.
 
     Raises:
         DataError: a line names none: the first few, and how many.
     """
-    found = [class_of(line) for line in manifest.raw_lines()]
-    without = [row for row, name in enumerate(found) if not name]
+    names = [class_of(line) for line in manifest.written()]
+    without = [row for row, name in enumerate(names) if not name]
     if without:
-        problem = f"no class: write it under {', '.join(KEYS[:-1])} or {KEYS[-1]}, or delete the line"
+        problem = f"no class: write it under {', '.join(CLASS_KEYS[:-1])} or {CLASS_KEYS[-1]}, or delete the line"
         raise DataError(listed([f"{manifest.place(row)}: {problem}" for row in without[:MAX_LISTED]], len(without)))
-    return found
+    return names
 
 
 def check_known(manifest: Manifest, found: Sequence[str], labels: Sequence[str]) -> None:
@@ -124,33 +109,9 @@ def class_names(labels: Iterable[object], place_of: Callable[[int], str] = "labe
     return tuple(first_seen)
 
 
-class ClassReader:
-    """Reads utterances of manifests as ``LineReader`` does; the text of each is the name of its class."""
-
-    def __init__(self, reader: LineReader) -> None:
-        self._reader = reader
-
-    def place(self, ref: LineRef) -> str:
-        """``manifest:line``."""
-        return self._reader.place(ref)
-
-    def utterance(self, ref: LineRef) -> Utterance:
-        """The utterance; its line is read again."""
-        line = self._reader.sources[ref.source].line_at(ref.offset)
-        return replace(self._reader.utterance(ref), text=class_of(line))
-
-    def check_audio(self, utterance: Utterance) -> None:
-        """Raise DataError if its audio file is missing or empty."""
-        self._reader.check_audio(utterance)
-
-    def audio(self, utterance: Utterance) -> str:
-        """The path."""
-        return self._reader.audio(utterance)
-
-
 def with_classes(manifest: Manifest) -> Manifest:
     """The manifest with classes in place of texts."""
-    return replace(manifest, reader=ClassReader(cast(LineReader, manifest.reader)))
+    return replace(manifest, reader=LineReader(manifest.sources, labelled=True))
 
 
 class ClassParser(CharParser):

@@ -1,4 +1,7 @@
-"""Manifests: lines with place and duration, read when they are needed."""
+"""Manifests: which kinds there are, the only reader of their lines, and the utterances that are kept of them.
+
+No torch in this file: ``nemo-lite transcribe FILE.onnx`` reads manifests, too.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import mmap
 import os
 import re
 import weakref
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,11 +21,7 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
 from nemo_asr.arguments import ManyPaths
-from nemo_asr.audio.reading import audio_seconds, excess_of
-from nemo_asr.data.utterances import Integers, Mask, Seconds, Utterance, Utterances, check_limits
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed
-from nemo_lite.backends.pytorch.data.order import DataChangedError
-from nemo_lite.errors import DataError, did_you_mean
+from nemo_lite.errors import MAX_LISTED, DataChangedError, DataError, UsageError, counted, did_you_mean, listed
 from nemo_lite.files import (
     FileKind,
     JsonLimits,
@@ -34,35 +33,188 @@ from nemo_lite.files import (
     problem_of_json,
     read_text,
 )
-from nemo_lite.utils import logging
 
-# One manifest file: checking all of its lines in one pass, and reading one line again later.
-# A line: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or ``text_filepath``, or
-# ``normalized_text``), optionally ``offset`` in seconds and ``speaker``, of any type. Relative paths start at the
-# manifest's folder, or else at the working directory. Filters, and sets of several manifests: `manifest`.
+# Utterances: what a speech data layer is made of, in files or in archives. Nothing is read here.
+
+
+R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
+U = TypeVar("U", bound="Utterances[Any]")
+
+Seconds: TypeAlias = "npt.NDArray[np.float32]"
+Integers: TypeAlias = "npt.NDArray[np.integer[Any]]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One utterance, without its audio.
+
+    Attributes:
+        place: where it comes from, for messages: ``manifest:line``.
+        audio_path: a file ready to open, or a name in an archive.
+        text: the words as written; empty where there are none.
+        duration: seconds; None: the audio is read to its end.
+        offset: seconds into the audio; None: the utterance is the whole audio.
+        speaker: as written, a value of any type; or None.
+        note: what is unusual about it and no fault, to complete "12 utterances ...".
+    """
+
+    place: str
+    audio_path: str
+    text: str
+    duration: float | None = None
+    offset: float | None = None
+    speaker: object = None
+    note: str = ""
+
+
+class UtteranceReader(Protocol[R_contra]):
+    """Finds utterances by a reference each. A worker process gets it, so it must be small and picklable."""
+
+    def place(self, ref: R_contra) -> str:
+        """Where the utterance comes from."""
+
+    def utterance(self, ref: R_contra) -> Utterance:
+        """The utterance.
+
+        Raises:
+            DataError: it cannot be used.
+            DataChangedError: the source is not what it was when it was opened.
+        """
+
+    def check_audio(self, utterance: Utterance) -> None:
+        """Raise DataError if its audio is not there. Does not read it."""
+
+    def audio(self, utterance: Utterance) -> str | bytes:
+        """The path of its audio file, or the content of one."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Utterances left out for one reason."""
+
+    reason: str
+    count: int
+    seconds: float
+    places: tuple[str, ...]
+
+    def __str__(self) -> str:
+        dots = ", ..." if self.count > len(self.places) else ""
+        return f"{self.count} {self.reason} ({self.seconds / 3600:.2f} h: {', '.join(self.places)}{dots})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utterances(ABC, Generic[R]):
+    """The utterances of one or more files that passed the filters, in order. A row is a position among them.
+
+    Attributes:
+        paths: the files.
+        reader: finds one utterance.
+        durations: (N,) seconds, perhaps estimated.
+        dropped: what the filters left out.
+    """
+
+    paths: tuple[str, ...]
+    reader: UtteranceReader[R]
+    durations: Seconds
+    dropped: tuple[Dropped, ...] = ()
+
+    @abstractmethod
+    def refs(self, rows: Integers | Sequence[int]) -> list[R]:
+        """What the reader needs to find the utterances at these rows."""
+
+    @abstractmethod
+    def only(self: U, keep: Mask) -> U:
+        """Those rows where ``keep`` is true."""
+
+    def __len__(self) -> int:
+        return len(self.durations)
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+        return ",".join(self.paths)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio in all."""
+        return float(self.durations.sum(dtype=np.float64))
+
+    def place(self, row: int) -> str:
+        """Where the utterance at ``row`` comes from."""
+        return self.reader.place(self.refs([row])[0])
+
+    def utterance(self, row: int) -> Utterance:
+        """The utterance at ``row``."""
+        return self.reader.utterance(self.refs([row])[0])
+
+    def between(self: U, min_duration: float | None, max_duration: float | None) -> U:
+        """Those whose duration is within the limits in seconds, inclusive; None for no limit.
+
+        Raises:
+            UsageError: contradictory limits.
+            DataError: nothing would be left.
+        """
+        check_limits(min_duration, max_duration)
+        kept = self
+        if min_duration is not None:
+            short = kept.durations < np.float32(min_duration)
+            kept = kept.without(short, f"shorter than min_duration {min_duration:g} s")
+        if max_duration is not None:
+            long = kept.durations > np.float32(max_duration)
+            kept = kept.without(long, f"longer than max_duration {max_duration:g} s")
+        return kept
+
+    def without(self: U, mask: Mask, reason: str) -> U:
+        """Those rows where ``mask`` is false; ``reason`` completes "12 ...".
+
+        Raises:
+            DataError: nothing would be left.
+        """
+        rows = np.flatnonzero(mask)
+        if len(rows) == 0:
+            return self
+        places = tuple(self.place(int(row)) for row in rows[:MAX_LISTED])
+        left_out = Dropped(reason, len(rows), float(self.durations[rows].sum(dtype=np.float64)), places)
+        dropped = (*self.dropped, left_out)
+        if len(rows) == len(self):
+            raise DataError(f"no utterance is left: {'; '.join(map(str, dropped))}", place=self.name)
+        return replace(self.only(~mask), dropped=dropped)
+
+    def summary(self) -> str:
+        """What was kept and what was dropped, and why: one line for each."""
+        kept = f"{self.name}: {counted(len(self), 'utterance')} kept ({self.seconds / 3600:.2f} h)"
+        return "\n".join([kept, *(f"  dropped {dropped}" for dropped in self.dropped)])
+
+
+def check_limits(min_duration: float | None, max_duration: float | None) -> None:
+    """UsageError if no duration can be within the limits."""
+    if min_duration is not None and max_duration is not None and min_duration > max_duration:
+        raise UsageError(f"min_duration {min_duration:g} s is above max_duration {max_duration:g} s")
+
+
+# A line of a manifest: ``audio_filepath`` (or ``audio_filename``), ``duration`` in seconds, ``text`` (or
+# ``text_filepath``, or ``normalized_text``), perhaps ``offset`` in seconds, ``speaker`` of any type, and a class.
+# Relative paths start at the manifest's folder, or else at the working directory.
 
 
 MAX_LINE_BYTES = 1 << 20
 FROM_WORKING_DIRECTORY = "with a path that starts at the working directory, not at the manifest's folder"
-_BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
-_GUESSED_LINE_BYTES = 1 << 12
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_NEWLINE, _BRACE = ord("\n"), ord("{")
-# The only character that no path can have, and letters of keys, as JSON may spell them: then a key may be there twice.
-_NULL_OR_KEY_LETTER = re.compile(rb"\\u00(?:00|5[fF]|[67][0-9a-fA-F])")
-_MOST_FOLDERS = 1 << 12
+CLASS_KEYS = ("command", "target", "label")
 _MOST_SECONDS = 1e7  # four months
-_LIMITS = JsonLimits(depth=32, values=10_000)
 MANIFEST = FileKind("the manifest", 1 << 40, remedy="a manifest has one JSON object a line")  # read in blocks
 _TRANSCRIPT = FileKind("the text file", MAX_LINE_BYTES)
-# All but the characters that are counted: quotes, opening brackets, ends of lines.
-_NO_MARKS = bytes(set(range(256)) - set(b'"[{\n'))
+
+# What a line must have. "text": a text, and a duration above 0. "duration": any duration; a text may be missing.
+# "audio": the audio file; a duration may be missing.
+Needs: TypeAlias = Literal["text", "duration", "audio"]
 
 
-class Line(msgspec.Struct):
+class Line(msgspec.Struct, gc=False):  # hundreds of thousands of them, and none in a cycle
     """The keys of a manifest line that are read; others are allowed and ignored."""
 
-    duration: float
+    duration: float | None = None
     audio_filepath: str | None = None
     audio_filename: str | UnsetType | None = UNSET
     text: str | None = None
@@ -70,26 +222,103 @@ class Line(msgspec.Struct):
     normalized_text: str | UnsetType | None = UNSET
     offset: float | UnsetType | None = UNSET
     speaker: object = UNSET
+    command: object = UNSET
+    target: object = UNSET
+    label: object = UNSET
+
+    @property
+    def path(self) -> str:
+        """The audio file as it is written; "" where none is named."""
+        return self.audio_filepath or self.audio_filename or ""
+
+    @property
+    def start(self) -> float | None:
+        """The offset in seconds, or None."""
+        return None if self.offset is UNSET else self.offset
+
+    @property
+    def class_label(self) -> object:
+        """The value under the first of ``CLASS_KEYS`` that is there, or None."""
+        values = (self.command, self.target, self.label)
+        return next((value for value in values if value is not UNSET and value is not None), None)
+
+    def problem(self, needs: Needs) -> str:
+        """Why the line is not valid, or ""."""
+        duration = self.duration
+        if not self.path:
+            return "no audio_filepath (or audio_filename); name the audio file"
+        if "\0" in self.path + (self.text_filepath or ""):
+            return "a path has a null character in it; mend the path, or delete the line"
+        if duration is None and needs != "audio":
+            return "no duration; write the seconds of audio"
+        if duration is not None and not (_LEAST_SECONDS[needs] < duration <= _MOST_SECONDS):
+            return f"duration {duration:g} s; write the seconds of audio, above 0"
+        if self.offset and not 0.0 <= self.offset <= _MOST_SECONDS:
+            return f"offset {self.offset:g} s; write the seconds from the start of the file, 0 or more"
+        if needs == "text" and not (self.text or self.text_filepath or self.normalized_text or "").strip():
+            return "text is missing or empty; write the words, or delete the line"
+        return ""
 
 
-_decoder = msgspec.json.Decoder(Line)
+_LEAST_SECONDS: dict[str, float] = {"text": 0.0, "duration": -_MOST_SECONDS, "audio": 0.0}
 
 
-class LineRef(NamedTuple):
-    """Where one utterance is written: all that a worker needs to read it."""
+@dataclass
+class Problems:
+    """How many there are, and the first few."""
 
-    source: int
-    offset: int
-    line: int
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.first) < MAX_LISTED:
+            self.first.append(problem)
+
+    def __str__(self) -> str:
+        return listed(self.first, self.count)
 
 
-class Source:
-    """One manifest file, and what it was when it was opened. Can be sent to another process, which opens it anew.
+class Block(NamedTuple):
+    """The valid ones among some lines that follow each other.
+
+    Attributes:
+        offsets: (N,) where each is: what its manifest needs to find it again.
+        numbers: (N,) of the lines, from 1.
+        lines: what each has.
+        durations: (N,) seconds; NaN where a line has none.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int32]
+    lines: Sequence[Line]
+    durations: Seconds
+
+
+# Kinds of manifests. A new kind is a subclass of `Source` in a file of its own, under `register_manifest`: then all
+# commands and data layers read it.
+
+
+S = TypeVar("S", bound="type[Source]")
+
+_LINES_AT_ONCE = 4096
+_MOST_FOLDERS = 1 << 12
+
+
+class Source(ABC):
+    """One manifest, and what its file was when it was opened. Can be sent to another process, which opens it anew.
+
+    A subclass says which paths are of its kind (``suffixes``, or `recognises`), and reads `entries` and `line`. Where
+    the path is a folder, its constructor hands on the list in it.
 
     Args:
         path: the file.
         strict: relative paths in it start at its folder only.
     """
+
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """The ends of names of files of this kind, in small letters."""
 
     def __init__(self, path: str, strict: bool = False) -> None:
         self.path = path
@@ -99,6 +328,53 @@ class Source:
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None
         self._identity = self._seen(self._open())
+
+    @classmethod
+    def recognises(cls, path: str) -> bool:
+        """Whether a path leads to a manifest of this kind, by its name."""
+        return bool(cls.suffixes) and path.lower().endswith(cls.suffixes)
+
+    def entries(self) -> Iterator[tuple[int, int, Line | str]]:
+        """Of each line: where it is, its number from 1, and what it has, or in words why it cannot be read."""
+        raise NotImplementedError(f"{type(self).__name__} has no entries")
+
+    @abstractmethod
+    def line(self, offset: int) -> Line:
+        """Read one line again.
+
+        Args:
+            offset: as `entries` gave it.
+
+        Raises:
+            DataChangedError: the file is another one now, see `descriptor`.
+        """
+
+    def lines(self, offsets: Iterable[int]) -> Iterator[Line]:
+        """Lines in the order of the file."""
+        return map(self.line, offsets)
+
+    def other_keys(self, offset: int) -> dict[str, Any]:
+        """What a line has besides its audio, its duration and its text, to be copied."""
+        return {}
+
+    def blocks(self, needs: Needs, problems: Problems) -> Iterator[Block]:
+        """The valid lines from end to end; what is wrong with the others goes to ``problems``."""
+        entries = self.entries()
+        while some := list(islice(entries, _LINES_AT_ONCE)):
+            yield self._valid(some, needs, problems)
+
+    def _valid(self, entries: Iterable[tuple[int, int, Line | str]], needs: Needs, problems: Problems) -> Block:
+        offsets, numbers, lines = list[int](), list[int](), list[Line]()
+        for offset, number, line in entries:
+            problem = line if isinstance(line, str) else line.problem(needs)
+            if isinstance(line, str) or problem:
+                problems.add(f"{self.path}:{number}: {problem}")
+                continue
+            offsets.append(offset)
+            numbers.append(number)
+            lines.append(line)
+        durations = np.array([line.duration for line in lines], np.float32)
+        return Block(np.array(offsets, np.int64), np.array(numbers, np.int32), lines, durations)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_descriptor": None, "_are_here": {}}
@@ -124,16 +400,6 @@ class Source:
             raise DataChangedError(problem, place=self.path, remedy="start the run again")
         return descriptor
 
-    def line_at(self, offset: int) -> bytes:
-        """The bytes from ``offset`` to the end of the line."""
-        descriptor, size = self.descriptor(), _GUESSED_LINE_BYTES
-        while True:
-            data = os.pread(descriptor, size, offset)
-            end = data.find(b"\n")
-            if end >= 0 or len(data) < size:
-                return data[:end] if end >= 0 else data
-            size *= 4
-
     def resolve(self, path: str) -> str:
         """A path written in this manifest, ready to open."""
         path = os.path.expanduser(path)
@@ -150,12 +416,241 @@ class Source:
             self._are_here[folder] = os.path.isdir(folder or os.curdir)
         return self._are_here[folder]
 
+    def text_of(self, line: Line, place: str) -> str:
+        """The words of a line as written, perhaps in a file of their own; "" where there are none.
+
+        Raises:
+            DataError: the file cannot be read, or is empty.
+        """
+        if line.text or not line.text_filepath:
+            return line.text or line.normalized_text or ""
+        path = self.resolve(line.text_filepath)
+        text = read_text(path, _TRANSCRIPT, place=f"{place}: {path}").strip()
+        if not text:
+            raise DataError(f"the text file {path} is empty", place=place)
+        return text
+
+
+_kinds: list[type[Source]] = []
+
+
+def register_manifest(kind: S) -> S:
+    """Let all commands and data layers read a kind of manifest; a decorator. Later kinds are asked first."""
+    _kinds.insert(0, kind)
+    return kind
+
+
+def kind_of(path: str) -> type[Source] | None:
+    """The kind of manifest to which a path leads by its name."""
+    return next((kind for kind in _kinds if kind.recognises(path)), None)
+
+
+def open_manifest(path: str, strict: bool = False) -> Source:
+    """A manifest of the kind of its name, or of JSON lines.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    return (kind_of(path) or JsonLines)(path, strict)
+
+
+def read_lines(path: str, needs: Needs) -> tuple[Source, list[tuple[str, Line]]]:
+    """All lines of a manifest, each after its place: for short ones, of recordings to be transcribed or of noises.
+
+    Raises:
+        DataError: it cannot be opened, is empty, or has lines that are not valid: the first few, and how many.
+    """
+    source, problems = open_manifest(path), Problems()
+    places_and_lines = [
+        (f"{source.path}:{number}", line)
+        for block in source.blocks(needs, problems)
+        for number, line in zip(block.numbers.tolist(), block.lines, strict=True)
+    ]
+    if problems.count:
+        raise DataError(str(problems))
+    if not places_and_lines:
+        raise _empty(path)
+    return source, places_and_lines
+
+
+def _empty(path: str) -> DataError:
+    return DataError("the manifest is empty", place=path, remedy="it needs one JSON object a line")
+
+
+# JSON lines: one object a line.
+
+
+_BLOCK_BYTES = 1 << 20  # stays in the second-level cache: scanning whole files at once is bound by memory
+_GUESSED_LINE_BYTES = 1 << 12
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+# The only character that no path can have, and letters of keys, as JSON may spell them: then a key may be there twice.
+_NULL_OR_KEY_LETTER = re.compile(rb"\\u00(?:00|5[fF]|[67][0-9a-fA-F])")
+_LIMITS = JsonLimits(depth=32, values=10_000)
+# All but the characters that are counted: quotes, opening brackets, ends of lines.
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{\n'))
+_COPIED_KEYS = ("audio_filepath", "audio_filename", "duration", "text", "text_filepath", "normalized_text")
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+@register_manifest
+class JsonLines(Source):
+    """One JSON object a line, in UTF-8. Blank lines are passed over."""
+
+    suffixes = (".json", ".jsonl")
+
+    def line(self, offset: int) -> Line:
+        """Read one line again."""
+        return _decoder.decode(self._line_at(offset))
+
+    def _line_at(self, offset: int) -> bytes:
+        descriptor, size = self.descriptor(), _GUESSED_LINE_BYTES
+        while True:
+            data = os.pread(descriptor, size, offset)
+            end = data.find(b"\n")
+            if end >= 0 or len(data) < size:
+                return data[:end] if end >= 0 else data
+            size *= 4
+
+    def lines(self, offsets: Iterable[int]) -> Iterator[Line]:
+        """Lines in the order of the file."""
+        with open_file(self.path, MANIFEST) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for offset in offsets:
+                end = content.find(b"\n", offset)
+                yield _decoder.decode(content[offset : end if end >= 0 else len(content)])
+
+    def other_keys(self, offset: int) -> dict[str, Any]:
+        """What a line has besides its audio, its duration and its text."""
+        fields: dict[str, Any] = msgspec.json.decode(self._line_at(offset))
+        return {key: value for key, value in fields.items() if key not in _COPIED_KEYS}
+
+    def blocks(self, needs: Needs, problems: Problems) -> Iterator[Block]:
+        """The valid lines, about a megabyte of them at a time. Nearly all blocks are decoded in one call."""
+        num_lines = 0
+        for offset, block in self._whole_lines():
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+            starts = np.concatenate([[0], ends[:-1] + 1])
+            lines_and_seconds = _lines_if_all_valid(block, starts, needs)
+            if lines_and_seconds is None:
+                yield self._valid(_one_by_one(block, starts, ends, offset, num_lines), needs, problems)
+            else:
+                numbers = np.arange(num_lines + 1, num_lines + 1 + len(starts), dtype=np.int32)
+                yield Block(starts.astype(np.int64) + offset, numbers, *lines_and_seconds)
+            num_lines += len(ends)
+
+    def _whole_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Whole lines, about a block of them at a time, each with the byte where it starts."""
+        descriptor, offset, pending = self.descriptor(), 0, b""
+        while chunk := os.read(descriptor, _BLOCK_BYTES):
+            if offset == 0 and not pending and chunk.startswith(_BYTE_ORDER_MARK):
+                offset, chunk = len(_BYTE_ORDER_MARK), chunk[len(_BYTE_ORDER_MARK) :]
+            data = pending + chunk
+            end = data.rfind(b"\n") + 1
+            if end:
+                yield offset, data[:end]
+            pending, offset = data[end:], offset + end
+            if len(pending) > MAX_LINE_BYTES:
+                problem = f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}"
+                raise DataError(problem, place=self.path, remedy="a manifest has one JSON object a line")
+        if pending:
+            yield offset, pending + b"\n"
+
+
+def _lines_if_all_valid(block: bytes, starts: Integers, needs: Needs) -> tuple[list[Line], Seconds] | None:
+    """The lines and their durations, or None where some of them need a closer look. Nearly every block ends here."""
+    try:
+        lines = _decoder.decode_lines(block)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    # Objects spread over several lines decode too; then the lines and the objects do not correspond.
+    if len(lines) != len(starts) or (np.frombuffer(block, np.uint8)[starts] != _BRACE).any():
+        return None
+    # As `Line.problem`, which takes three times as long.
+    usable = [
+        line.duration
+        for line in lines
+        if (line.audio_filepath or line.audio_filename)
+        and (needs != "text" or (line.text or line.text_filepath or line.normalized_text or "").strip())
+        and not (line.offset and not 0.0 <= line.offset <= _MOST_SECONDS)
+    ]
+    with np.errstate(over="ignore"):
+        seconds = np.array(usable, np.float32)  # NaN where there is none
+    if len(usable) != len(lines) or not ((seconds > _LEAST_SECONDS[needs]) & (seconds <= _MOST_SECONDS)).all():
+        return None
+    if b"\\" in block and _NULL_OR_KEY_LETTER.search(block):
+        return None
+    marks = block.translate(None, _NO_MARKS)
+    if _may_repeat_keys(block, marks, lines) or may_be_deeper(_LIMITS.depth, marks):
+        return None
+    return lines, seconds
+
+
+def _may_repeat_keys(block: bytes, marks: bytes, lines: list[Line]) -> bool:
+    """Does a key occur more often than lines have it? (A value may be spelled like a key, hence "may".)"""
+    num_texts = len(lines) - [line.text for line in lines].count(None)
+    num_paths = len(lines) - [line.audio_filepath for line in lines].count(None)
+    num_quotes = marks.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
+    num_offsets = len(lines) - [line.offset for line in lines].count(UNSET)
+    speakers = [line.speaker for line in lines if line.speaker is not UNSET]
+    if num_quotes == 2 * (num_offsets + len(speakers) + sum(isinstance(speaker, str) for speaker in speakers)):
+        return False  # there are no other keys than those that the lines have, and none twice
+    counts = {"duration": len(lines), "text": num_texts, "audio_filepath": num_paths}
+    counts |= {"offset": num_offsets, "speaker": len(speakers)}
+    for key in ("audio_filename", "text_filepath", "normalized_text"):
+        counts[key] = len(lines) - [getattr(line, key) for line in lines].count(UNSET)
+    return any(block.count(b'"%b"' % key.encode()) > count for key, count in counts.items() if count)
+
+
+def _one_by_one(
+    block: bytes, starts: Integers, ends: Integers, offset: int, num_before: int
+) -> Iterator[tuple[int, int, Line | str]]:
+    """See `Source.entries`; ``offset`` and ``num_before`` are the bytes and lines before the block."""
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), num_before + 1):
+        if raw := block[start:end].strip():
+            yield offset + start, number, _decoded(raw)
+
+
+def _decoded(raw: bytes) -> Line | str:
+    """What a line has, or in words why it cannot be read."""
+    if problem := problem_of_json(raw, _LIMITS):
+        return f"{problem}; a manifest has one JSON object a line, each key once"
+    try:
+        return _decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        expected, _, key = str(error).partition(" - at `$.")
+        problem = expected.replace("`", "").replace("Expected ", "expected ")
+        return f"{key.rstrip('`')}: {problem}" if key else f"{problem}; a manifest has one JSON object a line"
+    except (msgspec.DecodeError, ValueError) as error:
+        return f"invalid JSON ({error}); a manifest has one JSON object a line"
+
+
+# Manifest: the utterances of one or more manifests, filtered by duration. It keeps three numbers a line (where the line
+# is, its number, its duration) and reads a line again when it is asked for. No audio is opened here.
+
+
+# One path, several separated by commas, or a sequence of paths.
+ManifestPaths: TypeAlias = ManyPaths
+
+
+class LineRef(NamedTuple):
+    """Where one utterance is written: all that a worker needs to read it."""
+
+    source: int
+    offset: int
+    line: int
+
 
 class LineReader:
-    """Reads utterances of some manifests by reference. Small: this is what a worker process gets."""
+    """Reads utterances of some manifests by reference. Small: this is what a worker process gets.
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = tuple(sources)
+    Args:
+        sources: the manifests.
+        labelled: the text of an utterance is the name of its class.
+    """
+
+    def __init__(self, sources: Sequence[Source], labelled: bool = False) -> None:
+        self.sources, self.labelled = tuple(sources), labelled
 
     def place(self, ref: LineRef) -> str:
         """``manifest:line``."""
@@ -169,16 +664,16 @@ class LineReader:
             DataError: the file that ``text_filepath`` names cannot be read.
         """
         source, place = self.sources[ref.source], self.place(ref)
-        line = _decoder.decode(source.line_at(ref.offset))
-        written = os.path.expanduser(line.audio_filepath or line.audio_filename or "")
+        line = source.line(ref.offset)
+        written = os.path.expanduser(line.path)
         audio_path = source.resolve(written)
         elsewhere = bool(source.folder) and audio_path == written and not os.path.isabs(written)
         return Utterance(
             place=place,
             audio_path=audio_path,
             duration=line.duration,
-            offset=None if line.offset is UNSET else line.offset,
-            text=_text_of(line, source, place),
+            offset=line.start,
+            text=class_of(line) if self.labelled else source.text_of(line, place),
             speaker=None if line.speaker is UNSET else line.speaker,
             note=FROM_WORKING_DIRECTORY if elsewhere else "",
         )
@@ -204,183 +699,10 @@ class LineReader:
         return utterance.audio_path
 
 
-class Scan(NamedTuple):
-    """What is known of the lines of one file."""
-
-    offsets: npt.NDArray[np.int64]
-    lines: npt.NDArray[np.int32]
-    durations: Seconds
-
-
-def scan(source: Source, invalid: list[str] | None = None, lenient: bool = False) -> Scan:
-    """Read a manifest from end to end. DataError with the first few lines that are not valid.
-
-    Where ``invalid`` is given, it takes them, and the other lines are used. ``lenient``: a line may lack the text, and
-    its duration may be 0 or less.
-    """
-    offsets, lines, durations = [], [], []
-    problems: list[str] = []
-    num_problems = num_lines = 0
-    for block_offset, block in _blocks(source):
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        numbers = np.arange(num_lines + 1, num_lines + 1 + len(starts), dtype=np.int32)
-        seconds = _durations_if_all_valid(block, starts, lenient)
-        if seconds is None:
-            good, seconds, found = _line_by_line(block, starts, ends, lenient)
-            num_problems += len(found)
-            problems += [f"{source.path}:{numbers[index]}: {text}" for index, text in found[:MAX_LISTED]]
-            starts, numbers = starts[good], numbers[good]
-        num_lines += len(ends)
-        offsets.append(starts.astype(np.int64) + block_offset)
-        lines.append(numbers)
-        durations.append(seconds)
-    if num_problems and invalid is not None and sum(map(len, lines)):
-        invalid += listed(problems, num_problems).splitlines()
-    elif num_problems:
-        raise DataError(listed(problems, num_problems))
-    if not sum(map(len, lines)):
-        raise DataError("the manifest is empty", place=source.path, remedy="it needs one JSON object a line")
-    return Scan(np.concatenate(offsets), np.concatenate(lines), np.concatenate(durations))
-
-
-def _blocks(source: Source) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about a block of them at a time, each with the byte where it starts."""
-    descriptor, offset, pending = source.descriptor(), 0, b""
-    while chunk := os.read(descriptor, _BLOCK_BYTES):
-        if offset == 0 and not pending and chunk.startswith(_BYTE_ORDER_MARK):
-            offset, chunk = len(_BYTE_ORDER_MARK), chunk[len(_BYTE_ORDER_MARK) :]
-        data = pending + chunk
-        end = data.rfind(b"\n") + 1
-        if end:
-            yield offset, data[:end]
-        pending, offset = data[end:], offset + end
-        if len(pending) > MAX_LINE_BYTES:
-            problem = f"a line of more than {MAX_LINE_BYTES} bytes starts at byte {offset}"
-            raise DataError(problem, place=source.path, remedy="a manifest has one JSON object a line")
-    if pending:
-        yield offset, pending + b"\n"
-
-
-def _durations_if_all_valid(block: bytes, starts: Integers, lenient: bool) -> Seconds | None:
-    """Seconds of each line, or None where some line needs a closer look. Nearly every block ends here."""
-    try:
-        lines = _decoder.decode_lines(block)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    # Objects spread over several lines decode too; then the lines and the objects do not correspond.
-    if len(lines) != len(starts) or (np.frombuffer(block, np.uint8)[starts] != _BRACE).any():
-        return None
-    usable = [
-        line.duration
-        for line in lines
-        if (line.audio_filepath or line.audio_filename)
-        and (lenient or (line.text or line.text_filepath or line.normalized_text or "").strip())
-        and not (line.offset and not 0.0 <= line.offset <= _MOST_SECONDS)
-    ]
-    with np.errstate(over="ignore"):
-        seconds = np.array(usable, np.float32)
-    if len(usable) != len(lines) or not ((seconds > 0.0) | lenient).all() or not (abs(seconds) <= _MOST_SECONDS).all():
-        return None
-    if b"\\" in block and _NULL_OR_KEY_LETTER.search(block):
-        return None
-    marks = block.translate(None, _NO_MARKS)
-    return None if _may_repeat_keys(block, marks, lines) or may_be_deeper(_LIMITS.depth, marks) else seconds
-
-
-def _may_repeat_keys(block: bytes, marks: bytes, lines: list[Line]) -> bool:
-    """Does a key occur more often than lines have it? (A value may be spelled like a key, hence "may".)"""
-    num_texts = len(lines) - [line.text for line in lines].count(None)
-    num_paths = len(lines) - [line.audio_filepath for line in lines].count(None)
-    num_quotes = marks.count(b'"') - 2 * len(lines) - 4 * (num_texts + num_paths)
-    num_offsets = len(lines) - [line.offset for line in lines].count(UNSET)
-    speakers = [line.speaker for line in lines if line.speaker is not UNSET]
-    if num_quotes == 2 * (num_offsets + len(speakers) + sum(isinstance(each, str) for each in speakers)):
-        return False  # there are no other keys than those that the lines have, and none twice
-    counts = {"duration": len(lines), "text": num_texts, "audio_filepath": num_paths}
-    counts |= {"offset": num_offsets, "speaker": len(speakers)}
-    for key in ("audio_filename", "text_filepath", "normalized_text"):
-        counts[key] = len(lines) - [getattr(line, key) for line in lines].count(UNSET)
-    return any(block.count(b'"%b"' % key.encode()) > count for key, count in counts.items() if count)
-
-
-def _line_by_line(
-    block: bytes, starts: Integers, ends: Integers, lenient: bool
-) -> tuple[npt.NDArray[np.int64], Seconds, list[tuple[int, str]]]:
-    """Indices and seconds of the valid lines, and (index, problem) of the others. Blank lines are passed over."""
-    good, seconds, problems = [], [], []
-    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        line = block[start:end].strip()
-        if not line:
-            continue
-        problem, duration = _examine(line, lenient)
-        if problem:
-            problems.append((index, problem))
-        else:
-            good.append(index)
-            seconds.append(duration)
-    return np.array(good, np.int64), np.array(seconds, np.float32), problems
-
-
-def _examine(raw: bytes, lenient: bool) -> tuple[str, float]:
-    """(problem, 0) of a line that is not valid, ("", seconds) of one that is."""
-    if problem := problem_of_json(raw, _LIMITS):
-        return f"{problem}; a manifest has one JSON object a line, each key once", 0.0
-    try:
-        line = _decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        return _in_words(str(error)), 0.0
-    except (msgspec.DecodeError, ValueError) as error:
-        return f"invalid JSON ({error}); a manifest has one JSON object a line", 0.0
-    if not (line.audio_filepath or line.audio_filename):
-        return "no audio_filepath (or audio_filename); name the audio file", 0.0
-    if "\0" in (line.audio_filepath or line.audio_filename or "") + (line.text_filepath or ""):
-        return "a path has a null character in it; mend the path, or delete the line", 0.0
-    if not (line.duration > 0.0 or lenient) or abs(line.duration) > _MOST_SECONDS:
-        return f"duration {line.duration:g} s; write the seconds of audio, above 0", 0.0
-    if line.offset and not 0.0 <= line.offset <= _MOST_SECONDS:
-        return f"offset {line.offset:g} s; write the seconds from the start of the file, 0 or more", 0.0
-    if not lenient and not (line.text or line.text_filepath or line.normalized_text or "").strip():
-        return "text is missing or empty; write the words, or delete the line", 0.0
-    return "", line.duration
-
-
-def _in_words(problem: str) -> str:
-    """The decoder's finding about a value as a user's sentence."""
-    if problem.startswith("Object missing required field"):
-        return "no duration; write the seconds of audio"
-    expected, _, key = problem.partition(" - at `$.")
-    found = expected.replace("`", "").replace("Expected ", "expected ")
-    return f"{key.rstrip('`')}: {found}" if key else f"{found}; a manifest has one JSON object a line"
-
-
-def _text_of(line: Line, source: Source, place: str) -> str:
-    if line.text or not line.text_filepath:
-        return line.text or line.normalized_text or ""
-    path = source.resolve(line.text_filepath)
-    text = read_text(path, _TRANSCRIPT, place=f"{place}: {path}").strip()
-    if not text:
-        raise DataError(f"the text file {path} is empty", place=place)
-    return text
-
-
-# Manifest: the utterances of one or more JSON-lines files, filtered by duration.
-# A manifest keeps three numbers a line (where the line starts, its number, its duration) and parses a line again when
-# it is asked for. No audio is opened and no text is turned into labels here; what a line holds is above.
-
-
-# One path, several separated by commas, or a sequence of paths.
-ManifestPaths: TypeAlias = ManyPaths
-
-
-class _Path(msgspec.Struct):
-    """The keys of a manifest line that say where the audio is."""
-
-    audio_filepath: str | None = None
-    audio_filename: str | None = None
-
-
-_path_decoder = msgspec.json.Decoder(_Path)
+def class_of(line: Line) -> str:
+    """The class that a line names under one of ``CLASS_KEYS``; "" where there is none. A number is taken as text."""
+    value = line.class_label
+    return str(value) if isinstance(value, (str, int, float)) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,7 +710,7 @@ class Manifest(Utterances[LineRef]):
     """The utterances of one or more manifest files that passed the filters, in the order of the files.
 
     Attributes:
-        offsets: (N,) byte where each line starts.
+        offsets: (N,) where each line is in its file.
         lines: (N,) line number in its file, from 1.
         starts: (files + 1,) the first row of each file.
     """
@@ -426,15 +748,17 @@ class Manifest(Utterances[LineRef]):
                 valid; or nothing is left.
         """
         check_limits(min_duration, max_duration)
-        sources = [Source(path, strict) for path in _checked_paths(paths)]
-        scans = [scan(source, invalid, lenient) for source in sources]
+        sources = [open_manifest(path, strict) for path in _checked_paths(paths)]
+        needs: Needs = "duration" if lenient else "text"
+        parts = [_scan(source, needs, invalid) for source in sources]
+        offsets, lines, durations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         manifest = cls(
             paths=tuple(source.path for source in sources),
             reader=LineReader(sources),
-            offsets=np.concatenate([scan.offsets for scan in scans]),
-            lines=np.concatenate([scan.lines for scan in scans]),
-            durations=np.concatenate([scan.durations for scan in scans]),
-            starts=np.cumsum([0, *(len(scan.offsets) for scan in scans)], dtype=np.int64),
+            offsets=offsets,
+            lines=lines,
+            durations=durations,
+            starts=np.cumsum([0, *(len(part[0]) for part in parts)], dtype=np.int64),
         )
         manifest = manifest.without(manifest.durations <= 0.0, "with a duration of 0 s or less")
         return manifest.between(min_duration, max_duration)
@@ -446,19 +770,20 @@ class Manifest(Utterances[LineRef]):
         columns = (sources, self.offsets[index], self.lines[index])
         return [LineRef(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def raw_lines(self) -> Iterator[bytes]:
-        """The line of each row, as it is written."""
-        for path, first, last in zip(self.paths, self.starts, self.starts[1:], strict=False):
-            with open_file(path, MANIFEST) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                for offset in self.offsets[first:last].tolist():
-                    end = content.find(b"\n", offset)
-                    yield content[offset : end if end >= 0 else len(content)]
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files."""
+        assert isinstance(self.reader, LineReader)
+        return self.reader.sources
+
+    def written(self) -> Iterator[Line]:
+        """The line of each row as it is: much faster than `utterance`, which also finds the audio file."""
+        for source, first, last in zip(self.sources, self.starts, self.starts[1:], strict=False):
+            yield from source.lines(self.offsets[first:last].tolist())
 
     def written_paths(self) -> Iterator[str]:
-        """The audio path of each row as its line has it: much faster than `utterance`, which also finds the file."""
-        for raw in self.raw_lines():
-            line = _path_decoder.decode(raw)
-            yield line.audio_filepath or line.audio_filename or ""
+        """The audio path of each row as its line has it."""
+        return (line.path for line in self.written())
 
     def only(self, keep: Mask) -> Manifest:
         """Those rows where ``keep`` is true."""
@@ -472,20 +797,34 @@ class Manifest(Utterances[LineRef]):
         )
 
 
+def _scan(source: Source, needs: Needs, invalid: list[str] | None) -> tuple[npt.NDArray[Any], ...]:
+    """The offset, the number and the duration of each line of a manifest, see `Manifest.open`."""
+    problems = Problems()
+    columns = [(block.offsets, block.numbers, block.durations) for block in source.blocks(needs, problems)]
+    num_lines = sum(len(offsets) for offsets, _, _ in columns)
+    if problems.count and invalid is not None and num_lines:
+        invalid += str(problems).splitlines()
+    elif problems.count:
+        raise DataError(str(problems))
+    if not num_lines:
+        raise _empty(source.path)
+    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+
+
 def _checked_paths(paths: ManifestPaths) -> list[str]:
-    """Every path of the list, each an existing file."""
-    given = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
-    parts = [os.path.expanduser(os.fspath(part).strip()) for part in given]
+    """Every path of the list: existing files, and what other kinds of manifests recognise."""
+    named = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else paths
+    parts = [os.path.expanduser(os.fspath(part).strip()) for part in named]
     if not parts or not all(parts):
         problem = f'the list of manifests "{paths}" has an empty part'
         raise DataError(problem, remedy="write a.json,b.json with no comma at the end")
-    missing = [part for part in parts if not os.path.isfile(part)]
+    missing = [part for part in parts if not os.path.isfile(part) and kind_of(part) in (None, JsonLines)]
     if missing:
         is_there = os.path.exists(missing[0])
-        found = f"is {kind_unless_file(os.stat(missing[0]))}" if is_there else f"does not exist{_near(missing[0])}"
-        others = f"missing as well: {', '.join(missing[1:])}" if missing[1:] else ""
-        remedy = others or "name a file with one JSON object a line"
-        raise DataError(f"the manifest {found}", place=missing[0], remedy=remedy)
+        problem = f"is {kind_unless_file(os.stat(missing[0]))}" if is_there else f"does not exist{_near(missing[0])}"
+        more = f"missing as well: {', '.join(missing[1:])}" if missing[1:] else ""
+        remedy = more or "name a file with one JSON object a line"
+        raise DataError(f"the manifest {problem}", place=missing[0], remedy=remedy)
     return parts
 
 
@@ -494,70 +833,3 @@ def _near(path: str) -> str:
     if not os.path.isdir(folder):
         return f" (there is no folder {folder})"
     return did_you_mean(os.path.basename(path), os.listdir(folder))
-
-
-# How long audio files are, where a manifest says something else. Reads headers; no sample is decoded in this file.
-
-
-CHECKED_FILES = 1000
-_CHUNK_ROWS = 256
-# More than there are cores: on a network file system most of the time is waiting.
-_NUM_THREADS = min(32, 4 + (os.cpu_count() or 1))
-
-
-def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manifest:
-    """The manifest with what its files hold, where that is less than stated by more than 0.1 s and 1 %.
-
-    Filters by duration, batches of equal cost and the check that a text fits its frames need true durations. The
-    headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Of a longer
-    file only the stated duration is read, so that stays; this is told as well. Files that cannot be read are found
-    elsewhere.
-    """
-    total = len(manifest)
-    rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
-    found = _differing(manifest, rows)
-    if found and len(rows) < total:
-        logging.info(
-            f"{manifest.name}: {len(found)} of {len(rows)} durations, evenly spread, differ from their files: reading "
-            f"the headers of all {total} files"
-        )
-        found = _differing(manifest, range(total))
-    if not found:
-        return manifest
-    durations = manifest.durations.copy()
-    for row, seconds in found.items():
-        durations[row] = min(seconds, float(durations[row]))
-    num_cut = sum(seconds > manifest.durations[row] for row, seconds in found.items())
-    cut = f" (of {num_cut} longer files the rest is not read)" if num_cut else ""
-    worst = max(found, key=lambda row: abs(found[row] - float(manifest.durations[row])))
-    logging.warning(
-        f"{manifest.name}: {len(found)} of {total} durations differ from their files by more than 0.1 s and 1 %: "
-        f"what a file has of its duration is read{cut}. "
-        f"The largest difference: {manifest.place(worst)} says {manifest.durations[worst]:.3f} s, "
-        f"the file has {found[worst]:.3f} s"
-    )
-    return replace(manifest, durations=durations)
-
-
-def _differing(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
-    """The seconds that the file has from the offset, for each of these rows where its line says others; in order."""
-    chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        parts = list(pool.map(partial(_differing_among, manifest), chunks))
-    return {row: seconds for part in parts for row, seconds in part.items()}
-
-
-def _differing_among(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
-    found = {}
-    for row, ref in zip(rows, manifest.refs(rows), strict=True):
-        utterance = manifest.reader.utterance(ref)
-        if utterance.duration is None:
-            continue
-        try:
-            seconds = audio_seconds(utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
-        except DataError:
-            continue
-        excess = excess_of(seconds, utterance.duration)
-        if seconds > 0 and (excess < 0 or (excess and utterance.offset is None)):
-            found[row] = seconds
-    return found

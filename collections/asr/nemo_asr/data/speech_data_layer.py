@@ -9,6 +9,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,6 +19,8 @@ import numpy.typing as npt
 
 from nemo_asr.arguments import SampleRate, Unusable, Workers, source_argument
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations, WaveformFeaturizer, augmentor_of
+from nemo_asr.audio.reading import audio_seconds, excess_of
+from nemo_asr.data.manifest import Manifest, Mask, R, Utterance, Utterances
 from nemo_asr.data.utterances import (
     MIXED_DOWN,
     OTHER_DURATION,
@@ -25,25 +28,21 @@ from nemo_asr.data.utterances import (
     UNKNOWN,
     BatchLists,
     CopiedRecordings,
-    Mask,
-    R,
     Reading,
     SpeechDataset,
-    Utterance,
-    Utterances,
 )
 from nemo_asr.text.labels import shown_symbols
 from nemo_asr.text.parser import CharParser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
-from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems, budget_of, listed
-from nemo_lite.backends.pytorch.data.order import Counts, DataChangedError, Plan, Shard
+from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems, budget_of
+from nemo_lite.backends.pytorch.data.order import Counts, Plan, Shard
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
 from nemo_lite.backends.pytorch.distributed.copies import Copied
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import DataError, UsageError, counted
+from nemo_lite.errors import DataChangedError, DataError, UsageError, counted, listed
 from nemo_lite.files import Content, digest_of_files
 from nemo_lite.utils import logging
 
@@ -239,6 +238,73 @@ def lengths_in_samples(utterances: Utterances[Any], sample_rate: int) -> npt.NDA
     seconds = np.minimum(utterances.durations.astype(np.float64), _MOST_SECONDS)
     num_samples: npt.NDArray[np.int64] = np.rint(seconds * sample_rate).astype(np.int64)
     return num_samples
+
+
+# How long audio files are, where a manifest says something else. Reads headers; no sample is decoded in this file.
+
+
+CHECKED_FILES = 1000
+_CHUNK_ROWS = 256
+# More than there are cores: on a network file system most of the time is waiting.
+_NUM_THREADS = min(32, 4 + (os.cpu_count() or 1))
+
+
+def with_file_durations(manifest: Manifest, limit: int = CHECKED_FILES) -> Manifest:
+    """The manifest with what its files hold, where that is less than stated by more than 0.1 s and 1 %.
+
+    Filters by duration, batches of equal cost and the check that a text fits its frames need true durations. The
+    headers of ``limit`` files, evenly spread, are read; those of all files only if one of these differs. Of a longer
+    file only the stated duration is read, so that stays; this is told as well. Files that cannot be read are
+    found elsewhere.
+    """
+    total = len(manifest)
+    rows = np.unique(np.linspace(0, total - 1, min(limit, total)).astype(np.int64)).tolist()
+    held = _differing(manifest, rows)
+    if held and len(rows) < total:
+        logging.info(
+            f"{manifest.name}: {len(held)} of {len(rows)} durations, evenly spread, differ from their files: reading "
+            f"the headers of all {total} files"
+        )
+        held = _differing(manifest, range(total))
+    if not held:
+        return manifest
+    durations = manifest.durations.copy()
+    for row, seconds in held.items():
+        durations[row] = min(seconds, float(durations[row]))
+    num_cut = sum(seconds > manifest.durations[row] for row, seconds in held.items())
+    cut = f" (of {num_cut} longer files the rest is not read)" if num_cut else ""
+    worst = max(held, key=lambda row: abs(held[row] - float(manifest.durations[row])))
+    logging.warning(
+        f"{manifest.name}: {len(held)} of {total} durations differ from their files by more than 0.1 s and 1 %: "
+        f"what a file has of its duration is read{cut}. "
+        f"The largest difference: {manifest.place(worst)} says {manifest.durations[worst]:.3f} s, "
+        f"the file has {held[worst]:.3f} s"
+    )
+    return replace(manifest, durations=durations)
+
+
+def _differing(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
+    """The seconds that the file has from the offset, for each of these rows where its line says others; in order."""
+    chunks = [rows[first : first + _CHUNK_ROWS] for first in range(0, len(rows), _CHUNK_ROWS)]
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        parts = list(pool.map(partial(_differing_among, manifest), chunks))
+    return {row: seconds for part in parts for row, seconds in part.items()}
+
+
+def _differing_among(manifest: Manifest, rows: Sequence[int]) -> dict[int, float]:
+    held = {}
+    for row, ref in zip(rows, manifest.refs(rows), strict=True):
+        utterance = manifest.reader.utterance(ref)
+        if utterance.duration is None:
+            continue
+        try:
+            seconds = audio_seconds(utterance.audio_path, place=utterance.place) - (utterance.offset or 0.0)
+        except DataError:
+            continue
+        excess = excess_of(seconds, utterance.duration)
+        if seconds > 0 and (excess < 0 or (excess and utterance.offset is None)):
+            held[row] = seconds
+    return held
 
 
 # SpeechDataLayer: the base of data layers of transcribed speech. Its subclasses say which utterances there are.

@@ -24,26 +24,32 @@ from torch.utils.data import Dataset
 from nemo_asr.arguments import BatchSize, Duration, ManyPaths, SampleRate, Unusable, Workers, check_least
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, audio_seconds, excess_of
-from nemo_asr.data.manifest import LineReader, LineRef, Manifest, ManifestPaths
-from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import (
-    FileSpans,
+from nemo_asr.data.manifest import (
     Integers,
-    ItemTensors,
+    LineReader,
+    LineRef,
+    Manifest,
+    ManifestPaths,
     Mask,
-    Reading,
-    Span,
+    Problems,
     Utterance,
     Utterances,
     check_limits,
+)
+from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.utterances import (
+    FileSpans,
+    ItemTensors,
+    Reading,
+    Span,
     collate,
 )
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
-from nemo_lite.backends.pytorch.data.loaders import MAX_LISTED, listed, sequential_plans
+from nemo_lite.backends.pytorch.data.loaders import sequential_plans
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
 from nemo_lite.config import Between
-from nemo_lite.errors import DataError, UsageError, counted
+from nemo_lite.errors import MAX_LISTED, DataError, UsageError, counted, listed
 from nemo_lite.files import (
     Content,
     FileKind,
@@ -268,7 +274,7 @@ class _Matching:
             if self._first.setdefault(stem, row) != row:
                 self._others.setdefault(stem, []).append(row)
         self._found: dict[int, tuple[str, int]] = {}  # by row: the member's place and size
-        self._without_line, self._repeated = _Noted(), _Noted()
+        self._without_line, self._repeated = Problems(), Problems()
 
     def enter(self, shard: int, path: str, member: Member) -> None:
         """Take a member that the shard of this number and path has."""
@@ -312,9 +318,9 @@ class _Matching:
             places = ", ".join(self._manifest.place(row) for row in lost)
             problems.append(f"{num_lost} of {len(self._manifest)} lines {IN_NO_SHARD} ({_shortened(places, num_lost)})")
         if self._without_line.count:
-            problems.append(f"{self._without_line} in the tar shards without a manifest line")
+            problems.append(f"{_recordings_at(self._without_line)} in the tar shards without a manifest line")
         if self._repeated.count:
-            problems.append(f"{self._repeated} in the tar shards with the name and size of another one")
+            problems.append(f"{_recordings_at(self._repeated)} in the tar shards with the name and size of another one")
         if problems and strict:
             remedy = "make the tar shards again (nemo-lite data tar), or leave out strict_data"
             raise DataError("; ".join(problems), place=name, remedy=remedy)
@@ -322,20 +328,8 @@ class _Matching:
             logging.warning(f"{name}: {problem}: not used")
 
 
-class _Noted:
-    """How many members, and where the first few are."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._places: list[str] = []
-
-    def add(self, place: str) -> None:
-        self.count += 1
-        if len(self._places) < MAX_LISTED:
-            self._places.append(place)
-
-    def __str__(self) -> str:
-        return f"{counted(self.count, 'recording')} ({_shortened(', '.join(self._places), self.count)})"
+def _recordings_at(places: Problems) -> str:
+    return f"{counted(places.count, 'recording')} ({_shortened(', '.join(places.first), places.count)})"
 
 
 def _shortened(places: str, count: int) -> str:
@@ -439,15 +433,13 @@ class TarredUtterances(Utterances[TarRef]):
         manifest = Manifest.open(
             manifests, strict=True, lenient=not strict
         )  # its paths lead nowhere: do not look for the files
-        lines = manifest.reader
-        assert isinstance(lines, LineReader)
         found = match(manifest, paths, strict=strict)
         rows = found["rows"]
         lost = np.ones(len(manifest), bool)
         lost[rows] = False
         return cls(
             paths=manifest.paths,
-            reader=TarredReader(lines, FileSpans(paths, "tar shard")),
+            reader=TarredReader(LineReader(manifest.sources), FileSpans(paths, "tar shard")),
             durations=manifest.durations[rows],
             dropped=manifest.without(lost, IN_NO_SHARD).dropped,
             manifest=manifest,
@@ -769,23 +761,15 @@ class _ShardWriter:
 
     def _lines_of(self, recording: _Recording, content: bytes) -> Iterator[dict[str, Any]]:
         for row in recording.rows:
-            utterance = self._manifest.utterance(row)
+            (ref,) = self._manifest.refs([row])
+            utterance = self._manifest.reader.utterance(ref)
             yield {
                 "audio_filepath": self._names[recording.path],
                 "duration": _duration(utterance, content),
                 "text": utterance.text,
-                **self._other_keys(row),
+                **self._manifest.sources[ref.source].other_keys(ref.offset),
                 "shard_id": self._number,
             }
-
-    def _other_keys(self, row: int) -> dict[str, Any]:
-        """What else the line has; the texts' other keys are in ``text`` now."""
-        reader = self._manifest.reader
-        assert isinstance(reader, LineReader)
-        ref = self._manifest.refs([row])[0]
-        line: dict[str, Any] = json.loads(reader.sources[ref.source].line_at(ref.offset))
-        replaced = ("audio_filepath", "audio_filename", "duration", "text", "text_filepath", "normalized_text")
-        return {key: value for key, value in line.items() if key not in replaced}
 
 
 def _content(path: str) -> bytes:

@@ -8,9 +8,8 @@ from collections import UserList, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
-from nemo_asr.data.labelled import KEYS
-from nemo_asr.data.manifest import ManifestPaths
-from nemo_asr.parts.manifest import Item, audio_of, duration_of, item_iter, json_object, numbered_lines
+from nemo_asr.data.manifest import CLASS_KEYS, ManifestPaths
+from nemo_asr.parts.manifest import item_iter, lines_and_items, numbered_lines
 from nemo_lite.errors import DataError, counted
 from nemo_lite.utils import logging
 
@@ -180,20 +179,18 @@ class ASRSpeechLabel(SpeechLabel):
     """
 
     def __init__(self, manifests_files: ManifestPaths, **settings: Any) -> None:
-        rows = list(item_iter(manifests_files, _labelled))
-        audio_files, durations, labels, offsets = (
-            [row[key] for row in rows] for key in ("audio_file", "duration", "label", "offset")
+        items, labels = list[dict[str, Any]](), list[Any]()
+        for item, line in lines_and_items(manifests_files, with_text=False):
+            label = line.class_label if line else None
+            if label is None:
+                wanted = f"{', '.join(CLASS_KEYS[:-1])} or {CLASS_KEYS[-1]}"
+                raise DataError("a line has no class", place=str(manifests_files), wanted=wanted)
+            items.append(item)
+            labels.append(label)
+        audio_files, durations, offsets = (
+            [item[key] for item in items] for key in ("audio_file", "duration", "offset")
         )
         super().__init__(audio_files, durations, labels, offsets, **settings)
-
-
-def _labelled(line: str, path: str) -> Item:
-    fields = json_object(line, path)
-    label = next((fields[key] for key in KEYS if fields.get(key) is not None), None)
-    if label is None:
-        raise DataError("a line has no class", place=path, wanted=f"{', '.join(KEYS[:-1])} or {KEYS[-1]}")
-    where = {"audio_file": audio_of(fields, path, path), "duration": duration_of(fields, path)}
-    return {**where, "label": label, "offset": fields.get("offset")}
 
 
 def _texts_of(path: str) -> Iterator[str]:

@@ -6,18 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from nemo_asr.data.manifest import ManifestPaths
+from msgspec import UNSET
+
+from nemo_asr.data.manifest import MANIFEST, Line, ManifestPaths, read_lines
 from nemo_lite.errors import DataError
-from nemo_lite.files import FileKind, JsonLimits, decode_text, parse_json, read_text
+from nemo_lite.files import FileKind, decode_text, read_text
 from nemo_lite.files import numbered_lines as lines_of
 
 # Any: the values of a JSON object.
 Item: TypeAlias = dict[str, Any]
-_MOST_SECONDS = 1e7  # four months
-_MANIFEST = FileKind("the manifest", 1 << 40)  # read line by line
 _TRANSCRIPT = FileKind("the text file", 1 << 20)
-_LIMITS = JsonLimits(depth=32, values=10_000)
-_AUDIO_KEYS = ("audio_filename", "audio_filepath")
 
 
 def item_iter(manifests_files: ManifestPaths, parse_func: Callable[[str, str], Item] | None = None) -> Iterator[Item]:
@@ -30,72 +28,51 @@ def item_iter(manifests_files: ManifestPaths, parse_func: Callable[[str, str], I
     Raises:
         DataError: a file that cannot be read, or a line without audio, duration or text.
     """
+    for number, (item, _) in enumerate(lines_and_items(manifests_files, parse_func)):
+        yield {**item, "id": number}
+
+
+def lines_and_items(
+    manifests_files: ManifestPaths, parse_func: Callable[[str, str], Item] | None = None, *, with_text: bool = True
+) -> Iterator[tuple[Item, Line | None]]:
+    """The same without ids, each with its line where ``parse_func`` does not read it."""
     single = isinstance(manifests_files, (str, os.PathLike))
     paths: Sequence[str | os.PathLike[str]] = [manifests_files] if single else manifests_files  # type: ignore[list-item,assignment]  # mypy does not follow the flag
-    number = 0
     for path in (os.path.expanduser(os.fspath(path)) for path in paths):
-        for place, line in numbered_lines(path):
-            item = parse_line(line, path, place) if parse_func is None else parse_func(line, path)
-            yield {**item, "id": number}
-            number += 1
+        if parse_func is not None:
+            for _, written in numbered_lines(path):
+                yield parse_func(written, path), None
+            continue
+        _, lines = read_lines(path, "audio")
+        for place, line in lines:
+            yield _item_of(line, path, place, with_text), line
 
 
 def numbered_lines(path: str) -> Iterator[tuple[str, str]]:
     """The lines of a file that hold something, each with its place."""
-    for place, line in lines_of(path, _MANIFEST):
-        yield place, decode_text(line, place, _MANIFEST)
+    for place, line in lines_of(path, MANIFEST):
+        yield place, decode_text(line, place, MANIFEST)
 
 
-def parse_line(line: str, manifest: str, place: str) -> Item:
-    """One line of a manifest as a dictionary.
+def _item_of(line: Line, manifest: str, place: str, with_text: bool) -> Item:
+    if line.duration is None:
+        raise DataError("there is no duration", place=place, remedy="write the seconds of audio")
+    # The path as written, or beside the manifest where that alone leads to a file.
+    path = os.path.expanduser(line.path)
+    beside = os.path.join(os.path.dirname(manifest), path)
+    audio = beside if not os.path.exists(path) and os.path.exists(beside) else path
+    speaker = None if line.speaker is UNSET else line.speaker
+    item = {"audio_file": audio, "duration": line.duration, "offset": line.start, "speaker": speaker}
+    return {**item, "text": _text_of(line, place)} if with_text else item
 
-    Raises:
-        DataError: it has no audio, duration or text.
-    """
-    fields = json_object(line, place)
-    text = fields.get("text")
-    if "text" not in fields and "text_filepath" in fields:
-        text = _text_of(fields["text_filepath"], place)
-    elif "text" not in fields and "normalized_text" in fields:
-        text = fields["normalized_text"]
-    elif "text" not in fields:
+
+def _text_of(line: Line, place: str) -> str:
+    if line.text is not None:
+        return line.text
+    if line.text_filepath:
+        path = os.path.expanduser(line.text_filepath)
+        return read_text(path, _TRANSCRIPT, place=f"{place}: {path}").replace("\n", "")
+    if line.normalized_text is UNSET or line.normalized_text is None:
         problem = "there is no text, text_filepath or normalized_text"
         raise DataError(problem, place=place, remedy='write "text": "" where nothing is said')
-    about = {"offset": fields.get("offset"), "speaker": fields.get("speaker")}
-    return {
-        "audio_file": audio_of(fields, manifest, place),
-        "duration": duration_of(fields, place),
-        "text": text,
-    } | about
-
-
-def json_object(line: str, place: str) -> Item:
-    """The object that a line holds."""
-    fields = parse_json(line, place, _MANIFEST, _LIMITS)
-    if not isinstance(fields, dict):
-        raise DataError("this is no JSON object", place=place, got=type(fields).__name__)
-    return fields
-
-
-def audio_of(fields: Item, manifest: str, place: str) -> str:
-    """The path as written, or beside the manifest where that alone leads to a file."""
-    written = next((fields[key] for key in _AUDIO_KEYS if key in fields), None)
-    if not isinstance(written, str):
-        raise DataError("there is no audio_filepath (or audio_filename)", place=place, remedy="name the audio file")
-    path = os.path.expanduser(written)
-    beside = os.path.join(os.path.dirname(manifest), path)
-    return beside if not os.path.exists(path) and os.path.exists(beside) else path
-
-
-def duration_of(fields: Item, place: str) -> float:
-    """Seconds."""
-    if not isinstance(fields.get("duration"), (int, float)):
-        raise DataError("there is no duration", place=place, remedy="write the seconds of audio")
-    seconds: float = fields["duration"]
-    if not abs(seconds) <= _MOST_SECONDS:
-        raise DataError("the duration is out of range", place=place, got=f"{str(seconds)[:20]} s", wanted="seconds")
-    return seconds
-
-
-def _text_of(path: str, place: str) -> str:
-    return read_text(os.path.expanduser(path), _TRANSCRIPT, place=f"{place}: {path}").replace("\n", "")
+    return line.normalized_text

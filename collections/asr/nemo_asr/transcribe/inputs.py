@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import soxr
 
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
+from nemo_asr.data.manifest import kind_of, read_lines
 from nemo_asr.transcribe.transcript import Transcript, Word
-from nemo_lite.errors import DataError, UsageError
-from nemo_lite.files import FileKind, JsonLimits, numbered_lines, parse_json, path_in_list
+from nemo_lite.errors import UsageError
 
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
 
@@ -237,22 +235,6 @@ STDIN = "-"
 AUDIO_SUFFIXES = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf", ".w64", ".sph"}
 )
-MANIFEST_SUFFIXES = frozenset({".json", ".jsonl"})
-
-
-class _Line(msgspec.Struct):
-    """The keys of a manifest line that count here; a text is not needed."""
-
-    audio_filepath: str = ""
-    audio_filename: str = ""
-    offset: float | None = None
-    duration: float | None = None
-
-
-_MANIFEST = FileKind("the manifest", 1 << 28)
-_LIMITS = JsonLimits(depth=32, values=10_000)
-_MOST_SECONDS = 1e7  # four months
-_decoder = msgspec.json.Decoder(_Line)
 
 
 def recordings_of(names: Sequence[str]) -> list[Recording]:
@@ -260,7 +242,7 @@ def recordings_of(names: Sequence[str]) -> list[Recording]:
 
     Args:
         names: audio files; folders, of which all audio files are taken, also those in folders inside; manifests
-            (``.json``, ``.jsonl``); ``-`` for an audio file on stdin.
+            (``.json``, ``.jsonl``, and registered kinds); ``-`` for an audio file on stdin.
 
     Raises:
         UsageError: a folder without audio, stdin without audio, or stdin twice.
@@ -275,10 +257,10 @@ def _named(name: str) -> Iterator[Recording]:
     path = Path(name).expanduser()
     if name == STDIN:
         yield Recording("stdin", _stdin())
+    elif kind_of(str(path)) is not None:
+        yield from _in_manifest(path)
     elif path.is_dir():
         yield from _in_folder(path)
-    elif path.suffix.lower() in MANIFEST_SUFFIXES:
-        yield from _in_manifest(path)
     else:
         yield Recording(name, str(path))
 
@@ -305,24 +287,7 @@ def _in_folder(folder: Path) -> list[Recording]:
 
 
 def _in_manifest(path: Path) -> Iterator[Recording]:
-    numbered = list(numbered_lines(path, _MANIFEST))
-    if not numbered:
-        raise DataError("the manifest is empty", place=str(path), wanted="one JSON object a line")
-    for place, written in numbered:
-        parse_json(written, place, _MANIFEST, _LIMITS)
-        try:
-            line = _decoder.decode(written)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DataError(f"the line cannot be read ({error})", place=place) from None
-        named = line.audio_filepath or line.audio_filename
-        if not named:
-            raise DataError("no audio_filepath (or audio_filename); name the audio file", place=place)
-        if "\0" in named or not (_is_time(line.offset) and _is_time(line.duration)):
-            problem, wanted = "a path has a null character, or a time is out of range", f"0 to {_MOST_SECONDS:g} s"
-            raise DataError(problem, place=place, wanted=wanted)
-        audio = path_in_list(named, os.path.dirname(path))
-        yield Recording(audio, audio, offset=line.offset, duration=line.duration)
-
-
-def _is_time(seconds: float | None) -> bool:
-    return seconds is None or 0.0 <= seconds <= _MOST_SECONDS
+    source, lines = read_lines(str(path), "audio")
+    for _, line in lines:
+        audio = source.resolve(line.path)
+        yield Recording(audio, audio, offset=line.start, duration=line.duration)

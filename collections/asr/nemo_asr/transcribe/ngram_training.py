@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nemo_asr.arguments import parameters_of
-from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.manifest import Manifest, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
-from nemo_asr.data.utterances import Utterances
 from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Estimated, NgramCounter, estimate
 from nemo_asr.tasks.recipe import Recipe, load_recipe
 from nemo_asr.text.forms import APOSTROPHES, folded

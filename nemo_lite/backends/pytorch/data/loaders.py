@@ -43,7 +43,9 @@ from nemo_lite.backends.pytorch.data.order import (
 )
 from nemo_lite.backends.pytorch.data.worker_server import content_of, for_workers, start_of_worker
 from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.errors import MAX_LISTED as MAX_LISTED
 from nemo_lite.errors import DataError, DataWorkerError, NeuralPortNameMismatchError, counted
+from nemo_lite.errors import listed as listed
 from nemo_lite.interruption import leave_signals_to_parent
 from nemo_lite.utils import logging
 
@@ -210,7 +212,6 @@ def _end_all(workers: Sequence[BaseProcess]) -> None:
 # What the ranks tell each other: faults by position, and counts by kind.
 _Noted: TypeAlias = "tuple[dict[int, str], Mapping[str, Mapping[Any, int]]]"
 
-MAX_LISTED = 5  # how many places an error or a summary names
 # A night's run survives one unusable item in a thousand; a small set ten, but no more than a tenth of it.
 _SHARE, _COUNT, _MOST = 0.001, 10, 0.1
 
@@ -225,13 +226,6 @@ def budget_of(max_corrupt: float | None, num_items: int, training: bool) -> int:
     if max_corrupt is not None:
         return int(max_corrupt * num_items if max_corrupt < 1 else max_corrupt)
     return int(min(max(_SHARE * num_items, _COUNT), _MOST * num_items)) if training else 0
-
-
-def listed(problems: Sequence[str], total: int) -> str:
-    """The first few problems, one a line, and how many more there are."""
-    shown = problems[:MAX_LISTED]
-    more = [f"... and {total - len(shown)} more"] if total > len(shown) else []
-    return "\n".join([*shown, *more])
 
 
 class UnusableItems:

@@ -17,6 +17,7 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch.utils.data import Dataset, get_worker_info
 
 from nemo_lite.core.run_options import Uneven as Uneven
+from nemo_lite.errors import DataChangedError as DataChangedError
 from nemo_lite.errors import DataError, NemoLiteError, UnknownNameError, UsageError
 
 # From a request to one batch: what a worker process of a data layer does. No order of items, no budget for faults.
@@ -26,10 +27,6 @@ R = TypeVar("R")
 ItemT = TypeVar("ItemT")
 # By kind, then by what was found: {"resampled": {8000: 3}}. Any: whatever a data layer counts by, a text or a number.
 Counts: TypeAlias = "dict[str, Counter[Any]]"
-
-
-class DataChangedError(DataError):
-    """The source of the data is not what it was when the run started: no item of it can be read any more."""
 
 
 class Request(NamedTuple, Generic[R]):

@@ -1,8 +1,10 @@
 """Names of classes: in lines, in lists, as numbers."""
 
+import msgspec
 import pytest
 
-from nemo_asr.data.labelled import ClassParser, UnknownClassError, class_names, class_of
+from nemo_asr.data.labelled import ClassParser, UnknownClassError, class_names
+from nemo_asr.data.manifest import Line, class_of
 from nemo_lite.errors import ConfigError
 
 
@@ -16,7 +18,7 @@ from nemo_lite.errors import ConfigError
     ],
 )
 def test_a_line_names_its_class_in_text_or_number(line, name):
-    assert class_of(line) == name
+    assert class_of(msgspec.json.decode(line, type=Line)) == name
 
 
 def test_a_parser_gives_the_number_of_a_class_as_a_list():
