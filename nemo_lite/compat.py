@@ -106,7 +106,7 @@ OLD_PATHS = {
         backends.pytorch.engine.resuming.restoring backends.pytorch.engine.resuming.stacking
         backends.pytorch.engine.resuming.world_size
     """,
-    "backends.pytorch.engine.run_state": "backends.pytorch.engine.step_clock",
+    "backends.pytorch.engine.state": "backends.pytorch.engine.run_state backends.pytorch.engine.step_clock",
     "backends.pytorch.engine.training": """
         backends.pytorch.engine.counters backends.pytorch.engine.learning_rates backends.pytorch.engine.stopping
     """,

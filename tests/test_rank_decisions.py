@@ -19,7 +19,7 @@ ALLOWED = {
     "nemo_lite/backends/pytorch/nm.py": (1, "refuses a loader that cannot deal its data to several ranks"),
     "nemo_lite/backends/pytorch/engine/objectives.py": (1, "refuses sharded weights on one rank"),
     "nemo_lite/backends/pytorch/engine/evaluation.py": (1, "a single process exchanges no results"),
-    "nemo_lite/backends/pytorch/engine/run_state.py": (1, "a single process stops without an exchange"),
+    "nemo_lite/backends/pytorch/engine/state.py": (1, "a single process stops without an exchange"),
     "nemo_lite/backends/pytorch/engine/training.py": (1, "a launcher's command is not known to its processes"),
     "nemo_lite/backends/pytorch/engine/batches.py": (2, "a single process exchanges nothing at a step"),
     "nemo_lite/core/callbacks/evaluator.py": (1, "NeMo's wording of a distributed evaluation"),

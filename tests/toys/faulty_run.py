@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.run_state import RunState
+from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints
 from nemo_lite.utils.alive import AppState
 from toys.nets import BD
 from toys.nets import Mse as Mse
@@ -210,13 +210,14 @@ def _forget_optimizers() -> None:
 
 
 def _forget_the_position() -> None:
-    RunState.load_state_dict = _with_step_0(RunState.load_state_dict)  # type: ignore[method-assign]
+    Checkpoints.load_state_dict = _with_step_0(Checkpoints.load_state_dict)  # type: ignore[method-assign]
 
 
 def _with_step_0(load: Callable[..., None]) -> Callable[..., None]:
-    def load_and_forget(self: RunState, state: Any, place: str = "") -> None:
+    def load_and_forget(self: Checkpoints, state: Any, place: str = "") -> None:
         load(self, state, place)
-        self.step = self.steps_done = self.epoch = self.epochs_done = 0
+        counters = self._state
+        counters.step = counters.steps_done = counters.epoch = counters.epochs_done = 0
 
     return load_and_forget
 

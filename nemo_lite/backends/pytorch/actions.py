@@ -21,12 +21,13 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     inference_arguments,
     training_arguments,
 )
-from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
 from nemo_lite.backends.pytorch.engine import objectives as arguments
 from nemo_lite.backends.pytorch.engine.batches import StepValues
+from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, restore_weights
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
     Evaluation,
+    Evaluations,
     InferenceCache,
     ItemsComputed,
     arriving,
@@ -34,9 +35,8 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
 )
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
-from nemo_lite.backends.pytorch.engine.resuming import restore_weights
-from nemo_lite.backends.pytorch.engine.run_state import RunState
-from nemo_lite.backends.pytorch.engine.training import Counters, Training, interruption_text, total_steps
+from nemo_lite.backends.pytorch.engine.state import RunState
+from nemo_lite.backends.pytorch.engine.training import Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.lowerings import Lowerings
@@ -66,7 +66,7 @@ _COPIES_SECONDS = 10.0
 """How long a training waits at its end until the files that it read are compared; long ones have them read by then."""
 
 
-class PtActions(Counters, DeploymentExport):
+class PtActions(DeploymentExport):
     """Trains, evaluates and infers on PyTorch.
 
     Args:
@@ -112,24 +112,70 @@ class PtActions(Counters, DeploymentExport):
         self._level, self._amp_dtype, self._amp_backend = Optimization.parse(optimization_level), amp_dtype, amp_backend
         self._tb_writer, self._seed, self._shard_weights = tb_writer, seed, shard_weights
         precision = self._precision()
-        settings: dict[str, Any] = {"optimization_level": self._level.short, "amp_dtype": amp_dtype}
-        settings |= {"amp_backend": amp_backend, "computes in": str(precision.dtype), "random_seed": seed}
-        settings |= {"shard_weights": shard_weights, "compile": CompileOptions.of(compile), "device": self._device.type}
+        settings = {
+            "optimization_level": self._level.short,
+            "amp_dtype": amp_dtype,
+            "amp_backend": amp_backend,
+            "computes in": str(precision.dtype),
+            "random_seed": seed,
+            "shard_weights": shard_weights,
+            "compile": CompileOptions.of(compile),
+            "device": self._device.type,
+        }
         self._agreement = Agreement(self._comm, settings, files)
-        self._state = RunState(self._comm, self._device, precision)
+        self._state = RunState(self._comm)
+        self._checkpoints: Checkpoints | None = None  # of the last training
         self._lowerings = Lowerings(compile)
         self._objectives = Objectives(self._comm, self._device, shard_weights, precision.autocast_dtype)
         self._cache = InferenceCache()
         self.first_generation: Mapping[str, Any] = {}
         self.inferred: ItemsComputed | None = None
 
+    @property
+    def step(self) -> int:
+        """Index of the step made last."""
+        return self._state.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._state.step = step
+
+    @property
+    def epoch(self) -> int:
+        """Index of the epoch."""
+        return self._state.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._state.epoch = epoch
+
+    epoch_num = epoch
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the run, and those that were created."""
+        return self._state.optimizers
+
     def save_state_to(self, path: str | Path) -> None:
         """Write step, epoch and optimizers to one file."""
-        self._state.save_state_to(path)
+        self._training_state().save_state_to(path)
 
     def restore_state_from(self, path: str | Path) -> None:
         """Read what :meth:`save_state_to` wrote."""
-        self._state.restore_state_from(path)
+        self._training_state().restore_state_from(path)
+
+    def _training_state(self) -> Checkpoints:
+        if self._checkpoints is None:
+            _, self._checkpoints = self._offer_services(self._state, CallbackList([]))
+        return self._checkpoints
+
+    def _offer_services(self, state: RunState, called: CallbackList) -> tuple[Evaluations, Checkpoints]:
+        """Let callbacks evaluate and save although nothing is trained."""
+        precision = self._precision()
+        evaluations = Evaluations(self._comm, self._device, precision, self._lowerings(None), state, called)
+        checkpoints = Checkpoints(self._comm, state, evaluations, precision, called)
+        state.offer(evaluations, checkpoints)
+        return evaluations, checkpoints
 
     def precision_check(
         self, tensors: Sequence[NmTensor], num_batches: int = 1, checkpoint_dir: str | Path | None = None
@@ -191,9 +237,9 @@ class PtActions(Counters, DeploymentExport):
             arguments.check_sharding(self._shard_weights, self._comm, precision, options)
             pairs = arguments.optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
             dag = Dag([loss for _, losses in pairs for loss in losses])
-            given = training_arguments(pairs, params, lr_policy, options)
+            terms = training_arguments(pairs, params, lr_policy, options)
             # Before weights are exchanged, so that modules of different sizes are reported by name.
-            contract = self._agreement.reached_on("train", given, {"training DAG": dag}, called)
+            contract = self._agreement.reached_on("train", terms, {"training DAG": dag}, called)
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
             with (
                 self._stopping_in_order() as signals,
@@ -203,23 +249,18 @@ class PtActions(Counters, DeploymentExport):
             ):
                 training = self._prepare(dag, pairs, params, called, options, lr_policy, precision, contract)
                 self._state.stop_signals = signals
-                try:
-                    training.run()
-                finally:
-                    self._state.close_checkpoints()
-                    self._state.close_evaluations()
+                training.run()
                 for data_layer in self._data_layers(dag, called):
                     data_layer.report_unusable()
                 make_statistics_equal(modules_of(dag), self._comm)
-                if self._state.copies is not None:
-                    self._state.copies.compare(_COPIES_SECONDS)
+                training.compare_copies(_COPIES_SECONDS)
                 self._lowerings.report()
             self._comm.at_step(None)
             # A signal that came after the last step, to one rank perhaps: all leave, so that none waits for another.
             self._state.agree_on_signal(signal_in(self._comm.sum(flags_of(signals.received))))
             number = self._state.interrupted_by or signals.received
             if number:
-                self._say(interruption_text(self._state, number))
+                self._say(training.interruption_text(number))
         if number:
             self._comm.close()  # in order: no rank is to blame
             raise Interrupted(number, is_told=True)
@@ -252,18 +293,34 @@ class PtActions(Counters, DeploymentExport):
         replication = ReplicaOptions(options.static_graph, options.gradient_compression)
         objectives = self._objectives.make_all(dag, pairs, extra, params, precision, lowering, replication)
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
-        about = (optimizers, dag.modules, self._tb_writer, tensors, called, lowering, contract)
-        self._state = state = RunState(self._comm, self._device, precision, *about)
+        self._state = state = RunState(self._comm, optimizers, dag.modules, self._tb_writer, tensors)
         data_layer = torch_data_layer(dag)
         loader = self._loader(data_layer, options.uneven)
         state.total_steps = total_steps(loader, options)
-        state.copies = CopyComparison(self._comm, data_layer.copied(), data_layer.label, data_layer.place_of)
-        logging.info("Precision %s", precision.describe())
         state.clock.total.amount_unit = data_layer.amount_unit
+        training = Training(
+            self._comm,
+            self._device,
+            precision,
+            objectives,
+            loader,
+            data_layer,
+            state,
+            tensors,
+            called,
+            lr_policy,
+            options,
+            lowering,
+            contract,
+            self._seed,
+            self._shard_weights,
+        )
+        self._checkpoints = training.checkpoints
+        logging.info("Precision %s", precision.describe())
         for callback in called:
             callback.compare_with_training(dag)
         for wires in called.eval_wires:
-            state.prepare_evaluation(wires)
+            training.evaluations.prepare(wires)
         weights = {weight for objective in objectives for weight in objective.halves or objective.parameters}
         total = sum(map(torch.numel, weights))
         num_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
@@ -271,10 +328,7 @@ class PtActions(Counters, DeploymentExport):
         length = "" if state.total_steps is None else f", {counted(state.total_steps, 'step')}"
         logging.info("Training %s parameters%s", count, length)
         arguments.tell_batch_size(data_layer, self._comm, options)
-        state.position.is_seed_drawn = self._seed is None
-        state.position.seed = self._comm.random_seed() if self._seed is None else self._seed
-        about_run = (state, tensors, called, lr_policy, options, self._shard_weights)
-        return Training(objectives, loader, data_layer.place_of, *about_run)
+        return training
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
         """Evaluate: see :meth:`NeuralModuleFactory.eval`."""
@@ -335,7 +389,7 @@ class PtActions(Counters, DeploymentExport):
 
     def _data_layers(self, dag: Dag, called: CallbackList) -> Iterable[DataLayerNM]:
         """Those of a run: what it trains on, and what its callbacks evaluate."""
-        evaluated = [self._state.prepare_evaluation(wires).data_layer for wires in called.eval_wires]
+        evaluated = [torch_data_layer(Dag(wires)) for wires in called.eval_wires]
         return dict.fromkeys([torch_data_layer(dag), *evaluated])
 
     def _loader(self, data_layer: DataLayerNM, uneven: Uneven = "pad") -> BatchLoader:
@@ -343,16 +397,16 @@ class PtActions(Counters, DeploymentExport):
         return data_layer.loader(training=True, shard=shard)
 
     def _only_end(self, action: str, called: CallbackList) -> None:
-        about = (self._comm, self._device, self._precision())
-        state = RunState(*about, tb_writer=self._tb_writer, callbacks=called, lowering=self._lowerings(None))
+        state = RunState(self._comm, tb_writer=self._tb_writer)
+        evaluations, _ = self._offer_services(state, called)
         self._agreement.reached_on(action, {}, {}, called)
         for wires in called.eval_wires:
             self._objectives.shard(Dag(wires))  # before it is lowered: what is divided is not compiled
-            state.prepare_evaluation(wires)
+            evaluations.prepare(wires)
         try:
             called.notify("on_action_end", state)
         finally:
-            state.close_evaluations()
+            evaluations.close()
         self._lowerings.report()
 
     def _precision(self, min_loss_scale: float | None = None, max_loss_scale: float | None = 2.0**24) -> Precision:

@@ -210,6 +210,7 @@ def test_a_checkpoint_says_what_it_is_about_and_how_good_it_is(factory, tmp_path
         "num_items": 3,
         "digest": "abc",
         "seconds": 0.5,
+        "higher_is_better": {},
     }
 
 

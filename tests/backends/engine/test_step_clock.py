@@ -1,6 +1,6 @@
 """StepClock: each reader gets the sums since it last asked."""
 
-from nemo_lite.backends.pytorch.engine.run_state import StepClock
+from nemo_lite.backends.pytorch.engine.state import StepClock
 
 
 def test_each_reader_gets_what_came_since_it_last_asked() -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from toys.interruptible import is_alive, started, stopped, wait_for
@@ -19,7 +18,7 @@ from toys.ranks import free_port, wait_all
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
-from nemo_lite.backends.pytorch.engine.training import interruption_text
+from nemo_lite.backends.pytorch.engine.training import how_to_go_on, interruption_text
 from nemo_lite.errors import UsageError
 
 SCRIPT = Path(__file__).parents[2] / "toys" / "interruptible.py"
@@ -222,11 +221,9 @@ def test_a_schedule_that_is_over_is_refused(factory, tmp_path, capsys):
 )
 def test_the_command_that_goes_on_is_the_one_that_was_typed(argv, world_size, told, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", argv)
-    saved = {"saved": str(tmp_path / "checkpoint-STEP-3"), "loaded_from": str(tmp_path)}
-    state = SimpleNamespace(world_size=world_size, steps_done=3, steps_before=0, is_epoch_over=True, **saved)
-    assert interruption_text(state, signal.SIGINT).endswith(f"To go on: {told}")
+    assert how_to_go_on(str(tmp_path / "checkpoint-STEP-3"), str(tmp_path), world_size) == told
 
 
 def test_one_step_is_told_as_one():
-    state = SimpleNamespace(steps_done=1, steps_before=0, saved="")
-    assert interruption_text(state, signal.SIGINT).startswith("SIGINT: stopped after 1 step; nothing was saved")
+    text = interruption_text(signal.SIGINT, 1, 0, "", "", "the same command")
+    assert text.startswith("SIGINT: stopped after 1 step; nothing was saved")

@@ -18,10 +18,13 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, generators_set_aside, mean_statistics, modules_of
+from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, to_device
 from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.core.action_state import EvaluationResult
+from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import DagError, UsageError
@@ -381,6 +384,72 @@ class EvaluationRun(ItemsComputed):
                     self.note(row.ids)
                 yield [list(column) for column in zip(*(row.values for row in in_round), strict=True)]
         self._agree(self._stops.signal)
+
+
+class Evaluations:
+    """Evaluates during an action, for its callbacks; each set of wires is checked and lowered once.
+
+    Args:
+        comm: the ranks.
+        device: where.
+        precision: in what.
+        lowering: how DAGs become modules.
+        state: learns results, and stop signals that come meanwhile.
+        callbacks: are told results.
+        settle: waits for what is not known yet of the last step: before anything that reads weights.
+        copies: of the training data, compared before an evaluation; None: nothing is trained.
+
+    Attributes:
+        results: the last one of each evaluation, by name.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        device: torch.device,
+        precision: Precision,
+        lowering: Lowering,
+        state: RunState,
+        callbacks: CallbackList,
+        settle: Callable[[], object] = lambda: None,
+        copies: CopyComparison | None = None,
+    ) -> None:
+        self._comm, self._device, self._precision, self._lowering = comm, device, precision, lowering
+        self._state, self._callbacks, self.settle, self._copies = state, callbacks, settle, copies
+        self.results: dict[str, EvaluationResult] = {}
+        self._prepared: dict[tuple[NmTensor, ...], Evaluation] = {}
+
+    def prepare(self, wires: Sequence[NmTensor]) -> Evaluation:
+        """The evaluation of these wires, checked and lowered once."""
+        key = tuple(wires)
+        if key not in self._prepared:
+            self._prepared[key] = Evaluation(key, self._device, self._precision, self._lowering, keeps_workers=True)
+        return self._prepared[key]
+
+    def run(self, wires: Sequence[NmTensor]) -> EvaluationRun:
+        """The values of ``wires`` for each batch of their data layer: ``ActionState.evaluate``."""
+        self.settle()
+        self.compare_copies()
+        state, evaluation = self._state, self.prepare(wires)
+        return EvaluationRun(evaluation, self._comm, lambda: state.stop_signals.received, state.agree_on_signal)
+
+    def publish(self, make: Callable[[], EvaluationResult]) -> None:
+        """Make the result of an evaluation known. See ``ActionState``."""
+        if self._state.interrupted_by:  # perhaps in the middle of it
+            return
+        result = EvaluationResult(**self._comm.from_first(lambda: vars(make())))
+        self._state.evaluation = self.results[result.name] = result
+        self._callbacks.notify("on_evaluation_end", self._state)
+
+    def compare_copies(self) -> None:
+        """Go on with the comparison of the training data on the machines."""
+        if self._copies is not None:
+            self._copies.compare()
+
+    def close(self) -> None:
+        """End the data workers that wait for the next evaluation."""
+        for evaluation in self._prepared.values():
+            evaluation.close()
 
 
 def torch_data_layer(dag: Dag) -> DataLayerNM:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import math
-import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents
 from nemo_lite.backends.pytorch.checkpoint.state import as_count, misfits_told
-from nemo_lite.backends.pytorch.checkpoint.store import on_every_rank
 from nemo_lite.backends.pytorch.data.loaders import UnusableItems
 from nemo_lite.backends.pytorch.data.order import Stretch
-from nemo_lite.backends.pytorch.distributed.activity import READING_CHECKPOINT
-from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import (
     generator_states,
-    named_weighted_modules,
     set_generator_states,
 )
-from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError, counted
 from nemo_lite.utils import logging
 
@@ -182,25 +174,6 @@ class Pace(NamedTuple):
         return None if self.rounds_per_epoch is None else math.ceil(self.rounds_per_epoch / self.batches_per_step)
 
 
-def check_world_size(state: Mapping[str, Any], world_size: int, is_allowed: bool, place: str) -> None:
-    """Refuse a training state that another number of ranks saved. States of older versions do not say how many.
-
-    Raises:
-        CheckpointError: it is another number, and not allowed.
-    """
-    saved = state.get("pace", [world_size])[0]
-    if saved != world_size and not is_allowed:
-        raise CheckpointError(
-            "the checkpoint was saved by another number of processes",
-            place=place,
-            got=f"{saved} saved it, {world_size} would go on",
-            wanted="as many",
-            remedy=f"start {saved}; or give --allow_world_size_change "
-            "(CheckpointCallback(allow_world_size_change=True)): what is left of the epoch is divided anew, and what "
-            "that changes is told",
-        )
-
-
 def told(before: Pace, now: Pace) -> Iterator[str]:
     """What another number of ranks changes, and what can be done about it, a line each."""
     if before.world_size == now.world_size:
@@ -229,98 +202,10 @@ def told(before: Pace, now: Pace) -> Iterator[str]:
     )
 
 
-# Checkpoints read on all ranks: by rank 0 for the others, or by each its own pieces of divided weights.
-
-
-# Any: what travels between ranks is plain values.
-
-
-def read_chosen(
-    comm: Comm,
-    modules: Mapping[str, nn.Module],
-    choose: Callable[[], Chosen | None],
-    optimizers: Sequence[torch.optim.Optimizer] = (),
-    check: Callable[[Contents], object] = lambda contents: None,
-) -> Contents | None:
-    """What rank 0 chooses, on all ranks. It reads it too, and the others need not have its files.
-
-    Where weights are divided among the ranks, each reads its own pieces: all ranks need the files.
-    """
-
-    def read(chosen: Chosen) -> Contents:
-        contents = chosen.read(modules, optimizers)
-        check(contents)
-        return contents
-
-    def read_on_first() -> tuple[Any, ...] | None:
-        return None if (chosen := choose()) is None else tuple(read(chosen))
-
-    with READING_CHECKPOINT:
-        if is_sharded(modules.values()):
-            shared: Any = comm.from_first(lambda: None if (chosen := choose()) is None else tuple(chosen))
-            return None if shared is None else on_every_rank(comm, lambda: read(Chosen(*shared)))
-        travels: Any = comm.from_first(read_on_first)
-    return None if travels is None else Contents(*travels)
-
-
-def refuse_newer_elsewhere(comm: Comm, checkpoints: CheckpointFolder) -> None:
-    """See that no rank has a newer checkpoint in its folder than rank 0, from whose folder a run goes on.
-
-    Rank 0 may be on another machine than before. All ranks call it.
-
-    Raises:
-        CheckpointError: one has; the same error on every rank.
-    """
-    own = (platform.node(), str(checkpoints.folder.absolute()), checkpoints.newest_step())
-    ranks = comm.share(comm.gather(own)) or [own]
-    (first_host, first_folder, first), *others = ranks
-    newer = [(step, host, folder) for host, folder, step in others if step is not None and step > (first or 0)]
-    if not newer:
-        return
-    step, host, folder = max(newer)
-    error = CheckpointError(
-        "another machine has a newer checkpoint than that of rank 0, from which the run would go on",
-        place=f"{host}:{folder}",
-        got=f"step {step} there, {'none' if first is None else f'step {first}'} in {first_host}:{first_folder}",
-        remedy="start rank 0 on that machine, or use a folder on a file system that all machines share; if it is of "
-        "another run, move it away",
-    )
-    error.is_common = True
-    raise error
-
-
-def restore_weights(comm: Comm, modules: Iterable[NeuralModule], folder: str | Path, pattern: str) -> None:
-    """Fill the modules with the weights of the newest checkpoint whose name contains ``pattern``.
-
-    Raises:
-        CheckpointError: nothing to restore, no such checkpoint, or one that does not fit.
-    """
-    named = named_weighted_modules(modules)
-    if not named:
-        raise CheckpointError("no module of the DAG has weights to restore", place=str(folder))
-    contents = read_chosen(comm, named, lambda: CheckpointFolder(folder).choose(named, pattern))
-    assert contents is not None
-    contents.fill(named)
-
-
 # Position: where a run stands beside its weights and counters. It reads no batch and writes no file.
 
 
 # Any: a training state is a tree of tensors, numbers and texts.
-
-
-class SavedPart(Protocol):
-    """Something whose state is part of the training state, under keys of its own."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its keys. All ranks call it; rank 0's is saved."""
-
-    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
-        """Go on from a training state, which lacks the keys if an older version made it.
-
-        Raises:
-            CheckpointError: the state does not fit.
-        """
 
 
 class Position:
@@ -330,25 +215,33 @@ class Position:
         comm: the ranks.
         device: on which the run computes.
         modules: of the run, by name.
+        pace: how many batches make a step and an epoch.
+        digest: of rounds of the epoch, see ``data.digest_of``.
+        account: the items that could not be used, where the data layer counts them.
+        seed: from which the generators are seeded before each epoch; ``None``: one is drawn for several ranks, and a
+            single process seeds nothing. A checkpoint's takes the place of one that was drawn.
 
     Attributes:
         done: the rounds of the epoch that are done, in stretches; empty before its first step is done.
-        seed: from which the generators are seeded before each epoch; ``None``: they are not.
-        is_seed_drawn: the seed was drawn for this start of the run, so a checkpoint's takes its place.
-        digest: of rounds of the epoch, see ``data.digest_of``.
-        account: the items that could not be used, where the data layer counts them.
-        pace: how many batches make a step and an epoch.
+        seed: as above, or the one that was drawn.
         changes: what another number of ranks than that which saved the checkpoint changes, a line each.
     """
 
-    def __init__(self, comm: Comm, device: torch.device, modules: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        device: torch.device,
+        modules: Mapping[str, object],
+        pace: Pace | None = None,
+        digest: Callable[[Sequence[Stretch]], str] = lambda done: "",
+        account: UnusableItems | None = None,
+        seed: int | None = None,
+    ) -> None:
         self._comm, self._device, self._modules = comm, device, modules
+        self._pace, self._digest, self._account = pace or Pace(comm.world_size), digest, account
+        self._is_seed_drawn = seed is None
         self.done: Sequence[Stretch] = ()
-        self.seed: int | None = None
-        self.is_seed_drawn = False
-        self.digest: Callable[[Sequence[Stretch]], str] = lambda done: ""
-        self.account: UnusableItems | None = None
-        self.pace = Pace(comm.world_size)
+        self.seed = comm.random_seed() if seed is None else seed
         self.changes: Sequence[str] = ()
         self._at_epoch_start: Mapping[str, Any] | None = None
         self._saved: Mapping[str, Any] | None = None  # what a checkpoint says of this rank, until it is put back
@@ -358,10 +251,10 @@ class Position:
         """What of a training state is of here. All ranks call it; rank 0 gets what belongs to the ranks."""
         done = self.done
         return {
-            "pace": list(self.pace),
+            "pace": list(self._pace),
             "seed": self.seed,
             "done": [list(stretch) for stretch in done],
-            "plan": self._comm.on_first(lambda: self.digest(done)) or "",
+            "plan": self._comm.on_first(lambda: self._digest(done)) or "",
             "ranks": self._of_ranks(),
         }
 
@@ -382,8 +275,8 @@ class Position:
             about = (place or "the training state", 1 + as_count(state.get("epoch", 0), "epoch", place))
             self._comm.on_first(lambda: logging.warning(problem, *about))
         self._saved_digest = state.get("plan", "")
-        self.changes = [*told(Pace(*state.get("pace", self.pace)), self.pace)]
-        if self.is_seed_drawn and state.get("seed") is not None:
+        self.changes = [*told(Pace(*state.get("pace", self._pace)), self._pace)]
+        if self._is_seed_drawn and state.get("seed") is not None:
             self.seed = state["seed"]
         world_size, of_rank = _states_of_ranks(state.get("ranks"), place)
         ranks: Sequence[int] = range(world_size)
@@ -391,8 +284,8 @@ class Position:
             ranks = [self._comm.rank]
             self._saved = {key: of_rank(self._comm.rank, key) for key in ("generators", "at_epoch_start")}
             set_own_buffers(self._modules, of_rank(self._comm.rank, "buffers") or {}, place)
-        if self.account is not None and (noted := [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]):
-            self.account.load_state_dict(noted)
+        if self._account is not None and (noted := [*filter(None, (of_rank(rank, "unusable") for rank in ranks))]):
+            self._account.load_state_dict(noted)
 
     def _of_ranks(self) -> dict[str, Any]:
         """What the ranks have of their own, on rank 0; nothing on the others."""
@@ -400,7 +293,7 @@ class Position:
             "generators": generator_states(self._device, self._modules),
             "at_epoch_start": self._at_epoch_start,
             "buffers": own_buffers(self._modules, self._comm),
-            "unusable": None if self.account is None else self.account.state_dict(),
+            "unusable": None if self._account is None else self._account.state_dict(),
         }
         gathered = self._comm.gather(mine)
         if gathered is None:
@@ -409,8 +302,8 @@ class Position:
 
     def close(self) -> None:
         """At the end of the run: its loader is no more, and its state may still be saved."""
-        plan = self._comm.on_first(lambda: self.digest(self.done)) or ""
-        self.digest = lambda done: plan
+        plan = self._comm.on_first(lambda: self._digest(self.done)) or ""
+        self._digest = lambda done: plan
 
     def words(self, epoch: int) -> str:
         """Where in the epoch, which is counted from 1 as in the lines of the terminal."""
@@ -435,7 +328,7 @@ class Position:
         if not done:
             return
         is_of_others = any(stretch.world_size != self._comm.world_size for stretch in done)
-        digest = self._comm.from_first(lambda: self.digest(done))
+        digest = self._comm.from_first(lambda: self._digest(done))
         if digest != self._saved_digest:
             problem = "the data or how they make batches changed"
         elif is_of_others and not digest:

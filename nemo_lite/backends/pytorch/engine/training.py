@@ -15,21 +15,28 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.checkpoint.state import misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, length_of
 from nemo_lite.backends.pytorch.data.order import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
+from nemo_lite.backends.pytorch.distributed.comm import Comm
+from nemo_lite.backends.pytorch.distributed.contract import RunContract
+from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import StepBatches, StepBatchLoader, StepValues
+from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
+from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
 from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
-from nemo_lite.backends.pytorch.engine.resuming import Pace
-from nemo_lite.backends.pytorch.engine.run_state import RunState
+from nemo_lite.backends.pytorch.engine.resuming import Pace, Position
+from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
+from nemo_lite.backends.pytorch.lowering import Lowering
+from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
+from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import LrPolicy, RunOptions
 from nemo_lite.errors import UsageError, counted
@@ -103,7 +110,9 @@ def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
     return steps if options.max_steps is None else min(steps, options.max_steps)
 
 
-def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | None) -> None:
+def check_what_is_left(
+    state: RunState, checkpoints: Checkpoints, position: Position, options: RunOptions, policy: LrPolicy | None
+) -> None:
     """Say where a restored run goes on; or that there is nothing to train, or not at a rate above 0, and what to do.
 
     Raises:
@@ -112,9 +121,9 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
     """
     steps, epochs = state.steps_done, state.epochs_done
     error = options.nothing_left(steps, epochs)
-    if error is None and state.restored:
-        logging.info("Restored %s: going on at step %d, %s", state.restored, steps, state.position.words(epochs))
-        for line in [*state.changes, *state.position.changes]:
+    if error is None and checkpoints.restored:
+        logging.info("Restored %s: going on at step %d, %s", checkpoints.restored, steps, position.words(epochs))
+        for line in [*checkpoints.changes, *position.changes]:
             logging.info("%s", line)
     if error is None and steps and policy is not None and policy(1.0, steps, epochs) == 0.0:
         problem = "the schedule is over: the learning rate would be 0 for the rest"
@@ -122,30 +131,37 @@ def check_what_is_left(state: RunState, options: RunOptions, policy: LrPolicy | 
         error = UsageError(problem, got=got, remedy="a schedule of its own begins with --init_from")
     if error is None:
         return
-    if state.must_go_on:
+    if checkpoints.must_go_on:
         raise error
     text = str(error)
     logging.warning("%s", text[0].upper() + text[1:])
 
 
-def interruption_text(state: RunState, number: int) -> str:
-    """What a signal ended, where it is saved, where it will go on and how."""
-    if state.steps_done == state.steps_before:
+def interruption_text(number: int, steps: int, steps_before: int, saved: str, place: str, how_to_go_on: str) -> str:
+    """What a signal ended, where it is saved, where it will go on and how.
+
+    Args:
+        number: of the signal.
+        steps, steps_before: done when it ended, and when it began.
+        saved: path of the checkpoint; "" without.
+        place: in the epoch.
+        how_to_go_on: a command.
+    """
+    if steps == steps_before:
         return f"{name_of(number)}: stopped before the first step of this run; there is nothing new to save"
-    stopped = f"{name_of(number)}: stopped after {counted(state.steps_done, 'step')}"
-    if not state.saved:
+    stopped = f"{name_of(number)}: stopped after {counted(steps, 'step')}"
+    if not saved:
         return f"{stopped}; nothing was saved: there is no CheckpointCallback that saves (--work_dir, --checkpoint_dir)"
-    place = "" if state.is_epoch_over else f" {state.position.words(state.epochs_done)}"
-    return f"{stopped}; saved {state.saved}. To go on{place}: {_how_to_go_on(state)}"
+    return f"{stopped}; saved {saved}. To go on{place}: {how_to_go_on}"
 
 
-def _how_to_go_on(state: RunState) -> str:
-    folder = Path(state.saved).parent
-    is_elsewhere = bool(state.loaded_from) and Path(state.loaded_from) != folder
+def how_to_go_on(saved: str, loaded_from: str, world_size: int) -> str:
+    """The command that goes on from a checkpoint."""
     command = "the same command"
-    if state.world_size == 1:  # each process of several was started by a launcher, whose command is not known here
+    if world_size == 1:  # each process of several was started by a launcher, whose command is not known here
         command = _own_command() or command
-    return f"{command} --load_dir {folder}" if is_elsewhere else command
+    folder = Path(saved).parent
+    return f"{command} --load_dir {folder}" if loaded_from and Path(loaded_from) != folder else command
 
 
 def _own_command() -> str:
@@ -153,40 +169,6 @@ def _own_command() -> str:
     if Path(sys.argv[0]).is_file():
         return shlex.join(sys.orig_argv)
     return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""
-
-
-# Counters: step, epoch and optimizers of the actions, which scripts of NeMo read and set. Nothing is counted here.
-
-
-class Counters:
-    """Base of the actions: what it shows is in their state."""
-
-    _state: RunState
-
-    @property
-    def step(self) -> int:
-        """Index of the step made last."""
-        return self._state.step
-
-    @step.setter
-    def step(self, step: int) -> None:
-        self._state.step = step
-
-    @property
-    def epoch(self) -> int:
-        """Index of the epoch."""
-        return self._state.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._state.epoch = epoch
-
-    epoch_num = epoch
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """The optimizers of the run, and those that were created."""
-        return self._state.optimizers
 
 
 # The training loop. Precision, ranks and callbacks are in the objects that it calls.
@@ -202,51 +184,78 @@ class Training:
     """One run of training. Every rank has one, and all take the same decisions at the same steps.
 
     Args:
+        comm: the ranks.
+        device: where modules run.
+        precision: in what.
         objectives: taken in turn, one a step.
         loader: the batches of this rank.
-        place_of: where item ``i`` of the data layer comes from, for messages.
+        data_layer: gives them.
         state: what callbacks see.
         tensors: of the step, part of ``state``.
         callbacks: notified of each moment.
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
+        lowering: how evaluated DAGs become modules.
+        contract: of the run, stored in checkpoints.
+        seed: of the generators, see `Position`.
         is_sharded: weights are divided among the ranks.
+
+    Attributes:
+        evaluations, checkpoints: services for the callbacks.
     """
 
     def __init__(
         self,
+        comm: Comm,
+        device: torch.device,
+        precision: Precision,
         objectives: Sequence[Objective],
         loader: BatchLoader,
-        place_of: Callable[[int], str],
+        data_layer: DataLayerNM,
         state: RunState,
         tensors: StepValues,
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
         options: RunOptions,
+        lowering: Lowering,
+        contract: Callable[[], RunContract],
+        seed: int | None = None,
         is_sharded: bool = False,
     ) -> None:
-        self._objectives = objectives
+        self._comm, self._precision, self._objectives = comm, precision, objectives
         self._state, self._tensors, self._callbacks = state, tensors, callbacks
         self._lr_policy, self._options = lr_policy, options
-        self._rates = LearningRates(objectives, lr_policy)
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._before_step = RunningStatistics(self._modules)
         # What zero-weight batches must not change; kept apart from what a skipped step puts back.
         self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
-        self._ahead = AheadOfUse(state.device)
-        self._batches = StepBatchLoader(loader, state.comm, options.batches_per_step, options.uneven, self._ahead)
+        self._ahead = AheadOfUse(device)
+        self._batches = StepBatchLoader(loader, comm, options.batches_per_step, options.uneven, self._ahead)
         # Each rank of divided weights has gradients of its own; and a process alone agrees with nobody.
         self._agrees_early = not (is_sharded or self._batches.is_alone)
-        scales_loss = state.precision.scales_loss
-        self._skipped = SkippedSteps(state.comm, options, place_of, self._weights_not_finite, scales_loss)
-        self._verdict = verdict_on(state.device, state.precision, self._before_step, self._skipped, state.comm)
-        state.settle = self._verdict.settle
-        state.position.account = getattr(loader, "account", None)
-        state.position.pace = Pace(state.comm.world_size, options.batches_per_step, length_of(loader))
-        state.position.digest = lambda done: self._batches.digest(state.epochs_done, done)
-        about = (options.ema_decay, state.precision, state.comm, is_sharded, self._run_for_statistics)
-        self._averaging = state.averaging = Averaging([*state.modules.values()], *about)
-        state.parts = [state.position, self._averaging, self._rates, self._skipped]
+        scales_loss = precision.scales_loss
+        self._skipped = SkippedSteps(comm, options, data_layer.place_of, self._weights_not_finite, scales_loss)
+        self._verdict = verdict_on(device, precision, self._before_step, self._skipped, comm)
+        self._rates = LearningRates(objectives, lr_policy)
+        self._position = Position(
+            comm,
+            device,
+            state.modules,
+            Pace(comm.world_size, options.batches_per_step, length_of(loader)),
+            lambda done: self._batches.digest(state.epochs_done, done),
+            getattr(loader, "account", None),
+            seed,
+        )
+        self._averaging = state.averaging = Averaging(
+            [*state.modules.values()], options.ema_decay, precision, comm, is_sharded, self._run_for_statistics
+        )
+        self._copies = CopyComparison(comm, data_layer.copied(), data_layer.label, data_layer.place_of)
+        self.evaluations = Evaluations(
+            comm, device, precision, lowering, state, callbacks, self._verdict.settle, self._copies
+        )
+        parts: list[SavedPart] = [self._position, self._averaging, self._rates, self._skipped]
+        self.checkpoints = Checkpoints(comm, state, self.evaluations, precision, callbacks, parts, contract)
+        state.offer(self.evaluations, self.checkpoints)
 
     def run(self) -> None:
         """Train until a limit is reached or a callback asks to stop."""
@@ -254,38 +263,51 @@ class Training:
             self._run()
         finally:
             self._rates.end()
+            self.checkpoints.close()
+            self.evaluations.close()
+
+    def compare_copies(self, seconds: float) -> None:
+        """End the comparison of the training data on the machines, which may take so long."""
+        self._copies.compare(seconds)
+
+    def interruption_text(self, number: int) -> str:
+        """What this signal ended, where it is saved, where it will go on and how."""
+        state, checkpoints = self._state, self.checkpoints
+        place = "" if state.is_epoch_over else f" {self._position.words(state.epochs_done)}"
+        command = how_to_go_on(checkpoints.saved, checkpoints.loaded_from, state.world_size)
+        return interruption_text(number, state.steps_done, checkpoints.steps_before, checkpoints.saved, place, command)
 
     def _run(self) -> None:
-        state, callbacks = self._state, self._callbacks
+        state, callbacks, checkpoints = self._state, self._callbacks, self.checkpoints
         callbacks.notify("on_action_start", state)
-        with misfits_told(state.restored):
-            callbacks.load_state_dict(state.saved_callbacks)
-            state.position.check(state.epochs_done)
+        with misfits_told(checkpoints.restored):
+            callbacks.load_state_dict(checkpoints.of_callbacks)
+            self._position.check(state.epochs_done)
         if not state.is_stopping:
-            check_what_is_left(state, self._options, self._lr_policy)
+            check_what_is_left(state, checkpoints, self._position, self._options, self._lr_policy)
         while not self._is_done():
             state.epoch = state.epochs_done
-            state.position.before_epoch(partial(self._reseed, state.epoch))
+            self._position.before_epoch(partial(self._reseed, state.epoch))
             callbacks.notify("on_epoch_start", state)
             self._epoch()
         self._skipped.report(state.steps_done)
-        if state.steps_done > state.steps_before:  # the last update has no next step whose loss would show it
+        if state.steps_done > checkpoints.steps_before:  # the last update has no next step whose loss would show it
             self._skipped.check_weights(f"the run ended after {state.steps_done} steps")
         if state.stop_reason and not state.interrupted_by:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
         self._tensors.clear()
-        state.position.close()
+        self._position.close()
         self._batches.close()
 
     def _epoch(self) -> None:
         state = self._state
-        state.position.before_first_batch()
-        taken = self._batches.first(state.epoch, state.wishes, state.position.done)
-        state.position.after_first_batch()
+        self._position.before_first_batch()
+        taken = self._batches.first(state.epoch, state.wishes, self._position.done)
+        self._position.after_first_batch()
         state.agree(taken.wishes)
-        if taken.is_over and state.position.done:  # other numbers of ranks have left fewer items than ranks
-            state.epochs_done, state.position.done, state.is_epoch_over = state.epoch + 1, (), True
+        if taken.is_over and self._position.done:  # other numbers of ranks have left fewer items than ranks
+            state.epochs_done, self._position.done, state.is_epoch_over = state.epoch + 1, (), True
         elif taken.is_over:
             raise UsageError(
                 f"the data layer gave no batch in epoch {state.epoch}",
@@ -303,8 +325,8 @@ class Training:
 
     def _reseed(self, epoch: int) -> None:
         """Seed the generators, differently on each rank, for dropout; without a seed they go on."""
-        if (seed := self._state.position.seed) is not None:
-            seed_all(seed_of(seed, rank=self._state.comm.rank, epoch=epoch))
+        if (seed := self._position.seed) is not None:
+            seed_all(seed_of(seed, rank=self._comm.rank, epoch=epoch))
 
     def _weights_not_finite(self) -> list[str]:
         return weights_not_finite((module.label, module) for module in self._modules)
@@ -317,7 +339,7 @@ class Training:
         """Make one optimizer step; the batches of the next one."""
         started, state, callbacks = time.perf_counter(), self._state, self._callbacks
         state.step = state.steps_done
-        state.comm.at_step(state.step)
+        self._comm.at_step(state.step)
         objective = self._objectives[state.step % len(self._objectives)]
         callbacks.notify("on_step_start", state)
         state.learning_rate = self._rates.set(objective, state.step, state.epoch)
@@ -328,8 +350,8 @@ class Training:
         for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
             losses.append(self._accumulate(objective, batch, factor, number == len(taken.batches), items, losses))
         left_out = self._batches.num_left_out()
-        correction = items.agree(state.comm) if left_out is None else items.take(left_out)
-        gradients = state.precision.finish_backward(
+        correction = items.agree(self._comm) if left_out is None else items.take(left_out)
+        gradients = self._precision.finish_backward(
             objective.optimizer, objective.parameters, self._options.grad_norm_clip, correction
         )
         computed = Computed(state.step, objective, taken.batches, losses, gradients, items)
@@ -340,7 +362,7 @@ class Training:
         self._averaging.update(state.step)
         state.steps_done += 1
         state.is_epoch_over = following.is_over
-        state.position.done = () if following.is_over else self._batches.done
+        self._position.done = () if following.is_over else self._batches.done
         if following.is_over:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
@@ -366,12 +388,12 @@ class Training:
         """
         state = self._state
         self._callbacks.notify("on_batch_start", state)
-        state.comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
+        self._comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._tensors.clear()
         self._ahead.arrive(batch.values)
         with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else _NOTHING:
             items.watch()
-            with state.precision.forward():
+            with self._precision.forward():
                 outputs = objective.module(*batch.values)
             loss = _total(outputs[: objective.num_losses])
             if objective.module.needs_reach_check:
@@ -380,7 +402,7 @@ class Training:
             if is_last and self._agrees_early:
                 self._agree_early([*before, judged], items)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
-                state.precision.backward(weighted, is_last)
+                self._precision.backward(weighted, is_last)
         self._tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return judged
@@ -412,7 +434,7 @@ class Training:
                     next_batch()
                 self._ahead.arrive(batch.values)
                 for objective in self._objectives:
-                    with _NOTHING if counts else self._without_trace(), state.precision.forward():
+                    with _NOTHING if counts else self._without_trace(), self._precision.forward():
                         objective.module(*batch.values)
             if taken.is_over:
                 break

@@ -58,7 +58,9 @@ class Taken(nemo.NeMoCallback):
 
     def take(self, state: Any) -> None:
         modules = {"Wide": wide_of(state).state_dict()}
-        self.state = deepcopy(state.comm.whole({**modules, "optimizer": state.optimizers[0].state_dict()["state"]}))
+        made = nemo.NeuralModuleFactory.get_default_factory()
+        assert made is not None
+        self.state = deepcopy(made._comm.whole({**modules, "optimizer": state.optimizers[0].state_dict()["state"]}))
         self.is_taken = True
 
 
@@ -76,7 +78,7 @@ def gathering() -> Iterator[list[tuple[int, ...]]]:
     """Inside, the shapes of what is made or read whole while a checkpoint is saved or loaded, though it is divided."""
     from torch.distributed.tensor import DTensor
 
-    from nemo_lite.backends.pytorch.engine.run_state import RunState
+    from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints
 
     shapes: list[tuple[int, ...]] = []
     read_whole = StoredTensors.read
@@ -87,8 +89,8 @@ def gathering() -> Iterator[list[tuple[int, ...]]]:
         return read_whole(stored, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("save_checkpoint", "load_checkpoint"):
-            patch.setattr(RunState, name, noting(getattr(RunState, name), DTensor, shapes))
+        for name in ("save", "load"):
+            patch.setattr(Checkpoints, name, noting(getattr(Checkpoints, name), DTensor, shapes))
         patch.setattr(StoredTensors, "read", read)
         yield shapes
 

@@ -380,7 +380,7 @@ def test_a_scaled_loss_gives_the_same_weights_and_an_overflow_lowers_the_scale(f
         assert all(torch.equal(value, weights[name]) for name, value in expected.state_dict().items())
         capsys.readouterr()
         train(factory, [build(FiniteButTainted(5), Tainted())[1]], params={"num_epochs": 1}, stop_on_nan_loss=True)
-        assert factory.get_trainer()._state.precision.state_dict()["scale"] == 2.0**15
+        assert factory.get_trainer()._checkpoints.state_dict()["precision"]["scale"] == 2.0**15
     told = capsys.readouterr()
     assert "the gradient of step 1 is not finite; the step is skipped, and the loss scale lowered" in told.out
     assert "were skipped" not in told.err  # nothing is wrong with the data
