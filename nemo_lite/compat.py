@@ -182,10 +182,10 @@ OLD_PATHS = {
         untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
         utils.run_files utils.run_files.appended_file
     """,
-    "utils.alive": """
+    "core.app_state": """
         utils.neural_graph
-        core.graph.nm_tensor utils.alive.app_state utils.alive.connection utils.alive.registries utils.app_state
-        utils.metaclasses utils.neural_graph.connection utils.neural_graph.neural_graph_manager
+        core.graph.nm_tensor utils.alive utils.alive.app_state utils.alive.connection utils.alive.registries
+        utils.app_state utils.metaclasses utils.neural_graph.connection utils.neural_graph.neural_graph_manager
         utils.neural_graph.object_registry utils.nmtensor_registry
     """,
     "utils.argparse": "utils.help_pages utils.precision_options",

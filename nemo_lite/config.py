@@ -73,7 +73,7 @@ class Source:
         return self.override_of(keys) or f"line {self._mark(keys)[0]}"
 
     def override_of(self, keys: Keys) -> str:
-        """What set the value at ``keys``, or one around it; "" where that is the file."""
+        """The setting of the value at ``keys``, or one around it; "" where that is the file."""
         prefixes = (keys[:length] for length in range(len(keys), 0, -1))
         return next((self.overrides[prefix] for prefix in prefixes if prefix in self.overrides), "")
 
@@ -471,7 +471,7 @@ def _type_problems(section: Config, key: str, value: Any, annotation: Any) -> li
 
 
 def _problems_inside(value: Any, annotation: Any) -> Iterator[str]:
-    """What the functions say that check the keys of mappings."""
+    """The problems that the functions find which check the keys of mappings."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         for option in options:

@@ -342,5 +342,5 @@ def _nobody_reads() -> bool:
 
 
 def _drop_output() -> None:
-    """What the interpreter still writes to stdout at its end goes nowhere, and fails no more."""
+    """Let the interpreter's last writes to stdout go nowhere, where they cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)

@@ -18,8 +18,8 @@ import torch
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
+from nemo_lite.core.app_state import AppState
 from nemo_lite.utils import logging
-from nemo_lite.utils.alive import AppState
 
 # The same cases in every run; with NEMO_LITE_LONG_TESTS=1 new ones, to look for faults.
 settings.register_profile("same cases", derandomize=True)

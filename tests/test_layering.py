@@ -28,8 +28,8 @@ LAYERS = {
 # The same within the large packages, by room. Names between two "<" are on one level and do not import each other.
 ORDERS = {
     "nemo_lite.core": """
-        neural_types, module_config < ports, shapes, metrics < neural_module < dag, models, action_state, run_options
-        < backend, callbacks, view < module_decorators, svg, trackers < show
+        app_state, module_config < neural_types < ports, shapes, metrics < neural_module
+        < dag, models, action_state, run_options < backend, callbacks, view < module_decorators, svg, trackers < show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed < checkpoint, data, optim, compiling

@@ -7,13 +7,14 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import uuid4
 
 from nemo_lite.config import refuse_out_of_range
 from nemo_lite.core import module_config
+from nemo_lite.core.app_state import AppState
 from nemo_lite.core.module_config import is_plain
 from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
 from nemo_lite.core.ports import (
@@ -28,7 +29,6 @@ from nemo_lite.core.ports import (
 from nemo_lite.core.shapes import Shape, shape_of
 from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, NotAWireError, did_you_mean
 from nemo_lite.utils import logging
-from nemo_lite.utils.alive import AppState
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_types import NeuralType
@@ -52,8 +52,8 @@ def _ports_of_class(cls: type, attribute: str) -> Ports | None:
     declared: Any = inspect.getattr_static(cls, attribute)
     if isinstance(declared, property):
         try:
-            declared = declared.__get__(object.__new__(cls), cls)
-        except Exception:  # the property needs attributes that the constructor sets
+            declared = declared.fget(None) if declared.fget else None
+        except Exception:  # the property needs the object
             return None
     ports: Ports = declared
     return ports
@@ -70,7 +70,7 @@ class NeuralModuleMeta(type):
                 cls._check_ports(attribute, ports)
 
     def __call__(cls: type[M], *args: Any, **kwargs: Any) -> M:  # type: ignore[misc]  # a metaclass' cls is a class
-        signature = _signature_of(cls)
+        signature = _signature_of(cls.__init__)
         kwargs = _known_arguments(cls, signature, kwargs) if kwargs else kwargs
         arguments = _bound(signature, args, kwargs)
         refuse_out_of_range(cls.__init__, arguments, cls.__name__)
@@ -84,7 +84,7 @@ class NeuralModuleMeta(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """What a call of the class takes, for ``inspect.signature`` and ``help``: the constructor's parameters."""
+        """The constructor's parameters, for ``inspect.signature`` and ``help``."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # the constructor of this very class
         return signature.replace(parameters=[*signature.parameters.values()][1:], return_annotation=cls)
 
@@ -95,32 +95,28 @@ class NeuralModuleMeta(type):
         check_ports(cls.__name__, ports, function)
 
 
-def _signature_of(cls: type) -> inspect.Signature:
-    """The constructor's signature; kept with the class, for reading it takes longer than making a small module."""
-    constructor = cls.__init__  # type: ignore[misc]  # the constructor of this very class
-    known: tuple[object, inspect.Signature] | None = cls.__dict__.get("_known_signature")
-    if known is None or known[0] is not constructor:
-        known = (constructor, inspect.signature(constructor))
-        type.__setattr__(cls, "_known_signature", known)
-    return known[1]
+@lru_cache(maxsize=1024)  # of each constructor once: reading it takes longer than making a small module
+def _signature_of(constructor: Callable[..., None]) -> inspect.Signature:
+    return inspect.signature(constructor)
 
 
-def without_unknown(place: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def without_unknown(place: str, arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Keywords without those that a constructor does not have, which are warned of with the nearest name.
 
     Constructors of NeMo 0.9 took any, and YAML files of that time have them.
     """
-    known = [*known]
-    for key in (key for key in given if key not in known):
-        logging.warning("%s: %s is not an argument%s; it is left out", place, key, did_you_mean(key, known))
-    return {key: value for key, value in given.items() if key in known}
+    names = list(names)
+    for key in arguments:
+        if key not in names:
+            logging.warning("%s: %s is not an argument%s; it is left out", place, key, did_you_mean(key, names))
+    return {key: value for key, value in arguments.items() if key in names}
 
 
 def _known_arguments(cls: type, signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keywords that a constructor has parameters for; all, if it takes further ones of its own."""
     parameters = [*signature.parameters.values()][1:]
     names = [p.name for p in parameters]
-    if not {*FIRST_GENERATION_KEYWORDS} & {*names}:
+    if not set(FIRST_GENERATION_KEYWORDS) & set(names):
         kwargs = {key: value for key, value in kwargs.items() if key not in FIRST_GENERATION_KEYWORDS}
     if any(p.kind is p.VAR_KEYWORD and p.name != _OF_THE_BASE for p in parameters):
         return kwargs
@@ -278,7 +274,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
 
     @property
     def operation_mode(self) -> OperationMode:
-        """What the graph that it was called in last is for; ``both`` outside of graphs."""
+        """The purpose of the graph that it was called in last; ``both`` outside of graphs."""
         return self._operation_mode
 
     @operation_mode.setter
@@ -287,22 +283,22 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
 
     @property
     def input_ports(self) -> Ports:
-        """What it takes, by port, in the order of the values."""
+        """The types of its inputs, by port, in the order of the values."""
         return self._created_ports()[0]
 
     @property
     def output_ports(self) -> Ports:
-        """What it gives, by port, in the order of the values."""
+        """The types of its outputs, by port, in the order of the values."""
         return self._created_ports()[1]
 
     def _created_ports(self) -> tuple[Ports, Ports]:
-        """What a ``create_ports`` in the style of NeMo 0.8 gives; without one, no ports."""
+        """The ports of a ``create_ports`` in the style of NeMo 0.8; without one, none."""
         create = type(self).create_ports
         if create is None:
             return {}, {}
         parameters = inspect.signature(create).parameters.values()
-        takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
-        names = {each.name for each in parameters}
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        names = {parameter.name for parameter in parameters}
         return create(**{name: value for name, value in self._init_params.items() if takes_all or name in names})
 
     @property
@@ -387,8 +383,9 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
                 f"{len(args)} inputs are given", place=self.label, wanted=f"at most {len(ports)} ({', '.join(ports)})"
             )
         inputs = dict(zip(ports, args, strict=False))
-        for port in (port for port in inputs if port in wires):
-            raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.label)
+        for port in wires:
+            if port in inputs:
+                raise NeuralPortNameMismatchError(f'input port "{port}" is given twice', place=self.label)
         inputs.update(wires)
         for port, value in inputs.items():
             if isinstance(value, Recorder) and port in ports:
@@ -407,7 +404,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         return module_config.serialize(self)
 
     def _serialize_configuration(self) -> dict[str, Any]:
-        """What is written as ``init_params``. Classes with arguments that YAML cannot hold override it."""
+        """The ``init_params`` that are written. Classes with arguments that YAML cannot hold override it."""
         return self.init_params
 
     @classmethod
@@ -416,14 +413,14 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         return init_params
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """What has to be the same on all ranks before they train together: values by readable names.
+        """The values that have to be the same on all ranks before they train together, by readable names.
 
         By default its class, and its constructor's arguments but those of ``may_differ``. A module whose outputs depend
         on more (a file that it reads) adds that: see :mod:`nemo_lite.files`, and ``Content`` there.
         """
         arguments = {key: value for key, value in self.init_params.items() if key not in self.may_differ}
         label = self.label
-        return {label: type(self).__qualname__} | {f"{label}.{key}": each for key, each in arguments.items()}
+        return {label: type(self).__qualname__} | {f"{label}.{key}": value for key, value in arguments.items()}
 
     def compared_in_evaluation(self) -> Mapping[str, Any]:
         """Constructor's arguments that should be the same in training and in evaluation, where both have such a module.
@@ -476,15 +473,15 @@ def subclasses(cls: type[M]) -> Iterator[type[M]]:
     """The class and everything that derives from it, but for classes that a backend made for one object."""
     pending = [cls]
     while pending:
-        found = pending.pop()
-        if not found.of_one_object:
-            yield found
-        pending += found.__subclasses__()
+        candidate = pending.pop()
+        if not candidate.of_one_object:
+            yield candidate
+        pending += candidate.__subclasses__()
 
 
 def classes_by_name(cls: type[M]) -> dict[str, type[M]]:
     """:func:`subclasses` by name. The first of a name counts: torch.export leaves subclasses behind that copy it."""
-    return {found.__name__: found for found in reversed([*subclasses(cls)])}
+    return {subclass.__name__: subclass for subclass in reversed([*subclasses(cls)])}
 
 
 def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
@@ -497,13 +494,13 @@ def unique_names(modules: Iterable[M], place: str = "") -> dict[str, M]:
     Raises:
         CheckpointError: two modules of one name.
     """
-    found: dict[str, M] = {}
+    named: dict[str, M] = {}
     for module in modules:
-        name = module.label if module.has_own_name else type(module).__name__
-        if found.setdefault(name, module) is not module:
+        name = str(module)
+        if named.setdefault(name, module) is not module:
             problem = f'two modules would be saved as "{name}"'
             raise CheckpointError(problem, place=place, remedy="give each its own name=")
-    return found
+    return named
 
 
 def _converters(source: ElementType, target: ElementType) -> Iterator[str]:

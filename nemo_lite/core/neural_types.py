@@ -10,14 +10,14 @@ from enum import Enum
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nemo_lite.core.app_state import AppState
+from nemo_lite.core.app_state import Connection as Connection
+from nemo_lite.core.app_state import StepModulePort as StepModulePort
 from nemo_lite.errors import CanNotInferResultNeuralType as CanNotInferResultNeuralType
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.errors import did_you_mean
-from nemo_lite.utils.alive import AppState
-from nemo_lite.utils.alive import Connection as Connection
-from nemo_lite.utils.alive import StepModulePort as StepModulePort
 
 if TYPE_CHECKING:
     from nemo_lite.core.neural_module import NeuralModule, Recorder
@@ -71,7 +71,7 @@ class MFCCSignalTag(SpectrogramSignalTag):
 
 
 class EncodedRepresentationTag(ChannelTag):
-    """What an encoder gives."""
+    """The output of an encoder."""
 
 
 class ClassTag(BaseTag):
@@ -94,7 +94,7 @@ class AxisKindAbstract(Enum):
 
 
 class AxisKind(AxisKindAbstract):
-    """What one axis counts. ``Channel`` is another name of ``Dimension``."""
+    """The thing that one axis counts. ``Channel`` is another name of ``Dimension``."""
 
     Batch = 0
     Time = 1
@@ -117,10 +117,9 @@ class AxisKind(AxisKindAbstract):
         """
         kind = _KINDS_BY_LABEL.get(label.lower().strip())
         if kind is None:
-            known = sorted(_KINDS_BY_LABEL)
-            raise NeuralTypeError(
-                f'axis "{label}" is not known', remedy=f"known: {', '.join(known)}{did_you_mean(label, known)}"
-            )
+            labels = sorted(_KINDS_BY_LABEL)
+            remedy = f"known: {', '.join(labels)}{did_you_mean(label, labels)}"
+            raise NeuralTypeError(f'axis "{label}" is not known', remedy=remedy)
         return kind
 
 
@@ -179,26 +178,23 @@ class AxisType:
         dim: int | None = None,
         descriptor: str | None = None,
     ) -> None:
-        given = semantics if kind is None else kind
-        if isinstance(given, type) and issubclass(given, BaseTag):
-            # The third positional argument of a tagged axis is its descriptor.
-            tag, is_list = given, is_list is True
-            given = next(_KINDS_BY_TAG[base] for base in given.__mro__ if base in _KINDS_BY_TAG)
-        if not isinstance(given, AxisKindAbstract):
+        kind = semantics if kind is None else kind
+        size = dim if size is None else size
+        if isinstance(kind, type) and issubclass(kind, BaseTag):
+            tag = kind
+            is_list = is_list is True  # the third positional argument of a tagged axis is its descriptor
+            kind = next(_KINDS_BY_TAG[base] for base in tag.__mro__ if base in _KINDS_BY_TAG)
+        if not isinstance(kind, AxisKindAbstract):
             wanted = "an AxisKind, or a tag such as BatchTag"
-            raise NeuralTypeError("an axis needs its kind", got=repr(given), wanted=wanted)
-        found = {"kind": given, "size": dim if size is None else size, "is_list": bool(is_list), "tag": tag}
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
-        if self.size is not None and self.is_list:
-            raise NeuralTypeError(
-                "a list axis cannot have a fixed size", got=f"size {self.size}", remedy="leave one out"
-            )
-        if self.size is not None and self.size < 1:
-            raise NeuralTypeError(f"axis {self.letter} has an impossible size", got=str(self.size), wanted="1 or more")
+            raise NeuralTypeError("an axis needs its kind", got=repr(kind), wanted=wanted)
+        if size is not None and is_list:
+            raise NeuralTypeError("a list axis cannot have a fixed size", got=f"size {size}", remedy="leave one out")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "is_list", bool(is_list))
+        object.__setattr__(self, "tag", tag)
+        if size is not None and size < 1:
+            raise NeuralTypeError(f"axis {self.letter} has an impossible size", got=str(size), wanted="1 or more")
 
     @property
     def letter(self) -> str:
@@ -286,7 +282,7 @@ class VoidType(ElementType):
 
 
 class UnstatedType(VoidType):
-    """What the tags of NeMo 0.8 and 0.9 do not say: it goes to every port, and a port of it takes every element."""
+    """Elements that the tags of NeMo 0.8 and 0.9 leave open: every port takes them, and a port of them takes all."""
 
 
 class ChannelType(ElementType):
@@ -298,11 +294,11 @@ class EmbeddedTextType(ChannelType):
 
 
 class EncodedRepresentation(ChannelType):
-    """What an encoder gives."""
+    """The output of an encoder."""
 
 
 class AcousticEncodedRepresentation(EncodedRepresentation):
-    """What an acoustic encoder gives."""
+    """The output of an acoustic encoder."""
 
 
 class SpectrogramType(ChannelType):
@@ -373,7 +369,7 @@ class Index(ElementType):
 
 
 class Target(ElementType):
-    """What a model should predict."""
+    """The value that a model should predict."""
 
 
 class ClassificationTarget(Target):
@@ -509,8 +505,9 @@ class NeuralType:
         """
         comparison = self.explain(second)
         if not comparison.fits:
-            problem, types = f"{parent_type_name}.{port_name} cannot take this type", (second.brief, self.brief)
-            raise NeuralPortNmTensorMismatchError(problem, got=types[0], wanted=types[1], remedy=comparison.reason)
+            problem = f"{parent_type_name}.{port_name} cannot take this type"
+            got, wanted = second.brief, self.brief
+            raise NeuralPortNmTensorMismatchError(problem, got=got, wanted=wanted, remedy=comparison.reason)
 
     def takes(self, wire: NeuralType) -> Comparison:
         """Whether a port of this type takes a wire: :meth:`explain`, with the wire's unknown sizes assumed to be right.
@@ -560,20 +557,20 @@ class NeuralType:
 def _read_axes(axes: AxesRead) -> Axes | None:
     if axes is None:
         return None
-    given = tuple(axes.replace(",", " ").split()) if isinstance(axes, str) else tuple(axes)
-    if any(not isinstance(axis, (str, AxisType)) for axis in given):
-        raise NeuralTypeError("axes must be names or AxisTypes", got=repr(given))
-    if len({isinstance(axis, str) for axis in given}) > 1:
-        raise NeuralTypeError("axes are either all names or all AxisTypes", got=repr(given))
-    read = tuple(AxisType(AxisKind.from_str(axis)) if isinstance(axis, str) else axis for axis in given)
-    for before, axis in pairwise(read):
+    axes = tuple(axes.replace(",", " ").split()) if isinstance(axes, str) else tuple(axes)
+    if any(not isinstance(axis, (str, AxisType)) for axis in axes):
+        raise NeuralTypeError("axes must be names or AxisTypes", got=repr(axes))
+    if len({isinstance(axis, str) for axis in axes}) > 1:
+        raise NeuralTypeError("axes are either all names or all AxisTypes", got=repr(axes))
+    types = tuple(AxisType(AxisKind.from_str(axis)) if isinstance(axis, str) else axis for axis in axes)
+    for before, axis in pairwise(types):
         if axis.is_list and not before.is_list:
-            raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, read)))
-    return read
+            raise NeuralTypeError("a list axis cannot stand behind a tensor axis", got=" ".join(map(str, types)))
+    return types
 
 
 def _elements_of(axes: Sequence[AxisType]) -> ElementType:
-    """What the tags of axes say about the elements."""
+    """The elements that the tags of axes stand for."""
     if not axes:
         return VoidType()
     bases = (base for axis in axes if axis.tag for base in axis.tag.__mro__)
@@ -588,11 +585,9 @@ def _compare_tags(first: Axes, second: Axes) -> tuple[NeuralTypeComparisonResult
     if all(issubclass(theirs, mine) for mine, theirs in pairs):
         return NeuralTypeComparisonResult.GREATER, ""
     reason = ", ".join(f"{theirs.__name__} is not {mine.__name__}" for mine, theirs in pairs)
-    return (
-        NeuralTypeComparisonResult.LESS
-        if all(issubclass(mine, theirs) for mine, theirs in pairs)
-        else NeuralTypeComparisonResult.INCOMPATIBLE
-    ), reason
+    if all(issubclass(mine, theirs) for mine, theirs in pairs):
+        return NeuralTypeComparisonResult.LESS, reason
+    return NeuralTypeComparisonResult.INCOMPATIBLE, reason
 
 
 def _spelt_out(axis: AxisType) -> str:
@@ -603,10 +598,10 @@ def _spelt_out(axis: AxisType) -> str:
 
 def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[NeuralTypeComparisonResult, str]:
     """How the axes of ``second`` stand to those of ``first``: each position is looked at, whatever the others gave."""
+    if first is None and second is None:
+        return NeuralTypeComparisonResult.SAME, ""
     if first is None or second is None:
-        differ = first is not second
-        reason = f"{_written(second)} instead of {_written(first)}" if differ else ""
-        return (NeuralTypeComparisonResult.INCOMPATIBLE if differ else NeuralTypeComparisonResult.SAME), reason
+        return NeuralTypeComparisonResult.INCOMPATIBLE, f"{_written(second)} instead of {_written(first)}"
     if len(first) != len(second):
         return NeuralTypeComparisonResult.INCOMPATIBLE, f"{len(second)} axes instead of {len(first)}"
     pairs = list(zip(first, second, strict=True))
@@ -615,12 +610,10 @@ def _compare_axes(first: Axes | None, second: Axes | None) -> tuple[NeuralTypeCo
     sizes = [
         f"{b.letter} is {b.size or 'of unknown size'}, not {a.size}" for a, b in pairs if a.size not in (None, b.size)
     ]
+    if not kinds and not sizes and containers:
+        return NeuralTypeComparisonResult.TRANSPOSE_SAME, ", ".join(containers)
     if not kinds and not sizes:
-        return (
-            (NeuralTypeComparisonResult.TRANSPOSE_SAME, ", ".join(containers))
-            if containers
-            else (NeuralTypeComparisonResult.SAME, "")
-        )
+        return NeuralTypeComparisonResult.SAME, ""
     if kinds and Counter(axis.kind for axis in first) != Counter(axis.kind for axis in second):
         return NeuralTypeComparisonResult.INCOMPATIBLE, ", ".join(kinds)
     unknown = any(a.size is not None and b.size is None for a, b in pairs)

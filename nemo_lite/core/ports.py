@@ -35,7 +35,7 @@ class HasType:
 
 
 class OperationMode(Enum):
-    """What a graph, and a module in it, are run for."""
+    """The purpose of a graph, and of a module in it."""
 
     training = 0
     evaluation = 1
@@ -78,12 +78,12 @@ class NeuralInterface:
 
     @property
     def input_ports(self) -> dict[str, NeuralType]:
-        """What it takes, by port."""
+        """The types of its inputs, by port."""
         raise NotImplementedError(f"{type(self).__name__} has no input_ports")
 
     @property
     def output_ports(self) -> dict[str, NeuralType]:
-        """What it gives, by port."""
+        """The types of its outputs, by port."""
         raise NotImplementedError(f"{type(self).__name__} has no output_ports")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,11 +132,15 @@ def _differences(
     ports: Mapping[str, NeuralType], parameters: Sequence[inspect.Parameter], function: str
 ) -> Iterator[tuple[str, str]]:
     """Problem and remedy where ports and parameters of a function differ."""
-    known = {p.name for p in parameters}
-    for port in (port for port in ports if port not in known):
-        remedy = f"parameters: {', '.join(sorted(known)) or 'none'}{did_you_mean(port, known)}"
-        yield f'input port "{port}" is not a parameter of {function}', remedy
-    for name in (p.name for p in parameters if p.default is p.empty):
+    names = sorted(parameter.name for parameter in parameters)
+    for port in ports:
+        if port not in names:
+            remedy = f"parameters: {', '.join(names) or 'none'}{did_you_mean(port, names)}"
+            yield f'input port "{port}" is not a parameter of {function}', remedy
+    for parameter in parameters:
+        name = parameter.name
+        if parameter.default is not parameter.empty:
+            continue
         if name not in ports:
             yield f'parameter "{name}" of {function} has no input port', "add the port, or give the parameter a default"
         elif ports[name].optional:
@@ -157,15 +161,12 @@ def refuse_unless_connectable(owner: str, ports: Ports, wires: Mapping[str, NmTe
         NeuralPortNameMismatchError: a superfluous input, or none at all where some are needed.
         NeuralPortNmTensorMismatchError: a type that does not fit; shows both ends, both types and the known remedy.
     """
-    for name in (name for name in wires if name not in ports):
-        raise NeuralPortNameMismatchError(
-            f'"{name}" is not an input port',
-            place=owner,
-            remedy=f"input ports: {', '.join(ports) or 'none'}{did_you_mean(name, ports)}",
-        )
     if not wires:
         refuse_unconnected(owner, ports, wires)
     for name, wire in wires.items():
+        if name not in ports:
+            remedy = f"input ports: {', '.join(ports) or 'none'}{did_you_mean(name, ports)}"
+            raise NeuralPortNameMismatchError(f'"{name}" is not an input port', place=owner, remedy=remedy)
         comparison = ports[name].takes(wire.ntype)
         if not comparison.fits:
             remedy = _remedy(comparison.result, ports[name], wire.ntype, converters)
@@ -196,9 +197,9 @@ def _remedy(result: NeuralTypeComparisonResult, port: NeuralType, wire: NeuralTy
         if [axis.kind for axis in port.axes or ()] == [axis.kind for axis in wire.axes or ()]:
             return f"Convert between lists and tensors to {' '.join(map(str, port.axes or ()))}."
         return f"Transpose the axes to {' '.join(axis.letter for axis in port.axes or ())}."
-    known = sorted(set(converters(wire.elements_type, port.elements_type)))
-    if known:
-        return f"A preprocessor is missing: {' or '.join(known)} turns one into the other."
+    preprocessors = sorted(set(converters(wire.elements_type, port.elements_type)))
+    if preprocessors:
+        return f"A preprocessor is missing: {' or '.join(preprocessors)} turns one into the other."
     mine, other = port.elements_type.type_parameters, wire.elements_type.type_parameters
     if result is NeuralTypeComparisonResult.SAME_TYPE_INCOMPATIBLE_PARAMS and "freq" in mine:
         return (

@@ -106,7 +106,7 @@ def floor_div(size: Size, divisor: int) -> Size:
 
 
 def shape_of(ntype: NeuralType) -> Shape:
-    """What a type alone says: fixed sizes, ``B`` for the batch, and the axis' letter with a ``?`` for the rest."""
+    """The sizes that a type alone gives: fixed ones, ``B`` for the batch, and the letter of the axis with a ``?``."""
     return tuple(_size_of(axis) for axis in ntype.axes or ())
 
 

@@ -186,7 +186,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class NodePrecision:
-    """What a node gave in a half type, beside what it gave in float32, over some batches.
+    """The values of a node in a half type, compared with those in float32, over some batches.
 
     Attributes:
         name: the node.

@@ -403,7 +403,7 @@ class _Drawing:
             yield from self._frame(inner, box)
 
     def _frame(self, area: _Area, box: Box) -> Iterator[str]:
-        """What is inside the frame of a nested graph, and its name."""
+        """The content of the frame of a nested graph, and its name."""
         yield f'<g transform="translate({box.left + FRAME_EDGE:.1f} {box.top + FRAME_TITLE:.1f})">'
         for each in area.entries.values():
             yield f'<path class="wire" d="M {each.left + each.width / 2:.1f} {-FRAME_TITLE} V 0"/>'
@@ -426,12 +426,12 @@ class _Drawing:
         return Box(layer, width, height, node.inputs, node.outputs)
 
     def _lines(self, node: Node) -> list[str]:
-        """What is written in a box below the names."""
+        """The lines in a box below the names."""
         note = self._notes.get(node.name)
         return [line for line in (self._view.weights_line(node), note.text if note else "") if line]
 
     def _meaning(self, node: Node) -> tuple[str, str]:
-        """What the colour of a box stands for, and its attributes."""
+        """The meaning of a box's colour, and its attributes."""
         note, role = self._notes.get(node.name), self._view.role(node)
         if note is not None:
             return note.meaning, _colours(note.fill, note.border)

@@ -13,7 +13,7 @@ from nemo_lite.errors import counted
 
 
 class Role(Enum):
-    """What a module is for, and its colours: a muted fill for dark text, a darker border of the same hue."""
+    """The purpose of a module, and its colours: a muted fill for dark text, a darker border of the same hue."""
 
     DATA = ("data layer", "#dfebf7", "#4f7cac")
     PREPROCESSOR = ("preprocessor", "#e0f0e6", "#4c8c64")
@@ -95,7 +95,7 @@ class View:
         return None if first is node else first
 
     def role(self, node: Node) -> Role:
-        """What a node's module is for."""
+        """The purpose of a node's module."""
         module = node.module
         if node is self.dag.data_node:
             return Role.DATA

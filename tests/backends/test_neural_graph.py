@@ -11,6 +11,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
 from nemo_lite.backends.pytorch.neural_graph import GraphInputs, GraphOutputs
 from nemo_lite.core import Dag, NeuralGraph, NeuralType, NmTensor, OperationMode
+from nemo_lite.core.app_state import StepModulePort
 from nemo_lite.core.neural_module import active_recorder
 from nemo_lite.core.neural_types import ChannelType
 from nemo_lite.errors import (
@@ -24,7 +25,6 @@ from nemo_lite.errors import (
     NeuralPortNameMismatchError,
     UsageError,
 )
-from nemo_lite.utils.alive import StepModulePort
 
 TYPE = "axes: (batch, dimension); elements_type: ChannelType"
 

@@ -26,7 +26,7 @@ from torch.utils.data import TensorDataset
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints
-from nemo_lite.utils.alive import AppState
+from nemo_lite.core.app_state import AppState
 from toys.nets import BD
 from toys.nets import Mse as Mse
 from toys.ranks import Finished, Rank

@@ -1,6 +1,6 @@
 """Names of modules in one test that stands for several programs."""
 
-from nemo_lite.utils.alive import AppState
+from nemo_lite.core.app_state import AppState
 
 
 def forget_names() -> None:

@@ -29,6 +29,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_device
 from nemo_lite.config import load_config
 from nemo_lite.core import module_config
+from nemo_lite.core.app_state import AppState, Connection, StepModulePort
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.dag import Node, Slice, slice_between
 from nemo_lite.core.neural_module import NeuralModule, Recorder, active_recorder, set_active_recorder
@@ -47,7 +48,6 @@ from nemo_lite.errors import (
     did_you_mean,
 )
 from nemo_lite.utils import logging
-from nemo_lite.utils.alive import AppState, Connection, StepModulePort
 
 # Any: values of wires are tensors, lists or numbers; configurations are what YAML holds.
 
@@ -298,7 +298,7 @@ class NeuralGraph(Recorder, NeuralInterface):
 
     @property
     def operation_mode(self) -> OperationMode:  # type: ignore[override]  # read-only, as in NeMo
-        """What the graph is for."""
+        """The purpose of the graph."""
         return self._operation_mode
 
     @property

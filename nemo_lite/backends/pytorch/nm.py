@@ -118,7 +118,7 @@ class TorchModule(NeuralModule, nn.Module):
         return self.on_values(*args, **kwargs)
 
     def on_values(self, *args: Any, **kwargs: Any) -> Any:
-        """What a call with values gives: the outputs of ``forward``, their number held against the ports."""
+        """The result of a call with values: the outputs of ``forward``, their number held against the ports."""
         if self.keep_float32 and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")):
             return self._in_float32(args, kwargs)
         outputs = nn.Module.__call__(self, *args, **kwargs)
@@ -246,7 +246,7 @@ class TrainableNM(TorchModule):
 
     @property
     def operation_mode(self) -> OperationMode:
-        """What the graph that it was called in last is for: for evaluation it is in torch's evaluation mode."""
+        """The purpose of the graph that it was called in last: for evaluation it is in torch's evaluation mode."""
         return self._operation_mode
 
     @operation_mode.setter
@@ -570,7 +570,7 @@ class TrainableNeuralModuleWrapper(TrainableNM):
         return self._output_ports
 
     def forward(self, **inputs: Any) -> Any:
-        """What the wrapped module gives for these values, by input port."""
+        """The wrapped module's outputs for these values, by input port."""
         return self._pt_module(*(inputs[port] for port in self._input_ports if port in inputs))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,8 +13,8 @@ from toys.ranks import on_ranks, results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.engine.objectives import Objective
 from nemo_lite.core import UnfreezeCallback
+from nemo_lite.core.app_state import AppState
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.alive import AppState
 
 
 def test_several_losses_are_summed(factory):

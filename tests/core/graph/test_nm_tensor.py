@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from toys.dags import Add, Layer, MelFeatures, SoundLayer, Source
 
+from nemo_lite.core.app_state import StepModulePort
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, NeuralType, NeuralTypeComparisonResult, NmTensor
 from nemo_lite.errors import DagError
-from nemo_lite.utils.alive import StepModulePort
 
 
 def test_a_wire_knows_its_producer_port_and_type() -> None:

@@ -5,11 +5,11 @@ import threading
 import pytest
 from toys.dags import Layer, Source
 
+from nemo_lite.core.app_state import StepModulePort
 from nemo_lite.core.neural_module import Recorder, active_recorder, set_active_recorder
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.ports import OperationMode
 from nemo_lite.errors import NeuralPortNameMismatchError
-from nemo_lite.utils.alive import StepModulePort
 
 
 class ListOfCalls(Recorder):

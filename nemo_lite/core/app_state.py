@@ -1,4 +1,4 @@
-"""The modules, graphs and wires that are alive, by name; NeMo's `AppState`."""
+"""AppState, as in NeMo: the modules, graphs and wires that are alive, by name. It keeps none of them alive."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize
 
 from nemo_lite.errors import NameTakenError, TakenKeyError, UnknownKeyError
 
-# Who gives and who takes a wire, as plain tuples. Nothing is connected here.
+if TYPE_CHECKING:
+    from nemo_lite.core.neural_types import NeuralType, NmTensor
+
+T = TypeVar("T")
 
 
 class StepModulePort(NamedTuple):
@@ -23,29 +26,15 @@ class StepModulePort(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A wire between two ports. Any: ``ntype`` is its :class:`~nemo_lite.core.neural_types.NeuralType`."""
+    """A wire between two ports."""
 
     producer: StepModulePort
     consumer: StepModulePort
-    ntype: Any
-
-
-# Weak registries: objects by name for as long as something else refers to them. They keep nothing alive.
-
-
-T = TypeVar("T")
-
-
-class Wire(Protocol):
-    """What the registry of wires reads: ``NmTensor``."""
-
-    @property
-    def unique_name(self) -> str:
-        """The name that no other wire has."""
+    ntype: NeuralType
 
 
 class ObjectRegistry(Generic[T]):
-    """Objects by name. Compared, two registries are equal when they hold the same objects.
+    """Objects by name, for as long as something else refers to them. Two are equal when they hold the same objects.
 
     Args:
         object_type_name: what the objects are, for messages: "module", say.
@@ -79,9 +68,7 @@ class ObjectRegistry(Generic[T]):
             self._first_free[base] = number + 1
             finalize(new_obj, self._free, base, number).atexit = False
             name = f"{base}{number}"
-        self._refuse_taken(name)
-        self._alive[name] = new_obj
-        self._names[new_obj] = name
+        self.rename(new_obj, name)
         return name
 
     def _free(self, base: str, number: int) -> None:
@@ -95,28 +82,24 @@ class ObjectRegistry(Generic[T]):
         """
         if self._alive.get(name) is obj:
             return
-        self._refuse_taken(name)
+        if name in self._alive:
+            gc.collect()  # objects that only a cycle of references holds are not in use any more
+        if name in self._alive:
+            problem = f'the name "{name}" is in use by another {self._kind}'
+            raise NameTakenError(problem, remedy="give another name=, or none: the next free one is taken")
         if obj in self._names:
             del self._alive[self._names[obj]]
         self._alive[name] = obj
         self._names[obj] = name
-
-    def _refuse_taken(self, name: str) -> None:
-        if name in self._alive:
-            gc.collect()  # what only a cycle of references holds is not in use any more
-        if name in self._alive:
-            problem = f'the name "{name}" is in use by another {self._kind}'
-            raise NameTakenError(problem, remedy="give another name=, or none: the next free one is taken")
 
     def has(self, name: str) -> bool:
         """Whether a living object has this name."""
         return name in self._alive
 
     def __getitem__(self, name: str) -> T:
-        found = self._alive.get(name)
-        if found is None:
+        if name not in self._alive:
             raise UnknownKeyError(self._kind, name, self._alive)
-        return found
+        return self._alive[name]
 
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._alive.values()))
@@ -128,7 +111,7 @@ class ObjectRegistry(Generic[T]):
         return obj in self._names
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Iterable) and {id(each) for each in self} == {id(each) for each in other}
+        return isinstance(other, Iterable) and set(map(id, self)) == set(map(id, other))
 
     __hash__ = object.__hash__
 
@@ -168,19 +151,19 @@ class NmTensorNameRegistry:
     """The names of the wires that are alive. "loss" is taken: it stands for the sum of the losses of a training."""
 
     def __init__(self) -> None:
-        self._wires: WeakSet[Wire] = WeakSet()
-        self._renamed: WeakValueDictionary[str, Wire] = WeakValueDictionary()
+        self._wires: WeakSet[NmTensor] = WeakSet()
+        self._renamed: WeakValueDictionary[str, NmTensor] = WeakValueDictionary()
 
     @property
     def unique_names(self) -> set[str]:
         """The unique names of all wires, and "loss"."""
         return {"loss", *(wire.unique_name for wire in self._wires)}
 
-    def register(self, tensor: Wire) -> None:
+    def register(self, tensor: NmTensor) -> None:
         """Take a wire in."""
         self._wires.add(tensor)
 
-    def rename_NmTensor(self, tensor: Wire, new_name: str) -> None:  # noqa: N802 - NeMo's spelling
+    def rename_NmTensor(self, tensor: NmTensor, new_name: str) -> None:  # noqa: N802 - NeMo's spelling
         """Let a name stand for a wire.
 
         Raises:
@@ -190,8 +173,9 @@ class NmTensorNameRegistry:
             gc.collect()  # wires and the calls that give them refer to each other
         if new_name == "loss" or self._renamed.get(new_name) not in (None, tensor):
             raise TakenKeyError(f'the name "{new_name}" is in use by another tensor', remedy="choose another")
-        for known in [known for known, other in self._renamed.items() if other is tensor]:
-            del self._renamed[known]
+        for name, wire in list(self._renamed.items()):
+            if wire is tensor:
+                del self._renamed[name]
         self._renamed[new_name] = tensor
 
     def __getitem__(self, tensor_name: str) -> str:
@@ -207,10 +191,7 @@ class NmTensorNameRegistry:
         raise UnknownKeyError("tensor", tensor_name, ["loss", *self._renamed])
 
 
-# AppState: NeMo's one object for what scripts share. Only names and weak registries are in it.
-
-
-# Any: modules and graphs are the core's, and scripts set attributes of their own.
+# Any: modules and graphs stand above this file, and scripts set attributes of their own.
 
 
 class Singleton(type):
@@ -227,28 +208,22 @@ class Singleton(type):
 
 
 class AppState(metaclass=Singleton):
-    """What a script may look up: the modules, graphs and wires that are alive. It keeps none of them alive.
-
-    Scripts may set further attributes; they are shared, because there is one object.
+    """The one object in which a script may look up what is alive. Further attributes that scripts set are shared.
 
     Args:
         device: kept as the attribute of this name.
 
     Attributes:
         modules: the modules that are alive, by name.
+        graphs: the graphs that are alive, by name.
         tensor_names: the names of the wires that are alive.
     """
 
     def __init__(self, device: object = None) -> None:
         self.device = device
         self.modules: ObjectRegistry[Any] = ObjectRegistry("module")
+        self.graphs: NeuralGraphManager[Any] = NeuralGraphManager()
         self.tensor_names = NmTensorNameRegistry()
-        self._graphs: NeuralGraphManager[Any] = NeuralGraphManager()
-
-    @property
-    def graphs(self) -> NeuralGraphManager[Any]:
-        """The graphs that are alive, by name."""
-        return self._graphs
 
     def register_module(self, module: Any, name: str | None) -> str:
         """See :meth:`ObjectRegistry.register`."""
@@ -256,16 +231,16 @@ class AppState(metaclass=Singleton):
 
     def register_graph(self, graph: Any, name: str | None) -> str:
         """See :meth:`ObjectRegistry.register`."""
-        return self._graphs.register(graph, name)
+        return self.graphs.register(graph, name)
 
     @property
     def active_graph(self) -> Any:
         """The graph inside whose ``with`` block the script is, or ``None``."""
-        return self._graphs.active_graph
+        return self.graphs.active_graph
 
     @active_graph.setter
     def active_graph(self, graph: Any) -> None:
-        self._graphs.active_graph = graph
+        self.graphs.active_graph = graph
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"AppState.{name} was not set")
