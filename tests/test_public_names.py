@@ -37,7 +37,7 @@ PUBLIC = {
         WeightShareTransform __version__ backends core errors logging tutorials utils
     """,
     "nemo_lite.core": """
-        ModelMode ModuleType NeuralInterface PretrainedModelInfo module_decorators
+        ModelMode ModuleType NeuralInterface PretrainedModelInfo Reference module_decorators
         run_only_on_device skip_in_data_parallel
         Accuracy ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
         Mean Metric
@@ -83,6 +83,7 @@ PUBLIC = {
         AudioPreprocessing BeamSearchCTCDecoder BeamSearchDecoderWithLM __version__ audio_preprocessing
         beam_search_decoder data_layer greedy_ctc_decoder helpers jasper
         losses metrics
+        Family HypothesesType Role register_family
         Classifier ClassWires connect_classifier load_class_recipe load_classifier
         TimeStretchAugmentation parts
         AudioAugmentor AudioFilesDataLayer AudioPreprocessor AudioToMFCCPreprocessor AudioToSpeechLabelDataLayer

@@ -140,7 +140,7 @@ def main() -> None:
 
     factory = make_factory(args)
     model = recipe.classifier(with_weights=not args.plan)
-    nemo_asr.set_batch_norm_momentum(vars(model).values(), args.bn_momentum)
+    nemo_asr.set_batch_norm_momentum(model.modules.values(), args.bn_momentum)
     train = nemo_asr.connect_classifier(model, train_data, training=True)
     evals = {tag: nemo_asr.connect_classifier(model, data_layer) for tag, data_layer in eval_data.items()}
 

@@ -221,13 +221,13 @@ def main() -> None:
 
     factory = early or make_factory(args)
     model = recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
-    nemo_asr.set_batch_norm_momentum(vars(model).values(), args.bn_momentum)
+    nemo_asr.set_batch_norm_momentum(model.modules.values(), args.bn_momentum)
     train = nemo_asr.connect(model, train_data, training=True)
     loss, *_ = train.scored
-    nemo_asr.leave_out_infeasible(train_data, train.log_probs, model.loss)
+    nemo_asr.leave_out_infeasible(train_data, train.frames, model.loss)
     evals = {tag: nemo_asr.connect(model, data_layer) for tag, data_layer in eval_data.items()}
     for tag, wires in evals.items():
-        nemo_asr.warn_of_infeasible(eval_data[tag], wires.log_probs, model.loss)
+        nemo_asr.warn_of_infeasible(eval_data[tag], wires.frames, model.loss)
     factory.on_first(lambda: nemo_asr.warn_of_leaks(train_data, eval_data))
 
     steps_per_epoch = factory.steps_per_epoch(train_data, args.iter_per_step, args.uneven)

@@ -44,6 +44,7 @@ from nemo_lite.core.models import NeMoModel as NeMoModel
 from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
 from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
+from nemo_lite.core.neural_module import Reference as Reference
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
 from nemo_lite.core.neural_types import AudioSignal as AudioSignal
 from nemo_lite.core.neural_types import AxisKind as AxisKind

@@ -93,10 +93,12 @@ class Dag:
 
     @property
     def modules(self) -> dict[str, NeuralModule]:
-        """Every module but the data layer once, by the name of its first node."""
+        """Every module but the data layer once, by the name of its first node; also those that nodes refer to."""
         names: dict[NeuralModule, str] = {}
         for node in self.nodes:
             names.setdefault(node.module, node.name)
+        for module in [other for node in self.nodes for other in node.module.referenced]:
+            names.setdefault(module, module.label)
         return {name: module for module, name in names.items()}
 
     def _repr_html_(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
 from nemo_lite.config import refuse_out_of_range
@@ -336,6 +336,11 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         """How many trainable numbers it holds."""
         return 0
 
+    @property
+    def referenced(self) -> list[NeuralModule]:
+        """The modules that it was given as a :class:`Reference`."""
+        return [value.module for value in vars(self).values() if isinstance(value, Reference)]
+
     def is_trainable(self) -> bool:
         """Whether it is of a kind that has weights to train."""
         return False
@@ -467,6 +472,27 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
     ) -> M:
         """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
         return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+
+
+class Reference(Generic[M]):
+    """Another module, given to the constructor of a module that calls it: a search that calls a decoder, say.
+
+    Kept as an attribute it is no part of its holder: its weights are saved, counted and trained where it stands itself.
+    A DAG counts it among its modules, so it is on the DAG's device and in its mode.
+
+    Attributes:
+        module: the module.
+    """
+
+    def __init__(self, module: M) -> None:
+        self.module = module
+
+    def __call__(self, *values: Any) -> Any:
+        """What the module gives for values."""
+        return self.module(*values)
+
+    def __repr__(self) -> str:  # the same on all ranks
+        return f"Reference({self.module})"
 
 
 def subclasses(cls: type[M]) -> Iterator[type[M]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import nemo_asr
 import nemo_lite as nemo
+from nemo_asr.tasks.families import Model
 from nemo_asr.tasks.recipe import Recipe
-from nemo_asr.tasks.registry import Model
 from toys.tone_corpus import make_corpus
 
 

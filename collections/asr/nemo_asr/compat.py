@@ -57,10 +57,14 @@ OLD_PATHS = {
         scoring.report.content scoring.report.run_folder scoring.report.scored_sets scoring.report.set_scores
         scoring.report.transcripts
     """,
-    "tasks.connection_check": "recipe.classifier recipe.connection_check recipe.feasibility recipe.sections",
-    "tasks.recipe": "recipe recipe.class_list recipe.misfits recipe.recipe",
+    "tasks.classification": "recipe.classifier",
+    "tasks.connection_check": "recipe.connection_check",
+    "tasks.families": "recipe.wiring",
+    "tasks.fitting": "recipe.feasibility recipe.misfits",
     "tasks.known_modules": "known_modules",
-    "tasks.registry": "recipe.registry recipe.wiring",
+    "tasks.recipe": "recipe recipe.class_list recipe.recipe",
+    "tasks.registry": "recipe.registry",
+    "tasks.sections": "recipe.sections",
     "text.english": """
         text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities
         text.english.rules text.english.units

@@ -6,7 +6,7 @@ import pytest
 
 from nemo_asr.data.labelled import LabelPorts
 from nemo_asr.data.speech_data_layer import SpeechPorts
-from nemo_asr.tasks.connection_check import connect_classifier
+from nemo_asr.tasks.classification import connect_classifier
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_lite.core.neural_types import LogitsType, LossType
 from nemo_lite.errors import ConfigError, NeuralPortNmTensorMismatchError, UsageError
@@ -51,7 +51,7 @@ def test_data_without_audio_or_classes_are_refused():
         def output_ports(self):
             return {name: port for name, port in super().output_ports.items() if name.startswith("label")}
 
-    with pytest.raises(UsageError, match=r"does not give audio and classes: got label, label_length"):
+    with pytest.raises(UsageError, match=r"the data layer gives no audio: got label, label_length"):
         connect_classifier(recipe_of().classifier(), Silent(16000))
     with pytest.raises(NeuralPortNmTensorMismatchError, match="transcripts"):
         connect_classifier(recipe_of().classifier(), SpeechPorts(16000))

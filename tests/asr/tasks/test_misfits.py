@@ -3,7 +3,8 @@
 import pytest
 from toys.checked_sets import add, sound, write_set
 
-from nemo_asr.tasks.recipe import load_recipe, misfits_in
+from nemo_asr.tasks.fitting import misfits_in
+from nemo_asr.tasks.recipe import load_recipe
 
 
 @pytest.fixture(scope="module")

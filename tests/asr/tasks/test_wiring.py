@@ -14,7 +14,7 @@ from toys.nets import Points
 
 import nemo_asr
 from nemo_asr.models.losses import IntermediateDecoderForCTC
-from nemo_asr.tasks.registry import IntermediateCTC, Model, Signal, connect, connect_by_type, signals_of
+from nemo_asr.tasks.families import Model, Signal, connect, connect_by_type, signals_of
 from nemo_lite import Dag, DataLayerNM, DeviceType, EvaluatorCallback, LossNM, NeuralModuleFactory, NmTensor
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import LabelsType, LengthsType, LogprobsType, LossType, NeuralType, Ports
@@ -87,11 +87,11 @@ def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data
     encoder = nemo_asr.JasperEncoder(
         jasper=[{**block, "filters": 6}, block], activation="relu", feat_in=16, intermediate_block=0
     )
-    middle = IntermediateCTC(
-        IntermediateDecoderForCTC(feat_in=6, num_classes=2),
-        nemo_asr.CTCLossNM(num_classes=2),
-        LossAggregatorNM(weights=[0.75, 0.25]),
-    )
+    middle = {
+        "intermediate_decoder": IntermediateDecoderForCTC(feat_in=6, num_classes=2),
+        "intermediate_loss": nemo_asr.CTCLossNM(num_classes=2),
+        "intermediate_total": LossAggregatorNM(weights=[0.75, 0.25]),
+    }
     whole = replace(model(), encoder=encoder, intermediate=middle, augmentation=None)
     loss, plain = (connect(each, data_layer, training=True).loss for each in (whole, replace(whole, intermediate=None)))
     assert loss is not None
@@ -100,7 +100,7 @@ def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data
     of_training, of_plain, of_evaluation = (
         {node.module for node in Dag([each]).nodes} for each in (loss, plain, connect(whole, data_layer).loss)
     )
-    assert of_training - of_plain == {middle.decoder, middle.loss, middle.total}
+    assert of_training - of_plain == {*middle.values()}
     assert of_evaluation == of_plain - {whole.multiplier}
 
 

@@ -39,7 +39,7 @@ def weights(named):
 
 
 def moved(old, new, *, old_labels=LABELS, labels=LABELS):
-    return initialise(new, weights(old), decoder="Decoder", labels=labels, old_labels=old_labels)
+    return initialise(new, weights(old), heads=["Decoder"], labels=labels, old_labels=old_labels)
 
 
 def test_a_model_of_the_same_kind_takes_everything():
@@ -89,7 +89,7 @@ def test_what_is_new_and_what_was_left_is_said_by_name_and_count():
     old, new = modules(), modules(width=4, deeper=True)
     weights_of_old = weights(old) | {"Critic": {"w": torch.zeros(1)}}
     weights_of_old["Encoder"]["fourth.bias"] = torch.zeros(3)
-    done = initialise(new, weights_of_old, decoder="Decoder", labels=LABELS, old_labels=LABELS)
+    done = initialise(new, weights_of_old, heads=["Decoder"], labels=LABELS, old_labels=LABELS)
     assert not done.is_complete
     assert str(done).splitlines() == [
         "Encoder: 7 of 11 tensors loaded",
@@ -105,11 +105,11 @@ def test_long_lists_are_cut():
     assert "Decoder: new, all 4 tensors\n  2 left: weight, bias" in str(done)
     big = nn.ModuleDict({f"layer{n}": nn.Linear(1, 1, bias=False) for n in range(11)})
     done = initialise(
-        {**modules(), "Big": big}, weights(modules()), decoder="Decoder", labels=LABELS, old_labels=LABELS
+        {**modules(), "Big": big}, weights(modules()), heads=["Decoder"], labels=LABELS, old_labels=LABELS
     )
     assert "Big: new, all 11 tensors" in str(done)
     with_big = {**modules(), "Decoder": big}
-    done = initialise(modules(), weights(with_big), decoder="Decoder", labels=LABELS, old_labels=LABELS)
+    done = initialise(modules(), weights(with_big), heads=["Decoder"], labels=LABELS, old_labels=LABELS)
     assert "  11 left: layer0.weight," in str(done)
     assert "layer7.weight and 3 more" in str(done)
 
@@ -136,7 +136,7 @@ def test_weights_of_another_model_are_refused():
     )
     new = modules()
     with pytest.raises(CheckpointError, match=told):
-        initialise(new, {"Encoder": Other().state_dict()}, decoder="Decoder", labels=LABELS, old_labels=LABELS)
+        initialise(new, {"Encoder": Other().state_dict()}, heads=["Decoder"], labels=LABELS, old_labels=LABELS)
 
 
 def test_weights_are_those_of_the_new_models_dtype():
@@ -145,7 +145,7 @@ def test_weights_are_those_of_the_new_models_dtype():
         name: {key: value.half() if value.is_floating_point() else value for key, value in tensors.items()}
         for name, tensors in weights(old).items()
     }
-    initialise(new, halves, decoder="Decoder", labels=["c", "a", " ", "b"], old_labels=LABELS)
+    initialise(new, halves, heads=["Decoder"], labels=["c", "a", " ", "b"], old_labels=LABELS)
     assert {value.dtype for value in new["Decoder"].state_dict().values()} == {torch.float32}
     torch.testing.assert_close(new["Encoder"].first.weight, old["Encoder"].first.weight.half().float(), rtol=0, atol=0)
 
@@ -165,5 +165,5 @@ def test_weights_with_names_of_before_0_9_are_taken_over():
         name.replace("mconv", "conv").replace("0.conv.w", "0.w"): value for name, value in old.state_dict().items()
     }
     assert "encoder.0.conv.0.weight" in older
-    done = initialise({"E": new}, {"E": older}, decoder="D", labels=LABELS, old_labels=LABELS)
+    done = initialise({"E": new}, {"E": older}, heads=["D"], labels=LABELS, old_labels=LABELS)
     assert done.is_complete

@@ -335,7 +335,7 @@ def test_a_citrinet_takes_texts_with_the_tokenizer_of_its_archive(tmp_path):
     recipe = nemo_asr.load_model(tmp_path / "folder").recipe
     (tmp_path / "train.json").write_text('{"audio_filepath": "a.wav", "duration": 1.0, "text": "The cat"}\n')
     layer = recipe.data_layer(str(tmp_path / "train.json"), training=True, batch_size=1, load_audio=False)
-    assert layer.infeasible(lambda samples: 2)[0].needed == len(subwords.ids_of("the cat")[0])
+    assert layer.infeasible(lambda samples: 2, len)[0].needed == len(subwords.ids_of("the cat")[0])
 
 
 def test_a_file_of_nemo_whose_weights_are_of_other_sizes_is_refused(tmp_path):

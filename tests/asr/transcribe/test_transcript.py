@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_asr.transcribe.transcript import Transcript, Word, transcript_of
+from nemo_asr.transcribe.transcript import Transcript, Word, hypothesis_of_path, transcript_of
 
 LABELS = [" ", "a", "b"]
 BLANK = 3
@@ -11,7 +11,9 @@ BLANK = 3
 
 def made(path, probabilities=None, labels=LABELS, frame_seconds=0.1, duration=10.0):
     scores = np.log(probabilities or [0.5] * len(path))
-    return transcript_of(np.array(path), scores, labels, frame_seconds, duration, "a.wav")
+    return transcript_of(
+        hypothesis_of_path(np.array(path), np.array(scores), len(labels)), labels, frame_seconds, duration, "a.wav"
+    )
 
 
 def test_words_begin_with_their_first_label_and_end_with_their_last():
@@ -34,7 +36,14 @@ def test_the_confidence_is_the_geometric_mean_over_the_frames_of_the_labels():
 
 def test_a_calibration_changes_each_confidence():
     scores, halved = np.log([0.5, 0.5, 0.9]), lambda confidence: confidence / 2
-    found = transcript_of(np.array([1, 0, 2]), scores, LABELS, 0.1, 10.0, "a.wav", calibration=halved)
+    found = transcript_of(
+        hypothesis_of_path(np.array([1, 0, 2]), np.array(scores), len(LABELS)),
+        LABELS,
+        0.1,
+        10.0,
+        "a.wav",
+        calibration=halved,
+    )
     assert [word.confidence for word in found.words] == [0.25, 0.45]
 
 

@@ -5,7 +5,7 @@ import torch
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.tasks.registry import connect_by_type, signals_of
+from nemo_asr.tasks.families import connect_by_type, signals_of
 from nemo_asr.transcribe.engine import (
     FeatureSource,
     RecordingsDataLayer,
@@ -72,7 +72,7 @@ LENGTHS = torch.tensor([3001, 1234])
 def test_windows_give_the_frames_of_the_whole_recording(blocks, tmp_path, factory):
     model = model_of(tmp_path, blocks)
     whole, stride = windowed(model, None, factory)
-    plan = plan_windows(stride, context_frames(model), 200, 0)
+    plan = plan_windows(stride, context_frames([model.encoder, model.decoder]), 200, 0)
     assert plan.is_exact
     assert 4 * plan.longest < FEATURES.shape[2]
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_the_context_is_as_large_as_it_must_be(tmp_path, factory):
     """With one stride less the frames differ: the test above can fail."""
     model = model_of(tmp_path, DEEP)
     whole, stride = windowed(model, None, factory)
-    needed = plan_windows(stride, context_frames(model), 200, 0)
+    needed = plan_windows(stride, context_frames([model.encoder, model.decoder]), 200, 0)
     short = WindowPlan(needed.core, needed.context - 2 * stride, stride, is_exact=True)
     with torch.no_grad():
         expected = whole(features=FEATURES, length=LENGTHS)[0]
@@ -97,7 +97,8 @@ def test_the_context_is_as_large_as_it_must_be(tmp_path, factory):
 
 
 def test_the_context_is_what_a_gradient_reaches(tmp_path):
-    assert context_frames(model_of(tmp_path)) == 5
+    model = model_of(tmp_path)
+    assert context_frames([model.encoder, model.decoder]) == 5
     encoder = model_of(tmp_path, DEEP).encoder.eval()
     features = torch.randn(1, 32, 801, requires_grad=True)
     encoded, _ = encoder(audio_signal=features, length=torch.tensor([801]))
@@ -113,7 +114,7 @@ def test_the_context_is_what_a_gradient_reaches(tmp_path):
 def test_an_encoder_that_sees_everything_says_so_and_is_warned_of(key, tmp_path, factory, monkeypatch):
     block = "filters: 32, repeat: 1, kernel: [11], stride: [2], dilation: [1], dropout: 0.0, residual: false"
     model = model_of(tmp_path, f"    - {{{block}, {key}}}\n" if "se:" in key else f"    - {{{block}}}\n  {key}\n")
-    assert context_frames(model) is None
+    assert context_frames([model.encoder, model.decoder]) is None
     told = []
     monkeypatch.setattr(logging, "warning", lambda text, *_: told.append(text))
     module, stride = windowed(model, plan_windows(2, None, 400, 100), factory)

@@ -31,7 +31,8 @@ from nemo_asr.data.check import (
 )
 from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
-from nemo_asr.tasks.recipe import load_recipe, misfits_in
+from nemo_asr.tasks.fitting import misfits_in
+from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.forms import APOSTROPHES, folded
 from nemo_asr.text.labels import NO_LANGUAGE, WORD_MARK, language_code, language_of
 from nemo_asr.text.numbers import speak_numbers

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
 from nemo_asr.models.jasper import JasperBlockSpec
-from nemo_asr.tasks.registry import KNOWN, ROLES, Known
+from nemo_asr.tasks.families import FAMILIES
+from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, TASKS, Known
 from nemo_lite.config import Between, annotations_of
 from nemo_lite.utils.argparse import OneLineParser
 
@@ -26,6 +27,7 @@ A model's YAML file has one section for each module, under the name of its class
 | key | type | default | what it is |
 |---|---|---|---|
 | `model` | str | the file's name | name of the model |
+| `family` | str | by the data layer | `ctc`, `classification`, or [one of yours](modules.md#families) |
 | `sample_rate` | int | `16000` | samples a second, for all sections that do not say it themselves |
 | `labels` | list of str | or `tokenizer` | the vocabulary: a label's position is its id; CTC's blank comes behind it |
 | `tokenizer` | str | or `labels` | a SentencePiece model, whose pieces are the labels (`nemo-lite data tokenizer`) |
@@ -78,7 +80,7 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[str]:
-    for role in ROLES:
+    for role in FAMILIES[FAMILY_OF_TASK[TASKS[0]]].roles:
         for name, known in KNOWN.items():
             if known.role == role and name == known.module_class.__name__ and is_own(known):
                 yield from _section(name, known)

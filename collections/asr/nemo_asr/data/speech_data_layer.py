@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 from collections import Counter, defaultdict
@@ -65,7 +64,7 @@ class Infeasible(NamedTuple):
         row: its position.
         place: where it comes from.
         frames: frames that the encoder gives for it.
-        needed: frames that its text needs: one for each label, and one more between equal neighbours.
+        needed: frames that its text needs, as the loss says.
         text: its text as written.
         when: what made the frames so few: nothing, silence that is left out, perturbations.
         is_always: not only when perturbations happen to make it short.
@@ -144,16 +143,18 @@ def infeasible(
     utterances: Utterances[Any],
     dataset: SpeechDataset[Any],
     frames_of: Callable[[int], int],
+    frames_needed: Callable[[Sequence[int]], int],
     lengths: npt.NDArray[np.int64] | None = None,
     augmentor: AudioAugmentor | None = None,
 ) -> list[Infeasible]:
-    """The utterances that have no CTC alignment: labels + equal neighbours > frames. Their loss would be infinite.
+    """The utterances whose text needs more frames than there are. Their loss would be infinite.
 
     Frames follow from the known duration. Where silence at both ends is left out, the audio is read of those whose
     text would need a quarter of their frames or more: of the 20,000 with the longest texts for their frames.
 
     Args:
         frames_of: frames out of the encoder for a number of samples at the data set's rate.
+        frames_needed: frames that a text of these label ids needs, at most two for each.
         lengths: (N,) how long each is; None: samples, by its known duration.
         augmentor: perturbations that may shorten audio; those whose text then does not fit are told too.
     """
@@ -169,8 +170,8 @@ def infeasible(
             continue  # it will be left out for its text
         least = frames_of(count if augmentor is None else int(augmentor.min_augmentation_length(count)))
         if 2 * len(ids) <= least * (_TRIMMED_SHARE if trims else 1):
-            continue  # fits even if all neighbours were equal; counting them takes longer than all the rest
-        needed = len(ids) + sum(left == right for left, right in itertools.pairwise(ids))
+            continue  # fits in any case; counting equal neighbours takes longer than all the rest
+        needed = frames_needed(ids)
         if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
             found.append(one)
         if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
@@ -441,15 +442,23 @@ class SpeechDataLayer(SpeechPorts):
         """(N,) samples of each utterance, by its known duration."""
         return lengths_in_samples(self.utterances, self._reading.sample_rate)
 
-    def infeasible(self, frames_of: Callable[[int], int], *, training: bool = False) -> list[Infeasible]:
+    def infeasible(
+        self,
+        frames_of: Callable[[int], int],
+        frames_needed: Callable[[Sequence[int]], int],
+        *,
+        training: bool = False,
+    ) -> list[Infeasible]:
         """The utterances whose text needs more frames than there are; see `preflight.infeasible`. Reads every text.
 
         Args:
             frames_of: frames out of the encoder for a number of samples.
+            frames_needed: frames that a text of these label ids needs, as a loss says it.
             training: also those whose text does not fit when perturbations make them as short as they can.
         """
         augmentor = self._augmentor if training else None
-        return infeasible(self.utterances, self._new_dataset(), frames_of, self.lengths_in_samples(), augmentor)
+        lengths = self.lengths_in_samples()
+        return infeasible(self.utterances, self._new_dataset(), frames_of, frames_needed, lengths, augmentor)
 
     def leave_out(self, rows: Sequence[int], reason: str) -> None:
         """Go on without the utterances at these positions. Those behind them move up.

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_asr.decoding.greedy import post_process_transcripts
+from nemo_asr.decoding.greedy import HypothesesType, post_process_transcripts
 from nemo_asr.decoding.prefix_beam_search import (
     BeamSize,
     CutoffProb,
@@ -75,7 +75,6 @@ class BeamSearchCTCDecoder(NonTrainableNM):
         DataError: a file cannot be read.
     """
 
-    is_ctc = True
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "log_probs_length": NeuralType("B", LengthsType(), optional=True),
@@ -196,7 +195,7 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
 class NBestCTCDecoder(NonTrainableNM):
     """The ``nbest`` most probable texts of each utterance, N of them: one search of a `BeamSearchCTCDecoder`.
 
-    Ids are padded with the blank. Where fewer texts were found, the others have a score of minus infinity.
+    Where fewer texts were found, the others have a score of minus infinity.
 
     Args:
         decoder: searches.
@@ -206,8 +205,7 @@ class NBestCTCDecoder(NonTrainableNM):
 
     input_ports = BeamSearchCTCDecoder.input_ports
     output_ports: Ports = {
-        **BeamSearchCTCDecoder.output_ports,
-        "hypotheses": NeuralType("B D T", PredictionsType()),
+        "hypotheses": NeuralType("B D T", HypothesesType()),
         "scores": NeuralType("B D", LogprobsType()),
     }
 
@@ -219,16 +217,16 @@ class NBestCTCDecoder(NonTrainableNM):
         """How many labels are found, is not known before."""
         batch, labels = shapes["log_probs"][0], symbol("labels")
         several = batch, self._nbest
-        return {"predictions": (batch, labels), "hypotheses": (*several, labels), "scores": several}
+        return {"hypotheses": (*several, labels), "scores": several}
 
-    def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, classes) and valid frames (B,) -> the best (B, U), all (B, N, U), their scores (B, N)."""
-        results = self._decoder.search(log_probs, log_probs_length, self._nbest)
-        blank, shape, device = log_probs.shape[2] - 1, (len(results), self._nbest, -1), log_probs.device
-        several = [hypothesis for hypotheses in results for hypothesis in _filled(hypotheses, self._nbest)]
-        ids = torch.from_numpy(_padded([_with_blanks(hypothesis.ids, blank) for hypothesis in several], blank))
-        ids, scores = ids.reshape(shape).to(device), [hypothesis.score for hypothesis in several]
-        return ids[:, 0], ids, torch.tensor(scores, dtype=torch.float64, device=device).reshape(shape[:2])
+    def forward(self, log_probs: Tensor, log_probs_length: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, T, classes) and valid frames (B,) -> ids (B, N, U), their scores (B, N)."""
+        hypotheses = self._decoder.search(log_probs, log_probs_length, self._nbest)
+        several = [each for of_one in hypotheses for each in _filled(of_one, self._nbest)]
+        shape = (len(hypotheses), self._nbest, -1)
+        ids = torch.from_numpy(_padded([each.ids for each in several], -1)).reshape(shape)
+        scores = torch.tensor([each.score for each in several], dtype=torch.float64).reshape(shape[:2])
+        return ids.to(log_probs.device), scores.to(log_probs.device)
 
 
 def arrays_of(log_probs: Tensor, lengths: Tensor | None) -> tuple[FloatArray, Ints]:
@@ -242,9 +240,9 @@ def _filled(hypotheses: Sequence[Hypothesis], number: int) -> list[Hypothesis]:
     return [*hypotheses, *[Hypothesis([], -np.inf, -np.inf)] * (number - len(hypotheses))]
 
 
-def _padded(rows: Sequence[Sequence[int]], blank: int) -> Ints:
-    """(rows, longest), blank behind each."""
-    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), blank)
+def _padded(rows: Sequence[Sequence[int]], padding: int) -> Ints:
+    """(rows, longest), ``padding`` behind each."""
+    padded = np.full((len(rows), max(map(len, rows), default=0) or 1), padding)
     for row, ids in zip(padded, rows, strict=True):
         row[: len(ids)] = ids
     return padded

@@ -9,10 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nemo_asr.arguments import Classes
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.text.labels import text_of as text_of
 from nemo_lite.backends.pytorch.nm import NonTrainableNM
-from nemo_lite.core.neural_types import LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.neural_types import AxisKind, AxisType, LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape
 from nemo_lite.errors import UsageError
@@ -23,10 +24,20 @@ from nemo_lite.errors import UsageError
 # and has a section in a model's YAML takes the place of greedy decoding in every script, also as ``Model.greedy``.
 
 
-class Decoder(Protocol):
-    """What every decoder is: greedy decoding, a beam search, a search with a language model.
+class HypothesesType(PredictionsType):
+    """Hypotheses of a search: label ids (B, N, U) of N texts for each utterance, the best first, -1 behind each end.
 
-    In a DAG its ports take LogprobsType and, optionally, LengthsType, and give PredictionsType.
+    A search that gives them may say more in outputs of these names: ``scores`` (B, N), natural logarithms; and, of each
+    label, its frames ``starts`` to before ``ends`` (B, N, U) and ``log_probs`` (B, N, U), the natural logarithms of its
+    probability, summed over these frames. Then words have times and confidences.
+    """
+
+
+class Decoder(Protocol):
+    """A search of CTC: greedy decoding, a beam search, a search with a language model.
+
+    In a DAG its ports take LogprobsType and, optionally, LengthsType, and give PredictionsType: a path of labels. Other
+    searches give hypotheses: :class:`HypothesesType`.
     """
 
     def __call__(self, log_probs: Tensor, log_probs_length: Tensor | None = None, /) -> Tensor:
@@ -56,13 +67,27 @@ def ctc_collapse(predictions: Tensor, lengths: Tensor | None, blank: int) -> lis
     return [ids[start:end] for start, end in pairwise(accumulate(keep.sum(dim=1).tolist(), initial=0))]
 
 
+def label_ids(predictions: Tensor, lengths: Tensor | None, blank: int) -> list[list[int]]:
+    """The label ids of the best hypothesis of each utterance.
+
+    Args:
+        predictions: (B, N, U) hypotheses (:class:`HypothesesType`), or (B, T) paths of CTC (:func:`ctc_collapse`).
+        lengths: of paths.
+        blank: the id of the CTC blank.
+    """
+    if predictions.dim() == 2:
+        return ctc_collapse(predictions, lengths, blank)
+    return [[label for label in ids if label >= 0] for ids in predictions[:, 0].tolist()]
+
+
 def post_process_predictions(
     predictions: Iterable[Tensor], labels: Sequence[str], lengths: Iterable[Tensor] | None = None
 ) -> list[str]:
-    """The hypotheses of all batches of best paths.
+    """The best texts of all batches.
 
     Args:
-        predictions: batches of (B, T) ids, as ``infer`` returns them; the id ``len(labels)`` is the blank.
+        predictions: batches of (B, T) paths of ids, as ``infer`` returns them; the id ``len(labels)`` is the blank. Or
+            of (B, N, U) hypotheses: :class:`HypothesesType`.
         labels: the vocabulary.
         lengths: for each batch, (B,) frames of each utterance. Leave it out only where the decoder has already
             blanked the frames that are padding.
@@ -77,9 +102,7 @@ def post_process_predictions(
         raise UsageError("predictions and lengths must pair up", got=got)
     blank = len(labels)
     return [
-        text_of(ids, labels)
-        for batch, end in zip(batches, ends, strict=True)
-        for ids in ctc_collapse(batch, end, blank)
+        text_of(ids, labels) for batch, end in zip(batches, ends, strict=True) for ids in label_ids(batch, end, blank)
     ]
 
 
@@ -111,14 +134,25 @@ class GreedyCTCDecoder(NonTrainableNM):
 
     Where ``log_probs_length`` is connected, frames behind the end of an utterance are blank, so that its transcript
     does not depend on its neighbours in the batch.
+
+    Args:
+        name: the module's name.
+        num_classes: labels without the blank; with it a decoder of another number of classes is refused.
     """
 
-    is_ctc = True
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "log_probs_length": NeuralType("B", LengthsType(), optional=True),
     }
     output_ports: Ports = {"predictions": NeuralType("B T", PredictionsType())}
+
+    def __init__(self, name: str | None = None, num_classes: Classes | None = None) -> None:
+        super().__init__(name)
+        if num_classes is not None:
+            port = next(iter(self.input_ports))
+            classes = AxisType(AxisKind.Dimension, num_classes + 1)
+            axes = (AxisType(AxisKind.Batch), AxisType(AxisKind.Time), classes)
+            self.input_ports = {**self.input_ports, port: NeuralType(axes, LogprobsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         batch, time, _ = shapes["log_probs"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated
 
 import torch
@@ -43,7 +45,7 @@ class CTCLossNM(LossNM):
         UsageError: label smoothing out of range.
     """
 
-    is_ctc = True  # a text needs a frame for each label
+    is_ctc = True
     when_infinite = "its text needs more frames than it has, perhaps since it was trimmed or made faster"
 
     def __init__(
@@ -70,6 +72,10 @@ class CTCLossNM(LossNM):
     def output_ports(self) -> Ports:
         return {"loss": NeuralType(None, LossType())}
 
+    def frames_needed(self, labels: Sequence[int]) -> int:
+        """Frames without which a text of these label ids has no alignment."""
+        return ctc_frames_needed(labels)
+
     def _loss_function(self, log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor) -> Tensor:
         """(B, T, classes), (B, U), (B,), (B,) -> scalar. Targets and lengths are of any integer type."""
         lengths = input_length.long(), target_length.long()
@@ -79,6 +85,11 @@ class CTCLossNM(LossNM):
         if self._smoothing and self.training:
             losses = (1 - self._smoothing) * losses + self._smoothing * _distance_from_uniform(log_probs, input_length)
         return self.mean_over_items(losses)
+
+
+def ctc_frames_needed(labels: Sequence[int]) -> int:
+    """One for each label, and one for the blank between equal neighbours."""
+    return len(labels) + sum(left == right for left, right in pairwise(labels))
 
 
 def ctc_losses(log_probs: Tensor, targets: Tensor, input_length: Tensor, target_length: Tensor, blank: int) -> Tensor:
@@ -100,7 +111,7 @@ def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(valid_frames(lengths, log_probs.shape[1]).squeeze(1), of_frames, 0.0).sum(1)
 
 
-# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/tasks/registry.py`.
+# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/tasks/ctc.py`.
 
 
 class IntermediateDecoderForCTC(JasperDecoderForCTC):

@@ -1,4 +1,4 @@
-"""The modules of this collection that a model's YAML may name: one line each; ``role`` where ports are properties."""
+"""The families and modules that a model's YAML may name: one line each; ``role`` where ports are properties."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncode
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_asr.models.speaker import JasperDecoderForSpkrClass
+from nemo_asr.tasks.classification import Classification
+from nemo_asr.tasks.ctc import CTC
+from nemo_asr.tasks.families import register_family
 from nemo_asr.tasks.registry import OlderArgument, register, register_models
 from nemo_lite.backends.pytorch.common import CrossEntropyLossNM
 
+register_family("ctc", CTC())
+register_family("classification", Classification())
 register(AudioToTextDataLayer, default=True)
 register(TarredAudioToTextDataLayer)
 register(

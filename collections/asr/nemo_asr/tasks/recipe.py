@@ -12,21 +12,22 @@ from typing import Any
 
 from nemo_asr.arguments import source_argument
 from nemo_asr.audio.augmentation import perturbation_types
-from nemo_asr.data.check import Finding
 from nemo_asr.data.labelled import classes_of
 from nemo_asr.data.manifest import Manifest, ManifestPaths
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.data.utterances import Reading
 from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.shipped import config_path
-from nemo_asr.tasks.connection_check import DATA_ROLES, Classifier, ConnectionCheck, Part, Parts, find_infeasible
-from nemo_asr.tasks.registry import IntermediateCTC, Model, connect
+from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
+from nemo_asr.tasks.families import Model, family_of
+from nemo_asr.tasks.sections import DATA_ROLES, Part, Parts
 from nemo_asr.text.subwords import Subwords
-from nemo_lite import DataLayerNM, logging
+from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
 from nemo_lite.config import Config, build, load_config, override, parse_config, raise_if
-from nemo_lite.errors import DataError, UsageError
+from nemo_lite.core import Reference
+from nemo_lite.errors import UsageError
 
 # load_recipe: a model's YAML into modules that fit each other. Sections are read, and checked, in other files.
 
@@ -42,7 +43,7 @@ class Recipe:
         labels: the vocabulary, without the blank; of a classifier, the classes.
         config: what the file says, with what was set from outside: ``recipe_from_text(recipe.config.as_yaml(), name)``
             makes the same recipe. Values that are only there to be repeated are left out.
-        task: ``transcription`` or ``classification``, as its data layer says.
+        family: the name of the model's family, such as ``ctc``.
         tokenizer: the subwords that the labels are, which cut texts; None where the labels are characters.
     """
 
@@ -50,7 +51,7 @@ class Recipe:
     sample_rate: int
     labels: list[str]
     config: Config
-    task: str
+    family: str
     _parts: Mapping[str, Part]
     _derived: Mapping[str, Mapping[str, Any]]
     tokenizer: Subwords | None = None
@@ -87,6 +88,11 @@ class Recipe:
         """The class of the data layer for training or for evaluation."""
         return self._parts["train" if training else "eval"].target
 
+    @property
+    def task(self) -> str:
+        """``transcription`` or ``classification``, as its family says."""
+        return family_of(self.family).task
+
     def model(self, with_weights: bool = True, intermediate_ctc: float = 0.0) -> Model:
         """All modules but the data layers; without weights, encoder and decoders can be shown but not run.
 
@@ -96,21 +102,34 @@ class Recipe:
                 ``intermediate_block`` of the encoder where the file has it, else of that of half the depth.
 
         Raises:
-            UsageError: the recipe is a classifier's; intermediate CTC of an encoder that gives no such output, or with
+            UsageError: the recipe is a classifier's; intermediate CTC of a family or an encoder that has none, or with
                 a weight out of range.
         """
         self._check_task("transcription", "nemo-lite train and eval find the right script, code calls classifier()")
-        with without_weights(not with_weights):
-            encoder, intermediate = self._encoder_with_intermediate(intermediate_ctc)
-            decoder = self.decoder()
-        others = self.preprocessor(), encoder, decoder, self.loss(), self.greedy()
-        return Model(*others, self.multiply_batch(), self.spec_augmentation(), intermediate)
+        return self._model(with_weights, intermediate_ctc)
 
-    def _encoder_with_intermediate(self, weight: float) -> tuple[Any, IntermediateCTC | None]:
-        if not weight:
-            return self.encoder(), None
+    def _model(self, with_weights: bool, intermediate_ctc: float = 0.0) -> Model:
+        # The encoder first: the order decides which random numbers become which weights.
+        roles = [role for role in family_of(self.family).roles if role in self._parts]
+        modules: dict[str, NeuralModule] = {}
+        intermediate = None
+        for role in sorted(roles, key=lambda role: role != "encoder"):
+            with without_weights(not with_weights and issubclass(self._parts[role].target, TrainableNM)):
+                if role == "encoder" and intermediate_ctc:
+                    modules[role], intermediate = self._encoder_with_intermediate(intermediate_ctc)
+                else:
+                    modules[role] = self._build(role, **self._references(role, modules))
+        return Model.of(modules, self.family, intermediate)
+
+    def _references(self, role: str, modules: Mapping[str, NeuralModule]) -> dict[str, Reference[NeuralModule]]:
+        return {name: Reference(modules[name]) for name in references_in(self._parts[role].target)}
+
+    def _encoder_with_intermediate(self, weight: float) -> tuple[NeuralModule, dict[str, NeuralModule]]:
         if not 0 < weight < 1:
             raise UsageError("intermediate_ctc is out of range", got=str(weight), wanted="a number from 0, below 1")
+        if self.family != "ctc":
+            problem, place = "intermediate CTC is for the family ctc", self.config.place()
+            raise UsageError(problem, place=place, got=self.family, remedy="train without it")
         part = self._parts["encoder"]
         if "intermediate_block" not in signature(part.target).parameters:
             problem, place = "the encoder gives no intermediate output", self.config.place()
@@ -119,20 +138,20 @@ class Recipe:
         block = part.params.get("intermediate_block")
         encoder = self._build("encoder", intermediate_block=-1 if block is None else block)
         channels = encoder.output_ports["intermediate"].axes[1].size
-        decoder = IntermediateDecoderForCTC(channels, len(self.labels))
-        return encoder, IntermediateCTC(decoder, self.loss(), LossAggregatorNM(weights=[1 - weight, weight]))
+        return encoder, {
+            "intermediate_decoder": IntermediateDecoderForCTC(channels, len(self.labels)),
+            "intermediate_loss": self.loss(),
+            "intermediate_total": LossAggregatorNM(weights=[1 - weight, weight]),
+        }
 
-    def classifier(self, with_weights: bool = True) -> Classifier:
+    def classifier(self, with_weights: bool = True) -> Model:
         """As :meth:`model`, of a recipe of classes.
 
         Raises:
             UsageError: the recipe is that of a model that transcribes.
         """
         self._check_task("classification", "its data layer decides: one of recordings with classes")
-        with without_weights(not with_weights):
-            encoder, decoder = self.encoder(), self.decoder()
-        parts = self.preprocessor(), encoder, decoder, self.loss()
-        return Classifier(*parts, self.multiply_batch(), self.spec_augmentation())
+        return self._model(with_weights)
 
     def _check_task(self, wanted: str, remedy: str) -> None:
         if self.task != wanted:
@@ -170,8 +189,8 @@ class Recipe:
     def _build(self, role: str, **overrides: Any) -> Any:
         if role not in self._parts:
             return None
-        part, given = self._parts[role], {**self._derived[role], **overrides}
-        return build(part.target, part.params.without(*given), **given)
+        part, arguments = self._parts[role], {**self._derived[role], **overrides}
+        return build(part.target, part.params.without(*arguments), **arguments)
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -233,7 +252,7 @@ def _recipe(
         role: part if for_training or role not in DATA_ROLES else _without_unknown_perturbations(part)
         for role, part in parts.by_role.items()
     }
-    check = ConnectionCheck(config, checked, parts.task, folder, carried)
+    check = ConnectionCheck(config, checked, family_of(parts.family), folder, carried)
     raise_if([*parts.problems, *check.problems])
     for setting in overrides:
         logging.info("Set in the configuration: %s", setting)
@@ -241,7 +260,9 @@ def _recipe(
     resolved = config.without(*parts.repeated)
     # The data layer for training keeps its perturbations: it says what is wrong with them when it is made.
     by_role = {**checked, "train": parts.by_role["train"]}
-    return Recipe(name, check.sample_rate, check.labels, resolved, parts.task, by_role, check.derived, check.tokenizer)
+    return Recipe(
+        name, check.sample_rate, check.labels, resolved, parts.family, by_role, check.derived, check.tokenizer
+    )
 
 
 def _without_unknown_perturbations(part: Part) -> Part:
@@ -261,7 +282,7 @@ def task_of(path: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: the file cannot be read.
     """
-    return Parts(load_config(config_path(path))).task
+    return family_of(Parts(load_config(config_path(path))).family).task
 
 
 def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, overrides: Sequence[str] = ()) -> Recipe:
@@ -290,34 +311,3 @@ def _has_labels(config: Config) -> bool:
 def _has_labels_inside(section: Config) -> bool:
     params = section.get("init_params")
     return isinstance(params, Config) and "labels" in params
-
-
-# misfits_in: the texts of a data set that do not fit the frames of a model, for ``nemo-lite data check``.
-
-
-_KIND = "frames"
-
-
-def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
-    """What is found about texts and frames: those that never fit are a problem.
-
-    Args:
-        recipe: of the model; its labels and its stride count.
-        manifests: the set; several manifests are separated by commas.
-        training: whether the set is trained on: then perturbations may make audio shorter.
-    """
-    try:
-        data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
-        model = recipe.model()
-        log_probs = connect(model, data_layer, training=training).log_probs
-        found = find_infeasible(data_layer, log_probs, model.loss, training=training)
-    except DataError as error:
-        return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
-    never = [str(each) for each in found if each.is_always]
-    sometimes = [str(each) for each in found if not each.is_always]
-    told = "text does not fit the model's frames"
-    findings = [
-        Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {told}", never),
-        Finding(_KIND, False, f"{manifests}: {len(sometimes)} whose {told} when perturbations shorten them", sometimes),
-    ]
-    return [finding for finding in findings if finding.details]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from nemo_asr.tasks.connection_check import Classifier
-from nemo_asr.tasks.registry import Model
+from nemo_asr.tasks.classification import Classifier
+from nemo_asr.tasks.families import Model
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.folder import (
     CARD,

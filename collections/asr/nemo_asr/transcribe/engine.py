@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +13,25 @@ from torch import Tensor
 from nemo_asr.arguments import BatchSeconds, BatchSize, SampleRate, Workers
 from nemo_asr.audio.reading import Audio
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
-from nemo_asr.decoding.greedy import GreedyCTCDecoder, ctc_collapse
+from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
-from nemo_asr.tasks.registry import Model, Signal, Wires, connect, connect_by_type, signals_of
+from nemo_asr.tasks.families import Model, Signal, Wires, connect, connect_features, is_lengths, signals_of
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcribe.transcript import (
+    Hypothesis,
+    ScoredText,
+    Transcript,
+    align,
+    hypothesis_of_path,
+    refuse_no_probabilities,
+    scored_texts,
+    transcript_of,
+)
 from nemo_asr.transcribe.transcript import Transcribed as Transcribed
-from nemo_asr.transcribe.transcript import Transcript, align, refuse_no_probabilities, scored_texts, transcript_of
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Plan, Request, Shard
-from nemo_lite.core.neural_types import AudioSignal, LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.neural_types import AudioSignal, AxisKind, LengthsType, LogprobsType, NeuralType, PredictionsType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, frames_of, symbol
 from nemo_lite.errors import DataError, UsageError
@@ -60,7 +69,9 @@ class PathScores(NonTrainableNM):
 
 
 class LabelAlignment(NonTrainableNM):
-    """The most probable CTC path of the labels that a search has found, which says no frames: ids (B, U) to (B, T).
+    """The most probable CTC path of the labels that a search has found, which says no frames, to (B, T).
+
+    The labels are ``predictions`` (B, U), as CTC searches give them, or the first of the hypotheses ``ids`` (B, N, U).
 
     On the CPU, frame by frame; memory and time grow with the frames.
     """
@@ -68,18 +79,23 @@ class LabelAlignment(NonTrainableNM):
     input_ports: Ports = {
         "log_probs": NeuralType("B T D", LogprobsType()),
         "length": NeuralType("B", LengthsType()),
-        "predictions": NeuralType("B T", PredictionsType()),
+        "predictions": NeuralType("B T", PredictionsType(), optional=True),
+        "ids": NeuralType("B D T", HypothesesType(), optional=True),
     }
     output_ports: Ports = {"path": NeuralType("B T", PredictionsType())}
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         return {"path": shapes["log_probs"][:2]}
 
-    def forward(self, log_probs: Tensor, length: Tensor, predictions: Tensor) -> Tensor:
+    def forward(
+        self, log_probs: Tensor, length: Tensor, predictions: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """Blank beyond each utterance's frames."""
         blank = log_probs.shape[2] - 1
         path = torch.full(log_probs.shape[:2], blank, dtype=torch.int64)
-        found = ctc_collapse(predictions, None, blank)
+        hypotheses = predictions if ids is None else ids
+        assert hypotheses is not None, "one of the two is connected"
+        found = label_ids(hypotheses, None, blank)
         frames = log_probs.detach().float().cpu().numpy()
         for row, (labels, end) in enumerate(zip(found, length.tolist(), strict=True)):
             path[row, :end] = torch.from_numpy(align(frames[row, :end], labels))
@@ -132,14 +148,18 @@ def plan_windows(stride: int, context: int | None, longest: int, guessed_context
     return WindowPlan(-(-core // stride) * stride, rounded, stride, context is not None)
 
 
-def context_frames(model: Model) -> int | None:
-    """Frames of features that a frame of log-probabilities depends on, on each side; None: on all, or not known.
+def context_frames(modules: Iterable[NeuralModule]) -> int | None:
+    """Frames of features that a frame behind some modules depends on, on each side; None: on all, or not known.
 
     Encoders and decoders say it in an attribute of this name.
     """
-    contexts = [getattr(module, "context_frames", None) for module in (model.encoder, model.decoder)]
-    known = [context for context in contexts if isinstance(context, int)]
-    return sum(known) if len(known) == len(contexts) else None
+    total = 0
+    for module in modules:
+        context = getattr(module, "context_frames", None)
+        if not isinstance(context, int):
+            return None
+        total += context
+    return total
 
 
 class FeatureSource(DataLayerNM):
@@ -173,7 +193,7 @@ class Windowed(NonTrainableNM):
     """The part of a model behind its features, in windows where they are longer than one.
 
     Args:
-        outputs: wires that a DAG from a `FeatureSource` gives, (B, T) or (B, T, D).
+        outputs: wires that a DAG from a `FeatureSource` gives, with a time axis.
         lengths: the wire of their valid frames.
         plan: the windows; None: everything at once.
         factory: lowers the DAG.
@@ -192,6 +212,10 @@ class Windowed(NonTrainableNM):
         self._plan = plan
         self._inputs = dict(Dag(outputs).data_layer.output_ports)
         self._outputs = {f"out_{index}": wire.ntype for index, wire in enumerate(outputs)}
+        self._time_axes = [
+            next(axis for axis, kind in enumerate(wire.ntype.axes or ()) if kind.kind is AxisKind.Time)
+            for wire in outputs
+        ]
         self._has_warned = False
         self.part: torch.nn.Module = factory.lower([*outputs, lengths])
 
@@ -217,7 +241,8 @@ class Windowed(NonTrainableNM):
             )
         kept = [self._window(features, length, start, plan) for start in range(0, num_frames, plan.core)]
         *values, lengths = zip(*kept, strict=True)
-        return (*(torch.cat(parts, dim=1) for parts in values), torch.stack(lengths).sum(0))
+        whole = (torch.cat(parts, dim=axis) for parts, axis in zip(values, self._time_axes, strict=True))
+        return (*whole, torch.stack(lengths).sum(0))
 
     def _window(self, features: Tensor, length: Tensor, start: int, plan: WindowPlan) -> tuple[Tensor, ...]:
         """What is kept of the window whose core begins at ``start``, and how many valid frames that is."""
@@ -225,7 +250,9 @@ class Windowed(NonTrainableNM):
         first, last = max(0, start - plan.context), min(features.shape[2], end + plan.context)
         *values, lengths = self.part(features[:, :, first:last], (length - first).clamp(0, last - first))
         before, number = (start - first) // plan.stride, -(-(end - start) // plan.stride)
-        return (*(value[:, before : before + number] for value in values), (lengths - before).clamp(0, number))
+        number = min(number, max(0, values[0].shape[self._time_axes[0]] - before))
+        kept = (value.narrow(axis, before, number) for value, axis in zip(values, self._time_axes, strict=True))
+        return (*kept, (lengths - before).clamp(0, number))
 
 
 # RecordingsDataLayer: recordings of any kind in batches of similar length. A bad one does not end the others.
@@ -438,7 +465,10 @@ def transcribe(
     """
     if batch_seconds <= 0:
         raise UsageError("batch_seconds must be above 0", got=f"{batch_seconds:g}")
-    model = replace(model, greedy=_searching(decoder or model.greedy, nbest))
+    search = decoder or model.greedy
+    if nbest > 1 and search is not None:
+        search = _several(search, nbest)
+    model = replace(model, greedy=search)
     recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
     layer = RecordingsDataLayer(
         recordings, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
@@ -448,46 +478,64 @@ def transcribe(
         return Transcribed([], dict(layer.faults), 0.0)
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
-    data = Dag([wires.log_probs]).data_node.outputs
-    asked = [data["a_sig_length"], data["start"], *_path_wires(model, wires, sample_rate, batch_seconds, factory)]
-    values = factory.infer(asked, verbose=verbose)
+    data = Dag([wires.frames]).data_node.outputs
+    asked = {"num_samples": data["a_sig_length"], "start": data["start"]}
+    asked |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
+    values = factory.infer(list(asked.values()), verbose=verbose)
     if values is None:
         return Transcribed([], dict(layer.faults), 0.0)
     items = inferred.items if (inferred := factory.get_trainer().inferred) else None
     assert items is not None
-    frame = stride_of(wires.log_probs)
+    frame = stride_of(wires.frames)
     rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
-    found = {
-        position: _transcript(path, layer.recordings[position], labels, sample_rate, frame, calibration)
-        for position, path in zip(items, rows, strict=True)
+    by_position = {
+        position: _transcript(
+            dict(zip(asked, row, strict=True)), layer.recordings[position], labels, sample_rate, frame, calibration
+        )
+        for position, row in zip(items, rows, strict=True)
     }
-    transcripts = [found[position] for position in sorted(found)]
+    transcripts = [by_position[position] for position in sorted(by_position)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
 
 
 def _transcript(
-    row: tuple[Tensor, ...],
+    row: Mapping[str, Tensor],
     recording: Recording,
     labels: Sequence[str],
     sample_rate: int,
     frame_samples: int | None,
     calibration: Callable[[float], float] | None,
 ) -> Transcript:
-    """The transcript of one recording from its samples and their start, its path, scores and number of frames."""
-    num_samples, start, ids, scores, length, *found = row
-    number, hypotheses = int(length), []
-    if found:
-        texts = ctc_collapse(found[0], None, len(labels))
-        hypotheses = list(scored_texts(zip(texts, found[1].tolist(), strict=True), labels))
+    """The transcript of one recording from the values of :func:`_search_wires`, its samples and their start."""
+    number = int(row["num_frames"])
+    if "path" in row:
+        path, scores = (row[name][:number].numpy() for name in ("path", "scores"))
+        best = hypothesis_of_path(path, scores, len(labels))
+    else:
+        num_labels = int((row["ids"][0] >= 0).sum())
+        best = Hypothesis(*(row[name][0, :num_labels].tolist() for name in Hypothesis._fields))
+        refuse_no_probabilities(max([0.0, *best.log_probs]))
+    several: Sequence[ScoredText] = ()
+    if "ids" in row and "totals" in row and len(row["ids"]) > 1:
+        texts = ([label for label in ids if label >= 0] for ids in row["ids"].tolist())
+        several = scored_texts(zip(texts, row["totals"].tolist(), strict=True), labels)
     # A model that does not say how its frames lie in time: evenly.
-    seconds = (frame_samples or int(num_samples) / max(number, 1)) / sample_rate
-    about = recording.source, recording.offset, calibration, hypotheses, int(start) / sample_rate
-    return transcript_of(ids[:number].numpy(), scores[:number].numpy(), labels, seconds, recording.seconds, *about)
+    seconds = (frame_samples or int(row["num_samples"]) / max(number, 1)) / sample_rate
+    return transcript_of(
+        best,
+        labels,
+        seconds,
+        recording.seconds,
+        recording.source,
+        recording.offset,
+        calibration,
+        several,
+        int(row["start"]) / sample_rate,
+    )
 
 
-def _searching(decoder: NeuralModule, nbest: int) -> NeuralModule:
-    if nbest == 1:
-        return decoder
+def _several(decoder: NeuralModule, nbest: int) -> NeuralModule:
+    """The search that gives so many hypotheses."""
     if not isinstance(decoder, BeamSearchCTCDecoder):
         problem, remedy = "this decoder gives one text", "give decoder=nemo_asr.BeamSearchCTCDecoder(labels)"
         raise UsageError(problem, got=f"nbest {nbest}, {type(decoder).__name__}", remedy=remedy)
@@ -506,37 +554,65 @@ def transcripts_or_error(result: Transcribed) -> list[Transcript]:
     return result.transcripts
 
 
-def _path_wires(
+def _search_wires(
     model: Model, wires: Wires, sample_rate: int, batch_seconds: float, factory: NeuralModuleFactory
-) -> list[NmTensor]:
-    """The CTC path (B, T), the log-probability of each frame's label (B, T) and the valid frames (B,).
+) -> dict[str, NmTensor]:
+    """What the search of a model gives, over frames that were computed in windows.
 
-    With an n-best also its ids (B, N, U) and scores (B, N).
+    Returns:
+        ``num_frames`` (B,), and either a CTC ``path`` (B, T) with its ``scores`` (B, T), or what the search says of its
+        hypotheses: ``ids``, ``starts``, ``ends`` and ``log_probs``, all (B, N, U). Of several hypotheses also ``ids``
+        and their ``totals`` (B, N).
+
+    Raises:
+        UsageError: the search says no times, and there are no log-probabilities to find them with.
     """
     assert wires.features is not None
     features = Signal(wires.features, wires.feature_lengths)
     source = signals_of(FeatureSource(features)())[0]
-    encoded, *_ = connect_by_type(model.encoder, source)
-    log_probs, *_ = connect_by_type(model.decoder, encoded)
-    assert features.lengths is not None
-    assert log_probs.lengths is not None
-    samples_of_frame = stride_of(features.values) or 1
-    plan = _plan(model, log_probs.values, sample_rate / samples_of_frame, batch_seconds)
-    if isinstance(model.greedy, GreedyCTCDecoder):
-        # Greedy decoding looks at each frame alone, so log-probabilities need not be kept.
-        path = connect_by_type(model.greedy, log_probs)[0].values
-        scores = PathScores()(log_probs=log_probs.values, path=path, length=log_probs.lengths)
-        return list(Windowed([path, scores], log_probs.lengths, plan, factory)(features.values, features.lengths))
-    whole, lengths = Windowed([log_probs.values], log_probs.lengths, plan, factory)(features.values, features.lengths)
-    predictions, *found = (each.values for each in connect_by_type(model.greedy, Signal(whole, lengths)))
-    path = LabelAlignment()(log_probs=whole, length=lengths, predictions=predictions)
-    return [path, PathScores()(log_probs=whole, path=path, length=lengths), lengths, *found[:2]]
+    behind = connect_features(model, source)
+    search = behind.predictions.call
+    lengths = next((wire for wire in search.inputs.values() if is_lengths(wire)), behind.log_probs_lengths)
+    if lengths is None:
+        raise UsageError("the search takes no lengths of frames", place=search.module.label)
+    plan = _plan(behind.frames, sample_rate / (stride_of(features.values) or 1), batch_seconds)
+    if isinstance(search.module, GreedyCTCDecoder):
+        # It looks at each frame alone, so log-probabilities need not be kept.
+        path = behind.predictions
+        scores = PathScores()(log_probs=behind.log_probs, path=path, length=lengths)
+        windowed = Windowed([path, scores], lengths, plan, factory)
+        return dict(zip(("path", "scores", "num_frames"), windowed(features.values, features.lengths), strict=True))
+    says_times = {"starts", "ends", "log_probs"} <= search.outputs.keys()
+    aligned = [] if says_times or behind.log_probs is None else [behind.log_probs]
+    if not says_times and not aligned:
+        problem = "the search says no times of labels, and the model has no log-probabilities of frames to find them"
+        remedy = "give the search the outputs starts, ends and log_probs"
+        raise UsageError(problem, place=search.module.label, got=", ".join(search.outputs), remedy=remedy)
+    inputs = [wire for wire in search.inputs.values() if not is_lengths(wire)]
+    kept = list(dict.fromkeys([*inputs, *aligned]))
+    *windowed, num_frames = Windowed(kept, lengths, plan, factory)(features.values, features.lengths)
+    whole: dict[NmTensor, NmTensor] = dict(zip(kept, windowed, strict=True))
+    outputs = search.module.called_on(
+        {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
+    ).outputs
+    asked = {"num_frames": num_frames}
+    (port,) = (port for port, wire in search.outputs.items() if wire is behind.predictions)
+    gives_ids = isinstance(outputs[port].ntype.elements_type, HypothesesType)
+    if gives_ids:
+        asked |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
+    if says_times:
+        return asked | {name: outputs[name] for name in ("starts", "ends", "log_probs")}
+    log_probs = whole[aligned[0]]
+    labels = {"ids" if gives_ids else "predictions": outputs[port]}
+    path = LabelAlignment().connect(log_probs=log_probs, length=num_frames, **labels)
+    return {**asked, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
 
 
-def _plan(model: Model, log_probs: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
-    """The windows of a model; None where it is not known which frames of features make which of the output."""
-    stride = stride_of(log_probs)
+def _plan(frames: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:
+    """The windows of the part of a model that gives frames; None where it is not known from which frames of features
+    each of them comes."""
+    stride = stride_of(frames)
     if stride is None:
         return None
     longest, guess = (int(seconds * frames_a_second) for seconds in (batch_seconds, GUESSED_CONTEXT_SECONDS))
-    return plan_windows(stride, context_frames(model), longest, guess)
+    return plan_windows(stride, context_frames(Dag([frames]).modules.values()), longest, guess)

@@ -7,15 +7,15 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
+from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text, task_of
-from nemo_asr.tasks.registry import TASKS, Model
+from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.folder import CARD, StoredModel, find_model, read_card, read_model
 from nemo_asr.transcribe.initialise import Initialised, initialise
 from nemo_asr.transcribe.model import trained_modules
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError, NemoLiteError
 from nemo_lite.utils import logging
 from nemo_lite.utils.argparse import OneLineParser
@@ -68,10 +68,11 @@ def init_from(
         place, carried = _config_place(stored), stored.tokenizer
         trained = recipe_from_text(stored.config, place, tokenizer=carried, for_training=False)
         _compare_features(trained.preprocessor(), model.preprocessor, stored.place, recipe, allow_feature_change)
-    (decoder,) = unique_names([model.decoder])
-    modules = trained_modules(model)
+    by_role, modules = model.modules, trained_modules(model)
+    of_labels: list[object] = [by_role[role] for role in family_of(model.family).label_roles if role in by_role]
+    heads = [name for name, module in modules.items() if module in of_labels]
     try:
-        done = initialise(modules, stored.weights, decoder=decoder, labels=recipe.labels, old_labels=old_labels)
+        done = initialise(modules, stored.weights, heads=heads, labels=recipe.labels, old_labels=old_labels)
     except CheckpointError as error:
         raise CheckpointError(
             error.problem, place=stored.place, got=error.got, wanted=error.wanted, remedy=error.remedy

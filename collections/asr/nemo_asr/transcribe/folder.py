@@ -21,8 +21,9 @@ import nemo_lite
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.models.pretrained import read_nemo
 from nemo_asr.scoring.calibration import Calibration
+from nemo_asr.tasks.families import connect
 from nemo_asr.tasks.recipe import Recipe
-from nemo_asr.tasks.registry import TASKS, connect
+from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.engine import stride_of
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
@@ -164,14 +165,14 @@ def stored_tokenizer(tokenizer: Subwords) -> StoredFile:
 
 
 def frame_seconds(recipe: Recipe) -> float:
-    """How much audio one frame of a model's log-probabilities stands for; 0 where its modules do not tell.
+    """How much audio one frame of a model's hypotheses stands for; 0 where its modules do not tell.
 
     A classifier has none: 0.
     """
     if recipe.task != TASKS[0]:
         return 0.0
-    log_probs = connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).log_probs
-    return round((stride_of(log_probs) or 0) / recipe.sample_rate, 6)
+    frames = connect(recipe.model(with_weights=False), SpeechPorts(recipe.sample_rate)).frames
+    return round((stride_of(frames) or 0) / recipe.sample_rate, 6)
 
 
 def versions() -> dict[str, str]:

@@ -96,35 +96,35 @@ def initialise(
     modules: Mapping[str, nn.Module],
     weights: Mapping[str, Mapping[str, Tensor]],
     *,
-    decoder: str,
+    heads: Sequence[str],
     labels: Sequence[str],
     old_labels: Sequence[str] | None,
 ) -> Initialised:
     """Copy a trained model's weights into the modules of a new one, as far as they fit; the rest stays as it is.
 
-    A tensor is copied where name and shape are the same. Where the labels differ, also in their order, the decoder's
-    tensors that have a row for each label and one for the blank (the last one) are taken over row by row: the rows of
+    A tensor is copied where name and shape are the same. Where the labels differ, also in their order, tensors of
+    ``heads`` that have a row for each label and one for the blank (the last one) are taken over row by row: the rows of
     labels that both have, and the blank's. Labels are the same where they write the same: the space is also a piece.
 
     Args:
         modules: those of the new model, by the name under which they are saved; they are changed in place.
         weights: the tensors of the trained model, by module and name.
-        decoder: the name of the module that gives log-probabilities of the labels.
+        heads: the names of the modules whose weights have rows for labels.
         labels: of the new model, without the blank.
         old_labels: of the trained model; None where nobody knows: then a decoder of the same size is taken as it is.
 
     Raises:
-        CheckpointError: nothing fits but the decoder. Vectors and counts do not matter here: those of any two models
+        CheckpointError: nothing fits but ``heads``. Vectors and counts do not matter here: those of any two models
             may fit.
     """
     labels_differ = old_labels is not None and list(labels) != list(old_labels)
     rows = _rows(labels, old_labels or ()) if labels_differ else None
     done = [
-        _fill(name, module, with_todays_names(module, weights.get(name, {})), rows if name == decoder else None)
+        _fill(name, module, with_todays_names(module, weights.get(name, {})), rows if name in heads else None)
         for name, module in modules.items()
     ]
-    before_decoder = [each for each in done if each.name != decoder]
-    if not any(modules[each.name].state_dict()[key].dim() > 1 for each in before_decoder for key in each.loaded):
+    before_heads = [each for each in done if each.name not in heads]
+    if not any(modules[each.name].state_dict()[key].dim() > 1 for each in before_heads for key in each.loaded):
         raise CheckpointError(
             "none of its tensors before the decoder has the name and the shape of one of the new model",
             got=_listed([f"{name} ({len(tensors)} tensors)" for name, tensors in weights.items()]) or "no weights",

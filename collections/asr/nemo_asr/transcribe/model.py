@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from torch import Tensor, nn
 
-from nemo_asr.tasks.connection_check import Classifier
+from nemo_asr.tasks.classification import Classifier
+from nemo_asr.tasks.families import Model
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
-from nemo_asr.tasks.registry import Model
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.engine import transcribe, transcripts_or_error
 from nemo_asr.transcribe.folder import (
@@ -24,7 +24,6 @@ from nemo_asr.transcribe.folder import (
     write_model,
 )
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
-from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.state import fitted
 from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, save_module
@@ -207,7 +206,7 @@ def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
 
 def trained_modules(model: Model | Classifier) -> dict[str, nn.Module]:
     """The modules that have weights, by the name under which they are saved."""
-    parts = [part for part in vars(model).values() if isinstance(part, NeuralModule)]
+    parts = model.modules.values()
     named = unique_names([part for part in parts if isinstance(part, nn.Module) and part.state_dict()])
     return {name: module for name, module in named.items() if isinstance(module, nn.Module)}
 

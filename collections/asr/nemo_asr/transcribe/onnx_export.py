@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
-from nemo_asr.tasks.registry import connect
+from nemo_asr.tasks.families import connect
 from nemo_asr.transcribe.engine import stride_of
 from nemo_asr.transcribe.folder import ModelCard, versions
 from nemo_asr.transcribe.model import TrainedModel, trained_modules
@@ -94,8 +94,10 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
     if not model.card.labels:
         raise CheckpointError("the model does not say its labels", place=model.place)
     wires = connect(model.modules, _Waveforms(model.card.sample_rate))
-    assert wires.log_probs_lengths is not None
-    assert wires.features is not None
+    if wires.log_probs is None or wires.log_probs_lengths is None or wires.features is None:
+        problem = "an ONNX file ends at log-probabilities of labels in each frame, which this family of models has not"
+        remedy = "transcribe with the model folder"
+        raise UsageError(problem, place=model.place, got=model.modules.family, remedy=remedy)
     outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
     signals = _signals(model.card.sample_rate)
     batches = [*signals, *_in_batches(recordings)]

@@ -25,6 +25,7 @@ from nemo_asr.transcribe.transcript import (
     Transcribed,
     Transcript,
     align,
+    hypothesis_of_path,
     refuse_no_probabilities,
     scored_texts,
     transcript_of,
@@ -144,8 +145,18 @@ class OnnxModel:
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate
-        about = recording.source, recording.offset, self.calibration, hypotheses, start
-        return transcript_of(path, scores, self.labels, seconds, recording.seconds, *about)
+        hypothesis = hypothesis_of_path(path, scores, len(self.labels))
+        return transcript_of(
+            hypothesis,
+            self.labels,
+            seconds,
+            recording.seconds,
+            recording.source,
+            recording.offset,
+            self.calibration,
+            hypotheses,
+            start,
+        )
 
     def __str__(self) -> str:
         return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"

@@ -111,18 +111,52 @@ def refuse_no_probabilities(log_sum: float) -> None:
         raise UsageError(problem, got=got, wanted="0, as of a CTC head", remedy=remedy)
 
 
-class _Emission(NamedTuple):
-    """A label that the path emits, in the frames from ``first`` to before ``end``; the sum of its log-probabilities."""
+class Hypothesis(NamedTuple):
+    """Labels that a search found in one recording, when, and how probable they are. U labels.
 
-    label: str
-    first: int
-    end: int
-    log_prob: float
+    Attributes:
+        ids: (U,).
+        starts, ends: (U,) frames: a label lasts from its start to before its end, at least one frame.
+        log_probs: (U,) natural logarithms: that of a label's probability, summed over its frames.
+    """
+
+    ids: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    log_probs: Sequence[float]
+
+    def words(self, labels: Sequence[str]) -> Iterator[range]:
+        """The positions of the labels of each word; of each label, where no label begins with a space."""
+        has_spaces = any(label.startswith(" ") for label in labels)
+        first = 0
+        for position in range(1, len(self.ids) + 1):
+            if position == len(self.ids) or not has_spaces or labels[self.ids[position]].startswith(" "):
+                # A space alone is no part of a word.
+                word = range(first + (labels[self.ids[first]] == " "), position)
+                if word:
+                    yield word
+                first = position
+
+
+def hypothesis_of_path(path: Path, scores: Scores, blank: int) -> Hypothesis:
+    """The labels of a CTC path, repeats merged and blanks left out.
+
+    Args:
+        path: (T,) the label of each frame.
+        scores: (T,) natural logarithm of that label's probability.
+        blank: the id of the blank.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
+    edges = [0, *(np.flatnonzero(path[1:] != path[:-1]) + 1).tolist(), len(path)]
+    runs = [(first, end) for first, end in itertools.pairwise(edges) if first < end and path[first] != blank]
+    starts, ends = [first for first, _ in runs], [end for _, end in runs]
+    return Hypothesis(
+        [int(path[first]) for first in starts], starts, ends, [float(sums[end] - sums[first]) for first, end in runs]
+    )
 
 
 def transcript_of(
-    path: Path,
-    scores: Scores,
+    hypothesis: Hypothesis,
     labels: Sequence[str],
     frame_seconds: float,
     duration: float,
@@ -132,11 +166,10 @@ def transcript_of(
     hypotheses: Sequence[ScoredText] = (),
     start: float = 0.0,
 ) -> Transcript:
-    """The transcript that a CTC path stands for.
+    """The transcript that a hypothesis stands for.
 
     Args:
-        path: (T,) the label of each frame; ``len(labels)`` is the blank.
-        scores: (T,) natural logarithm of that label's probability.
+        hypothesis: the labels.
         labels: the vocabulary.
         frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it, behind ``start``.
         duration: seconds of audio.
@@ -148,14 +181,15 @@ def transcript_of(
     """
     labels = [spelled(label) for label in labels]
     has_spaces = any(label.startswith(" ") for label in labels)
+    ids, starts, ends, log_probs = hypothesis
     words = []
-    for emissions in _words(_emissions(path, scores, labels), has_spaces):
-        num_frames = sum(each.end - each.first for each in emissions)
-        confidence = float(np.exp(sum(each.log_prob for each in emissions) / num_frames))
+    for word in hypothesis.words(labels):
+        num_frames = sum(ends[k] - starts[k] for k in word)
+        confidence = float(np.exp(sum(log_probs[k] for k in word) / num_frames))
         confidence = confidence if calibration is None else calibration(confidence)
-        times = (min(start + frame * frame_seconds, duration) for frame in (emissions[0].first, emissions[-1].end))
+        times = (min(start + frame * frame_seconds, duration) for frame in (starts[word[0]], ends[word[-1]]))
         first, last = (round(seconds, _DIGITS) for seconds in times)
-        words.append(Word("".join(each.label for each in emissions).strip(), first, last, round(confidence, _DIGITS)))
+        words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
     return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset, tuple(hypotheses))
 
@@ -163,32 +197,6 @@ def transcript_of(
 def scored_texts(found: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
     """The texts of label ids with their scores; ids whose score is minus infinity are no text."""
     return tuple(ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in found if score > -np.inf)
-
-
-def _emissions(path: Path, scores: Scores, labels: Sequence[str]) -> Iterator[_Emission]:
-    """The runs of equal labels, blanks left out."""
-    if not len(path):
-        return
-    sums = np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])
-    edges = [0, *(np.flatnonzero(path[1:] != path[:-1]) + 1).tolist(), len(path)]
-    for first, end in itertools.pairwise(edges):
-        label = int(path[first])
-        if label < len(labels):
-            yield _Emission(labels[label], first, end, float(sums[end] - sums[first]))
-
-
-def _words(emissions: Iterator[_Emission], has_spaces: bool) -> Iterator[list[_Emission]]:
-    """The emissions of each word."""
-    word: list[_Emission] = []
-    for each in emissions:
-        if each.label.startswith(" ") or not has_spaces:
-            if word:
-                yield word
-            word = []
-        if each.label != " ":
-            word.append(each)
-    if word:
-        yield word
 
 
 # align: the most probable CTC path of known labels, in numpy. Modules that use it are in ``alignment``.

@@ -266,7 +266,8 @@ class Evaluation:
             comm: the ranks.
             stops: asked before each block whether to stop early, on all ranks alike.
         """
-        self.module.to(self._device)
+        for module in (self.module, *self.modules):  # a module that another one refers to is no part of the former
+            module.to(self._device)
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         if self._last_loader is not None:
             take_workers(loader, self._last_loader)
@@ -279,7 +280,7 @@ class Evaluation:
         with (
             self._precision.prepared(self.modules),
             mean_statistics(self.modules, comm),
-            evaluating([self.module]),
+            evaluating([self.module, *self.modules]),
             generators_set_aside(self._device, self.dag.modules),
             torch.no_grad(),
         ):

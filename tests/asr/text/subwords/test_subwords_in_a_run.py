@@ -11,6 +11,7 @@ import pytest
 from toys.tone_corpus import CONFIG, Finished, record, run_script, run_subcommand, write_manifest
 
 import nemo_asr
+from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.text.subwords import load_subwords
 from nemo_asr.transcribe.folder import read_model
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
@@ -172,4 +173,4 @@ def test_a_text_that_repeats_a_piece_needs_a_frame_more_for_each_repetition(run)
     subwords = load_subwords(run / "large.model")
     ids, _ = subwords.ids_of("ab ab ab ab")
     needed = len(ids) + sum(a == b for a, b in itertools.pairwise(ids))
-    assert [each.needed for each in layer.infeasible(lambda samples: 1)] == [needed]
+    assert [each.needed for each in layer.infeasible(lambda samples: 1, ctc_frames_needed)] == [needed]

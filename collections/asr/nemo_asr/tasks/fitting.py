@@ -1,0 +1,117 @@
+"""Texts that do not fit the frames of a model: they are listed, and not trained on. The loss says what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nemo_asr.data.check import Finding
+from nemo_asr.data.speech_data_layer import Infeasible, SpeechDataLayer
+from nemo_asr.models.losses import ctc_frames_needed
+from nemo_asr.tasks.families import connect
+from nemo_asr.tasks.recipe import Recipe
+from nemo_lite import Dag, DataLayerNM, NeuralModule, NmTensor, logging
+from nemo_lite.core.shapes import frames_of
+from nemo_lite.errors import DataError, UsageError
+
+
+class SaysFrames(Protocol):
+    """A loss that cannot align every text: one without this method takes any."""
+
+    def frames_needed(self, labels: Sequence[int]) -> int:
+        """How many frames a text of these label ids needs: at most two for each label."""
+
+
+_MAX_SHOWN = 20
+
+
+def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None) -> int:
+    """Train without the utterances whose frames, after the encoder's stride, cannot hold their text; list them.
+
+    Those that fit, but not when perturbations make them as short as they can, are listed too, and kept: the steps in
+    which they do not fit leave them out. Audio is read only where silence at its ends is left out. A data layer of
+    another kind than `SpeechDataLayer` keeps all.
+
+    Args:
+        data_layer: the utterances.
+        frames: the wire whose time axis the text has to fit in: ``Wires.frames``.
+        loss: the loss of training; its ``frames_needed`` says what fits, see :class:`SaysFrames`. None: as CTC.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DataError: all are.
+    """
+    if isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out_textless()
+    misfits = find_infeasible(data_layer, frames, loss, training=True)
+    sometimes, always = ([each for each in misfits if each.is_always is wanted] for wanted in (False, True))
+    _list(data_layer, sometimes, "steps that make them too short leave them out")
+    _list(data_layer, always, "they are left out of training")
+    if always and isinstance(data_layer, SpeechDataLayer):
+        data_layer.leave_out([each.row for each in always], "with a text that does not fit its frames")
+    return len(always)
+
+
+def warn_of_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None) -> int:
+    """List the utterances of an evaluation set whose frames cannot hold their text; returns how many."""
+    misfits = find_infeasible(data_layer, frames, loss)
+    _list(data_layer, misfits, "they count as they are recognised, and their loss is infinite")
+    return len(misfits)
+
+
+def find_infeasible(
+    data_layer: DataLayerNM, frames: NmTensor, loss: NeuralModule | None = None, *, training: bool = False
+) -> list[Infeasible]:
+    """The utterances whose frames cannot hold their text; in training also those that may become too short."""
+    frames_needed: Callable[[Sequence[int]], int] | None = getattr(loss, "frames_needed", None)
+    frames_needed = ctc_frames_needed if loss is None else frames_needed
+    if frames_needed is None or not isinstance(data_layer, SpeechDataLayer):
+        return []
+    try:
+        num_frames = frames_of(Dag([frames]), frames)
+    except UsageError as error:
+        logging.warning("Transcripts are not compared with the encoder's output: %s", error)
+        return []
+    return data_layer.infeasible(num_frames, frames_needed, training=training)
+
+
+def _list(data_layer: DataLayerNM, misfits: Sequence[Infeasible], consequence: str) -> None:
+    for infeasible in misfits[:_MAX_SHOWN]:
+        logging.warning("%s", infeasible)
+    if misfits and isinstance(data_layer, SpeechDataLayer):
+        more = f" ({len(misfits) - _MAX_SHOWN} more are not listed)" if len(misfits) > _MAX_SHOWN else ""
+        sometimes = "" if misfits[0].is_always else " always"
+        count = f"{len(misfits)} of {len(data_layer)} texts do not{sometimes} fit their frames{more}"
+        logging.warning(f"{data_layer.utterances.name}: {count}: {consequence} (a smaller stride gives more frames)")
+
+
+_KIND = "frames"
+
+
+def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
+    """Findings of ``nemo-lite data check`` about texts and frames: those that never fit are a problem.
+
+    Args:
+        recipe: of the model; its labels and its stride count.
+        manifests: the set; several manifests are separated by commas.
+        training: whether the set is trained on: then perturbations may make audio shorter.
+    """
+    try:
+        data_layer = recipe.data_layer(manifests, training=training, batch_size=1)
+        model = recipe.model()
+        frames = connect(model, data_layer, training=training).frames
+        misfits = find_infeasible(data_layer, frames, model.loss, training=training)
+    except DataError as error:
+        return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
+    never = [str(each) for each in misfits if each.is_always]
+    sometimes = [str(each) for each in misfits if not each.is_always]
+    problem = "text does not fit the model's frames"
+    findings = [
+        Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {problem}", never),
+        Finding(
+            _KIND, False, f"{manifests}: {len(sometimes)} whose {problem} when perturbations shorten them", sometimes
+        ),
+    ]
+    return [finding for finding in findings if finding.details]
