@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.data.loaders import BatchLoader, length_of
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.comm import Comm, ReplicaOptions, SingleProcess
 from nemo_lite.backends.pytorch.distributed.contract import (
@@ -192,7 +192,7 @@ class PtActions(DeploymentExport):
 
     def steps_per_epoch(self, data_layer: DataLayerNM, batches_per_step: int = 1, uneven: Uneven = "pad") -> int | None:
         """See :meth:`NeuralModuleFactory.steps_per_epoch`."""
-        count = length_of(self._loader(data_layer, uneven))
+        count = self._loader(data_layer, uneven).num_rounds
         return None if count is None else math.ceil(count / batches_per_step)
 
     def create_optimizer(

@@ -95,7 +95,7 @@ def test_in_training_the_utterances_left_over_go_the_way_that_was_chosen(uneven,
     make_set(folder, 13)
     loaders = [layer_of(batch_size=2).loader(training=True, shard=Shard(rank, 3, 0, uneven)) for rank in range(3)]
     assert [[batch.num_items for batch in loader.epoch(0)] for loader in loaders] == sizes
-    assert {len(loader) for loader in loaders} == {len(sizes[0])}
+    assert {loader.num_rounds for loader in loaders} == {len(sizes[0])}
     assert {tuple(leftover_of(loader, epoch)) for loader in loaders for epoch in (0, 1)} == {leftover}
 
 
@@ -194,7 +194,7 @@ def test_the_length_counts_utterances_and_a_loaders_length_batches(folder):
     assert len(layer) == 13
     for training in (True, False):
         loader = layer.loader(training=training, shard=Shard())
-        assert len(loader) == len(list(loader.epoch(0))) == 4
+        assert loader.num_rounds == len(list(loader.epoch(0))) == 4
     assert len(layer_of(drop_last=True).loader(training=True, shard=Shard())) == 3
     assert len(layer_of(batch_size=-1).loader(training=False, shard=Shard())) == 1
 

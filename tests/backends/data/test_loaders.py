@@ -68,7 +68,7 @@ def test_in_evaluation_batches_tell_their_place_in_data_order_over_all_ranks() -
 
 def test_a_loader_counts_the_steps_of_all_ranks_and_tells_what_is_left_over() -> None:
     joining = [loader_of(Shard(rank, 3, uneven="join")) for rank in range(3)]
-    assert [len(loader) for loader in joining] == [2, 2, 2]
+    assert [loader.num_rounds for loader in joining] == [2, 2, 2]
     assert [len(list(loader.epoch(0))) for loader in joining] == [2, 1, 1]
     assert leftover_of(joining[0], 0) == Leftover()
     assert leftover_of(loader_of(Shard(0, 3)), 4) == Leftover(num_repeated=2)

@@ -148,7 +148,8 @@ def children_of(pid):
 SCRIPT = """
     import sys, time
     import nemo_lite as nemo
-    from nemo_lite.backends.pytorch.data import Batching, DatasetLoader, Shard, plans
+    from nemo_lite.backends.pytorch.data import DatasetLoader, Shard
+    from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
     from test_worker_server import Variables, loader_of
 
     print("the script runs", flush=True)

@@ -9,6 +9,7 @@ from toys.nets import Net, Points, build, train
 from toys.rank_training import Count, rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.engine import batches as step_batches
 from nemo_lite.errors import UsageError
@@ -58,13 +59,14 @@ class Uneven(Points):
         if not training:
             return loader
 
-        class Short:
+        class Short(BatchLoader):
             def epoch(self, epoch):
                 batches = list(loader.epoch(epoch))
                 return iter(batches[: len(batches) - 2 * shard.rank])
 
-            def __len__(self):
-                return len(loader)
+            @property
+            def num_rounds(self):
+                return loader.num_rounds
 
         return Short()
 
@@ -141,7 +143,7 @@ class OnlyLater(Points):
     def loader(self, *, training, shard):
         loader = super().loader(training=training, shard=Shard())
 
-        class Own:
+        class Own(BatchLoader):
             def epoch(self, epoch):
                 return iter(list(loader.epoch(epoch)) if shard.rank else [])
 
@@ -229,10 +231,10 @@ def test_a_rank_that_only_takes_part_adds_nothing_to_synchronised_statistics():
 
 def test_counts_of_one_are_told_as_one(monkeypatch):
     batches = step_batches.StepBatchLoader.__new__(step_batches.StepBatchLoader)
-    batches._loader, batches._epoch, batches._uneven = None, 0, "pad"
+    leftover = SimpleNamespace(num_repeated=0, num_dropped=1)
+    batches._loader, batches._epoch, batches._uneven = SimpleNamespace(leftover=lambda _: leftover), 0, "pad"
     batches._repeated, batches._dropped, batches._joined = 1, 0, 1
     told = []
-    monkeypatch.setattr(step_batches, "leftover_of", lambda *_: SimpleNamespace(num_repeated=0, num_dropped=1))
     monkeypatch.setattr(logging, "info", lambda text, *values: told.append(text % values))
     batches.report()
     assert told == [

@@ -13,6 +13,7 @@ from toys.rank_training import rank_factory
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
+from nemo_lite.backends.pytorch.data.loaders import BatchLoader
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.engine.verdict import HostVerdict
 
@@ -134,7 +135,7 @@ class Tail(Points):
     def loader(self, *, training: bool, shard: Any) -> Any:
         loader = super().loader(training=training, shard=shard)
 
-        class Short:
+        class Short(BatchLoader):
             def epoch(self, epoch: int) -> Any:
                 batches = list(loader.epoch(epoch))
                 return iter(batches[:2] if epoch == 0 and shard.rank else batches)

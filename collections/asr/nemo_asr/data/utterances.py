@@ -447,7 +447,7 @@ class BatchLists:
         self._loader, self._epoch = loader, 0
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._loader.num_rounds
 
     def __iter__(self) -> Iterator[list[Any]]:
         epoch, self._epoch = self._epoch, self._epoch + 1

@@ -10,14 +10,14 @@ import os
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -472,27 +472,61 @@ class Batch:
         return 1 if scalar else len(value)
 
 
-class BatchLoader(Protocol):
+class BatchLoader:
     """Gives the batches of an epoch on one rank: a pure function of (data, seed, epoch, rank, world size).
 
-    It may have more methods:
+    A subclass gives `epoch`, and of the rest what it can tell.
 
-    - ``__len__()``: how many rounds (one batch on every rank) an epoch has, the same on all ranks. A rank may have
-      fewer batches: in evaluation, and in training with ``uneven="join"``. See :func:`length_of`.
-    - ``leftover(epoch)``: what becomes of the items that do not fill the rounds, see :func:`leftover_of`.
-    - ``settle(comm)``: bring together what each rank noticed on the way, see :func:`settle`.
-    - ``rest_of_epoch(epoch, done)``: the batches of an epoch after the rounds that are done, without reading those, see
-      :func:`rest_of_epoch`.
-    - ``digest(epoch, done)``: a hash of which items make which batches, see :func:`digest_of`.
-    - ``take_workers(earlier)``: take the workers of another loader, see :meth:`PlannedLoader.take_workers`.
-    - ``account``: the items that could not be used, which checkpoints hold: `UnusableItems`, or None.
+    Attributes:
+        account: the items that could not be used, which checkpoints hold; or None.
     """
+
+    account: UnusableItems | None = None
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The batches of that epoch."""
+        raise NotImplementedError(f"{type(self).__name__} has no epoch")
+
+    @property
+    def num_rounds(self) -> int | None:
+        """How many rounds (one batch on every rank) an epoch has, the same on all ranks; None: that is not known.
+
+        A rank may have fewer batches: in evaluation, and in training with ``uneven="join"``.
+        """
+        return None
+
+    def leftover(self, epoch: int) -> Leftover:
+        """What becomes of the items that do not fill the rounds of an epoch; nothing where that is not known."""
+        return Leftover()
+
+    def rest_of_epoch(self, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
+        """The batches of an epoch after the rounds that are done: here those are read as well, and thrown away."""
+        if not done:
+            return self.epoch(epoch)
+        num_rounds = done[0].num_rounds
+        logging.info("The data layer gives batches only in order: reading the %d that are done again", num_rounds)
+        return islice(self.epoch(epoch), num_rounds, None)
+
+    def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
+        """A hash of which items make which batches in an epoch, on rank 0 in the last of these stretches of rounds.
+
+        Equal hashes: the rounds that were done before a run was resumed took the items that this loader says. "" where
+        the loader cannot tell; then it cannot find out what other numbers of ranks have left either.
+        """
+        return ""
+
+    def settle(self, comm: Comm) -> None:
+        """Bring together what the loaders of all ranks noticed while they gave batches; here nothing.
+
+        All ranks call it, once at the end of each epoch of training and of each evaluation. A loader raises the same
+        error on all of them, or on none.
+        """
+
+    def take_workers(self, earlier: BatchLoader) -> None:
+        """Go on with the workers of a loader that is not used any more, where that is possible."""
 
 
-class PlannedLoader:
+class PlannedLoader(BatchLoader):
     """Batches of one rank, one request a batch. Workers, if any, are torch's and live as long as the loader.
 
     Args:
@@ -551,6 +585,11 @@ class PlannedLoader:
         )
 
     def __len__(self) -> int:
+        return self.num_rounds
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds the epoch has that was read last."""
         return self._plan_of(self._sampler.epoch).num_rounds
 
     def leftover(self, epoch: int) -> Leftover:
@@ -576,8 +615,8 @@ class PlannedLoader:
             plan = self._plans.after(epoch, before)
         else:
             plan = self._plan_of(epoch)
-        requests = _Requests(epoch, plan.batches, self._refs_of, self._training, start)
-        self._sampler.choose(epoch, requests, sum(num_rounds for _, num_rounds in done))
+        self._sampler.epoch = epoch
+        self._sampler.requests = self._requests(epoch, plan.batches, start, sum(num_rounds for _, num_rounds in done))
         try:
             for index, loaded in enumerate(within_silence(self._loader, self._worker_timeout), start):
                 if self.account is not None:
@@ -593,6 +632,20 @@ class PlannedLoader:
                 self.account.report()  # after an error the ranks do not settle
             raise
 
+    def _requests(self, epoch: int, batches: Sequence[Rows], start: int, num_done: int) -> Iterator[Request[Any]]:
+        """A request for each batch from batch ``start`` on, made in this process, one by one.
+
+        ``num_done``: batches of the epoch that are done, with this number of ranks or another one.
+        """
+        for position, index in enumerate(range(start, len(batches)), num_done):
+            # From a neighbouring batch, so of similar cost where there is bucketing.
+            spares = self._items(batches[index - 1][:_NUM_SPARES]) if self._training else ()
+            yield Request(epoch, self._items(batches[index]), spares, self._training, position)
+
+    def _items(self, rows: Rows) -> list[tuple[int, Any]]:
+        positions: list[int] = rows.tolist()
+        return list(zip(positions, positions if self._refs_of is None else self._refs_of(rows), strict=True))
+
     def take_workers(self, earlier: BatchLoader) -> None:
         """Take the workers of a loader that is not used any more, if they have the data set that this one's need."""
         if isinstance(earlier, PlannedLoader) and self._worker_settings() == earlier._worker_settings() is not None:
@@ -603,8 +656,8 @@ class PlannedLoader:
         return None if content is None else (content, self._loader.num_workers, self._loader.pin_memory)
 
     def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
-        """See :func:`digest_of`."""
-        return self._plans.digest(epoch, done) if isinstance(self._plans, Plans) else ""
+        """See `BatchLoader.digest`."""
+        return self._plans.digest(epoch, done) if done and isinstance(self._plans, Plans) else ""
 
     def settle(self, comm: Comm) -> None:
         """Bring together what could not be used on any rank, and log it. All ranks call it, at the end of an epoch.
@@ -640,31 +693,6 @@ class DatasetLoader(PlannedLoader):
         super().__init__(batches, plan_of, port_names, shard, **settings)
 
 
-@dataclass(frozen=True)
-class _Requests:
-    """A request for each batch of an epoch from batch ``start`` on. They are made in this process, one by one."""
-
-    epoch: int
-    batches: Sequence[Rows]
-    refs_of: Callable[[Rows], Sequence[Any]] | None
-    training: bool
-    start: int = 0
-
-    def __len__(self) -> int:
-        return max(len(self.batches) - self.start, 0)
-
-    def __iter__(self) -> Iterator[Request[Any]]:
-        for index in range(self.start, len(self.batches)):
-            rows = self.batches[index]
-            # From a neighbouring batch, so of similar cost where there is bucketing.
-            spares = self._items(self.batches[index - 1][:_NUM_SPARES]) if self.training else ()
-            yield Request(self.epoch, self._items(rows), spares, self.training)
-
-    def _items(self, rows: Rows) -> list[tuple[int, Any]]:
-        positions: list[int] = rows.tolist()
-        return list(zip(positions, positions if self.refs_of is None else self.refs_of(rows), strict=True))
-
-
 class _Collated(Dataset[Loaded]):
     """A map-style data set, asked for whole batches. What it raises ends the run."""
 
@@ -682,7 +710,7 @@ def _as_it_is(loaded: Any) -> Any:  # torch's type for it foresees lists of item
     return loaded
 
 
-class IteratorLoader:
+class IteratorLoader(BatchLoader):
     """Batches of a data layer that makes them itself (``data_iterator``).
 
     On several ranks each reads all of them and keeps those whose turn is its own.
@@ -715,60 +743,18 @@ class IteratorLoader:
 
 
 def length_of(loader: BatchLoader) -> int | None:
-    """How many rounds (one batch on every rank) an epoch has, where the loader knows it."""
-    try:
-        return len(cast(Sized, loader))
-    except TypeError:
-        return None
-
-
-def rest_of_epoch(loader: BatchLoader, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
-    """The batches of an epoch after the rounds that are done.
-
-    A loader that does not find the place itself is read from the start of the epoch, and what is done thrown away.
-    """
-    if not done:
-        return loader.epoch(epoch)
-    offered: Callable[[int, Sequence[Stretch]], Iterator[Batch]] | None = getattr(loader, "rest_of_epoch", None)
-    if offered is not None:
-        return offered(epoch, done)
-    (_, num_rounds), *_ = done
-    logging.info("The data layer gives batches only in order: reading the %d that are done again", num_rounds)
-    return islice(loader.epoch(epoch), num_rounds, None)
-
-
-def digest_of(loader: BatchLoader, epoch: int, done: Sequence[Stretch]) -> str:
-    """A hash of which items make which batches in an epoch, on rank 0 in the last of these stretches of rounds.
-
-    Equal hashes: the rounds that were done before a run was resumed took the items that this loader says. "" where the
-    loader cannot tell; then it cannot find out what other numbers of ranks have left either.
-    """
-    offered: Callable[[int, Sequence[Stretch]], str] | None = getattr(loader, "digest", None)
-    return "" if offered is None or not done else offered(epoch, done)
-
-
-def take_workers(loader: BatchLoader, earlier: BatchLoader) -> None:
-    """Let a loader go on with the workers of one that is not used any more, where it can."""
-    offered: Callable[[BatchLoader], None] | None = getattr(loader, "take_workers", None)
-    if offered is not None:
-        offered(earlier)
+    """An older name of `BatchLoader.num_rounds`."""
+    return loader.num_rounds
 
 
 def leftover_of(loader: BatchLoader, epoch: int) -> Leftover:
-    """What becomes of the items that do not fill the rounds of an epoch; nothing where the loader does not say."""
-    leftover: Callable[[int], Leftover] | None = getattr(loader, "leftover", None)
-    return Leftover() if leftover is None else leftover(epoch)
+    """An older name of `BatchLoader.leftover`."""
+    return loader.leftover(epoch)
 
 
 def settle(loader: BatchLoader, comm: Comm) -> None:
-    """Let the loaders of all ranks bring together what each noticed while it gave its batches, where they do so.
-
-    All ranks call it, once at the end of each epoch of training and of each evaluation. A loader raises the same error
-    on all of them, or on none.
-    """
-    offered: Callable[[Comm], None] | None = getattr(loader, "settle", None)
-    if offered is not None:
-        offered(comm)
+    """An older name of `BatchLoader.settle`."""
+    loader.settle(comm)
 
 
 def as_values(batch: object, port_names: Sequence[str]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,14 @@ class Request(NamedTuple, Generic[R]):
         items: position in the data layer of each item, and what a worker needs to find it.
         spares: items to try, one after the other, when none of the others can be used.
         training: whether the batch is for training.
+        position: of the batch in its epoch: the other part of that seed.
     """
 
     epoch: int
     items: Sequence[tuple[int, R]]
     spares: Sequence[tuple[int, R]] = ()
     training: bool = False
+    position: int = 0
 
 
 class Loaded(NamedTuple):
@@ -150,55 +152,24 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-class EpochRequest(NamedTuple):
-    """What a data set is asked for.
+class EpochSampler:
+    """A sampler of torch's DataLoader: gives the requests chosen last, once.
 
     Attributes:
-        epoch: of the pass.
-        position: of the request in its epoch.
-        request: what the data set itself is asked for. Any: each data set has requests of its own.
+        epoch: of the requests.
+        requests: one for each batch of a pass.
     """
 
-    epoch: int
-    position: int
-    request: Any
-
-
-class SizedRequests(Protocol):
-    """The requests of a pass."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-class EpochSampler:
-    """A sampler that gives the requests chosen last, each with its epoch and position. Each iteration is a new pass."""
-
     def __init__(self) -> None:
-        self.epoch = self._first = 0
-        self._requests: SizedRequests = ()
+        self.epoch = 0
+        self.requests: Iterable[Request[Any]] = ()
 
-    def choose(self, epoch: int, requests: SizedRequests, first: int = 0) -> None:
-        """What the next pass asks for.
-
-        Args:
-            epoch: of the pass.
-            requests: those of the pass.
-            first: position of the first of them in the epoch: more than 0 where others of the epoch are done.
-        """
-        self.epoch, self._requests, self._first = epoch, requests, first
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Any]:
-        for position, request in enumerate(self._requests, self._first):
-            yield EpochRequest(self.epoch, position, request)
+    def __iter__(self) -> Iterator[Request[Any]]:
+        return iter(self.requests)
 
 
 class SeededDataset(Dataset[T]):
-    """A data set that takes an `EpochRequest`; what it draws for one starts from a seed of its own.
+    """A data set that takes a `Request`; what it draws for one starts from a seed of its own.
 
     In the process of the run its generators (Python's, NumPy's, torch's on the CPU) are set aside meanwhile.
 
@@ -211,10 +182,10 @@ class SeededDataset(Dataset[T]):
         self._dataset, self._base, self._rank = dataset, base, rank
         self._bits: np.random.BitGenerator | None = None
 
-    def __getitem__(self, request: EpochRequest) -> T:
+    def __getitem__(self, request: Request[Any]) -> T:
         if get_worker_info() is not None:
             self._seed(request)
-            return self._dataset[request.request]
+            return self._dataset[request]
         # About 60 microseconds in all. An exchange of NumPy's generators takes a hundredth of the time that reading and
         # writing the state does; what is lost by it is the second number of a pair that randn() had drawn.
         python, torch_state, bits = random.getstate(), torch.default_generator.get_state(), get_bit_generator()
@@ -222,13 +193,13 @@ class SeededDataset(Dataset[T]):
         set_bit_generator(self._bits)
         try:
             self._seed(request)
-            return self._dataset[request.request]
+            return self._dataset[request]
         finally:
             set_bit_generator(bits)
             torch.default_generator.set_state(torch_state)
             random.setstate(python)
 
-    def _seed(self, request: EpochRequest) -> None:
+    def _seed(self, request: Request[Any]) -> None:
         """Seed the generators of Python, NumPy and torch (on the CPU), each with words of its own."""
         place = f"{self._base} {self._rank} {request.epoch} {request.position}"
         digest = hashlib.blake2b(place.encode(), digest_size=32).digest()  # 30 times as fast as a SeedSequence

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, digest_of, leftover_of, rest_of_epoch, settle
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Stretch, divided
 from nemo_lite.backends.pytorch.distributed.activity import WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
@@ -277,7 +277,7 @@ class StepBatchLoader:
             wishes: see :meth:`following`.
             done: rounds that are not to come again.
         """
-        self._batches = iter(rest_of_epoch(self._loader, epoch, done))
+        self._batches = iter(self._loader.rest_of_epoch(epoch, done))
         self._epoch, self._step = epoch, 0
         self._before, self._start = divided(done, self._comm.world_size)
         self._repeated = self._dropped = self._joined = 0.0
@@ -291,8 +291,8 @@ class StepBatchLoader:
         return (*self._before, Stretch(self._comm.world_size, self._start + self._step * self._size))
 
     def digest(self, epoch: int, done: Sequence[Stretch]) -> str:
-        """A hash of the batches of an epoch, see ``digest_of``."""
-        return digest_of(self._loader, epoch, done)
+        """A hash of the batches of an epoch, see ``BatchLoader.digest``."""
+        return self._loader.digest(epoch, done)
 
     def start(self, *, are_finite: bool, wishes: Wishes = NO_WISHES, num_left_out: float = 0.0) -> None:
         """Take the next step's batches, and begin the exchange of :meth:`following`; a pass may run meanwhile.
@@ -428,7 +428,7 @@ class StepBatchLoader:
         """This rank's last batches from before the place in the epoch at which the run was resumed, to be repeated."""
         for start in range(self._start - self._size, -1, -self._size):
             done = (*self._before, Stretch(self._comm.world_size, start))
-            if found := self._taken_from(rest_of_epoch(self._loader, self._epoch, done)):
+            if found := self._taken_from(self._loader.rest_of_epoch(self._epoch, done)):
                 return found
         return []
 
@@ -460,7 +460,7 @@ class StepBatchLoader:
 
     def settle(self) -> None:
         """Let the ranks' loaders bring together what they noticed, also when the run ends within an epoch."""
-        settle(self._loader, self._comm)
+        self._loader.settle(self._comm)
 
     def close(self) -> None:
         """Let go of the loader, whose workers end then. Left to the garbage collector, they may take ten seconds."""
@@ -469,7 +469,7 @@ class StepBatchLoader:
 
     def report(self) -> None:
         """Log how many items the epoch repeated or left out to keep the ranks together."""
-        left = leftover_of(self._loader, self._epoch)
+        left = self._loader.leftover(self._epoch)
         counts = [
             f"{counted(round(count), one, several)}{rest}"
             for count, one, several, rest in (

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import fx, nn
 
-from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, settle, take_workers
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.backends.pytorch.distributed.activity import EVALUATION, WAITING_FOR_DATA
 from nemo_lite.backends.pytorch.distributed.batchnorm import needs_all_ranks
@@ -270,7 +270,7 @@ class Evaluation:
             module.to(self._device)
         loader, spare = self._loader(Shard(comm.rank, comm.world_size)), None
         if self._last_loader is not None:
-            take_workers(loader, self._last_loader)
+            loader.take_workers(self._last_loader)
             self._last_loader = None
         stops = stops or StopsEarly()
         layer = self.data_layer
@@ -290,7 +290,7 @@ class Evaluation:
                     self._run(spare)
                 yield block
         if not stops.signal:
-            settle(loader, comm)
+            loader.settle(comm)
             self._copies.compare(_COPIES_SECONDS)
         if self._keeps_workers:
             self._last_loader = loader

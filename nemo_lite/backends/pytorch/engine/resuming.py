@@ -216,7 +216,7 @@ class Position:
         device: on which the run computes.
         modules: of the run, by name.
         pace: how many batches make a step and an epoch.
-        digest: of rounds of the epoch, see ``data.digest_of``.
+        digest: of rounds of the epoch, see ``BatchLoader.digest``.
         account: the items that could not be used, where the data layer counts them.
         seed: from which the generators are seeded before each epoch; ``None``: one is drawn for several ranks, and a
             single process seeds nothing. A checkpoint's takes the place of one that was drawn.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.state import misfits_told
-from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader, length_of
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.data.order import seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
@@ -104,7 +104,7 @@ class LearningRates:
 
 def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
     """Steps of a run, where that is known before it."""
-    if options.num_epochs is None or (count := length_of(loader)) is None:
+    if options.num_epochs is None or (count := loader.num_rounds) is None:
         return options.max_steps
     steps = math.ceil(count / options.batches_per_step) * options.num_epochs
     return steps if options.max_steps is None else min(steps, options.max_steps)
@@ -241,9 +241,9 @@ class Training:
             comm,
             device,
             state.modules,
-            Pace(comm.world_size, options.batches_per_step, length_of(loader)),
+            Pace(comm.world_size, options.batches_per_step, loader.num_rounds),
             lambda done: self._batches.digest(state.epochs_done, done),
-            getattr(loader, "account", None),
+            loader.account,
             seed,
         )
         self._averaging = state.averaging = Averaging(

@@ -9,7 +9,7 @@ from toys.nets import BD, Mse, Net, Points, made_factory, sharded_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.data.loaders import Batch
+from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
 from nemo_lite.backends.pytorch.placement import AheadOfUse
@@ -128,11 +128,12 @@ def test_batch_by_batch_memory_holds_one_batch_and_nothing_runs_before_it_is_ask
     assert Probe.most == 10  # the guard itself: a list keeps them all
 
 
-class StretchesLoader:
+class StretchesLoader(BatchLoader):
     def __init__(self, layer, shard):
         self.layer, self.shard = layer, shard
 
-    def __len__(self):
+    @property
+    def num_rounds(self):
         return self.layer.num_batches
 
     def epoch(self, epoch):
