@@ -63,6 +63,7 @@ def _entry(path: str) -> OldPath:
 
 # Module of today -> old paths, all below nemo_lite.
 OLD_PATHS = {
+    "backends.pytorch.actions": "backends.pytorch.lowerings",
     "backends.pytorch.checkpoint.folder": """
         backends.pytorch.checkpoint.averaging backends.pytorch.checkpoint.contents
     """,

@@ -33,7 +33,7 @@ ORDERS = {
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed < checkpoint, data, optim, compiling
-        < lowerings, nm < common, engine, tutorials < export, neural_graph, precision_check < actions
+        < nm < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
         arguments, compat, options, shipped < text, data.manifest < audio, features, training_options

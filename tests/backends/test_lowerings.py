@@ -1,7 +1,7 @@
 """Lowerings: nothing is compiled unless that is asked for, and nothing twice."""
 
+from nemo_lite.backends.pytorch.actions import Lowerings
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.lowerings import Lowerings
 from nemo_lite.core.run_options import CompileOptions
 
 EAGER, AOT = CompileOptions("eager"), CompileOptions("aot_eager")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx
@@ -38,8 +38,7 @@ from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.training import Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
-from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.lowerings import Lowerings
+from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
@@ -55,6 +54,9 @@ from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
+
+if TYPE_CHECKING:
+    from nemo_lite.backends.pytorch.compiling import Compiler
 
 # PtActions: composes DAG, lowering, data, precision and loop into train, eval and infer. The work is elsewhere.
 
@@ -413,3 +415,38 @@ class PtActions(DeploymentExport):
         return choose_precision(
             self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale, self._amp_backend
         )
+
+
+# Whether DAGs become modules as they are, or with compiled regions; `compiling` imports torch._dynamo, which is slow.
+
+
+class Lowerings:
+    """The lowerings of a factory's actions. What was compiled for one action serves the later ones.
+
+    Args:
+        default: for actions that do not say it themselves.
+    """
+
+    def __init__(self, default: Compile | CompileOptions) -> None:
+        self._default = CompileOptions.of(default)
+        self._compilers: dict[CompileOptions, Compiler] = {}
+
+    def __call__(self, options: CompileOptions | Literal[False] | None) -> Lowering:
+        """The lowering by these options.
+
+        Raises:
+            UnknownNameError: a backend that torch does not have.
+        """
+        chosen = self._default if options is None else options
+        if not chosen:
+            return lower
+        if chosen not in self._compilers:
+            from nemo_lite.backends.pytorch.compiling import Compiler
+
+            self._compilers[chosen] = Compiler(chosen)
+        return self._compilers[chosen].lower
+
+    def report(self) -> None:
+        """Say what was compiled since the last report, in one line."""
+        for compiler in self._compilers.values():
+            compiler.report()

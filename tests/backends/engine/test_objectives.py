@@ -5,13 +5,11 @@ import shutil
 import pytest
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from toys.nets import Mse, Net, Points, Record, build, train
 from toys.rank_training import rank_factory, train_net
 from toys.ranks import on_ranks, results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.engine.objectives import Objective
 from nemo_lite.core import UnfreezeCallback
 from nemo_lite.core.app_state import AppState
 from nemo_lite.errors import UsageError
@@ -271,73 +269,3 @@ def test_a_frozen_module_with_its_own_rate_is_unfrozen_on_all_ranks_sharded_or_n
     whole, sharded = (results_of(2, unfreezing_with_rates, shard_weights) for shard_weights in (False, True))
     assert whole == [(pytest.approx(losses, rel=1e-4), count) for losses, count in sharded]
     assert [count for _, count in whole] == [3, 3]
-
-
-class Counting(torch.optim.SGD):
-    """Counts its steps."""
-
-    def step(self, closure=None):
-        self.steps = getattr(self, "steps", 0) + 1
-        return super().step(closure)
-
-
-def objective_of(optimizer):
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    return Objective(nn.Identity(), 1, [], set(), optimizer, weights, [0.1])
-
-
-def one_weight():
-    weight = nn.Parameter(torch.ones(1))
-    weight.grad = torch.ones(1)
-    return weight
-
-
-@pytest.mark.parametrize("cls", [torch.optim.SGD, Counting])
-def test_an_update_is_a_step_of_the_optimizer_without_gradients_of_its_own(cls):
-    weight = one_weight()
-    optimizer = cls([weight], lr=0.25)
-    objective_of(optimizer).update()
-    assert weight.tolist() == [0.75]
-    assert weight.requires_grad
-    assert getattr(optimizer, "steps", 1) == 1
-
-
-def wrap(optimizer, called):
-    def step(closure=None):
-        called.append("wrapped")
-
-    optimizer.step = step
-
-
-def hook_all(optimizer, called):
-    handle = register_optimizer_step_post_hook(lambda *given: called.append("hook of all"))
-    called.append(handle)
-
-
-WATCHING = {
-    "wrapped": wrap,
-    "before": lambda optimizer, called: optimizer.register_step_pre_hook(lambda *given: called.append("before")),
-    "after": lambda optimizer, called: optimizer.register_step_post_hook(lambda *given: called.append("after")),
-    "hook of all": hook_all,
-}
-
-
-@pytest.mark.parametrize("kind", WATCHING)
-def test_an_update_calls_what_somebody_put_around_the_step(kind):
-    called = []
-    optimizer = torch.optim.SGD([one_weight()], lr=0.25)
-    WATCHING[kind](optimizer, called)
-    objective_of(optimizer).update()
-    for handle in called[:-1]:
-        handle.remove()
-    assert called[-1] == kind
-
-
-def test_a_profiler_sees_the_steps_of_an_optimizer():
-    objective = objective_of(torch.optim.SGD([one_weight()], lr=0.25))
-    objective.update()
-    with torch.autograd.profiler.profile() as profile:
-        objective.update()
-    assert [event.name for event in profile.function_events if "Optimizer.step" in event.name] == [
-        "Optimizer.step#SGD.step"
-    ]

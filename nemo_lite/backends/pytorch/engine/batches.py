@@ -410,7 +410,7 @@ class StepBatchLoader:
             self._repeated += all_ranks.repeated_items
         taken.batches, taken.num_counted, taken.num_items = counted, len(counted), all_ranks.items
         self._current = counted
-        # Equal exactly when all ranks have the same number of batches (Cauchy-Schwarz).
+        # The ranks do not have the same number of batches: the variance of these numbers is not 0.
         if world_size * all_ranks.squared_batches != all_ranks.batches**2:
             # Forward passes may exchange values (synchronised statistics, sharded weights): all ranks make as many.
             taken.batches = [*counted, *islice(cycle(counted or self._repeatable), self._size - len(counted))]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, NoValues, Wishes
+from nemo_lite.backends.pytorch.engine.batches import NoValues, Wishes
 from nemo_lite.core.action_state import EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.interruption import StopSignals, name_of
@@ -117,8 +117,6 @@ class RunState:
     @property
     def wishes(self) -> Wishes:
         """What this rank wants to happen after the step."""
-        if not (self.stop_reason or self._wants_save or self.stop_signals.received):
-            return NO_WISHES  # as at nearly every step
         return Wishes(bool(self.stop_reason), self._wants_save, self.stop_signals.received)
 
     def agree(self, wishes: Wishes) -> None:

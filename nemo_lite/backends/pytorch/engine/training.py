@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +173,6 @@ def _own_command() -> str:
 # The training loop. Precision, ranks and callbacks are in the objects that it calls.
 
 
-_NOTHING = nullcontext()
-_AMOUNT = attrgetter("amount")
 _STATISTICS_STEPS = 500
 """Steps whose batches are enough for a mean and a variance; fewer, if the epoch has fewer."""
 
@@ -367,7 +364,7 @@ class Training:
             # Before callbacks see the step's end: a checkpoint made then must hold it.
             state.epochs_done = state.epoch + 1
         state.agree(following.wishes)
-        amount = sum(map(_AMOUNT, taken.batches[: taken.num_counted]))
+        amount = sum(batch.amount for batch in taken.counted)
         state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
         callbacks.notify("on_step_end", state)
         return following
@@ -391,7 +388,7 @@ class Training:
         self._comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
         self._tensors.clear()
         self._ahead.arrive(batch.values)
-        with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else _NOTHING:
+        with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else nullcontext():
             items.watch()
             with self._precision.forward():
                 outputs = objective.module(*batch.values)
@@ -434,7 +431,7 @@ class Training:
                     next_batch()
                 self._ahead.arrive(batch.values)
                 for objective in self._objectives:
-                    with _NOTHING if counts else self._without_trace(), self._precision.forward():
+                    with nullcontext() if counts else self._without_trace(), self._precision.forward():
                         objective.module(*batch.values)
             if taken.is_over:
                 break
