@@ -152,7 +152,10 @@ OLD_PATHS = {
     "core.callbacks.base": "core.callbacks.action_callback core.deprecated_callbacks",
     "core.callbacks.checkpoint": "core.deprecated_callbacks",
     "core.callbacks.evaluator": "core.deprecated_callbacks",
-    "core.callbacks.loggers": "core.callbacks.progress core.callbacks.wandb_loggers core.deprecated_callbacks",
+    "core.callbacks.loggers": """
+        core.callbacks.progress core.callbacks.wandb_loggers core.deprecated_callbacks core.tracking
+        core.tracking.callback
+    """,
     "core.callbacks.schedules": "core.deprecated_callbacks",
     "core.dag": "core.graph core.graph.dag",
     "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
@@ -173,7 +176,7 @@ OLD_PATHS = {
     "core.show": "core.show.mermaid core.show.plan core.show.precision core.show.text",
     "core.svg": "core.show.layout core.show.svg",
     "core.trackers": """
-        core.tracking core.tracking.callback core.tracking.metrics_file core.tracking.mlflow_tracker
+        core.tracking core.tracking.metrics_file core.tracking.mlflow_tracker
         core.tracking.records core.tracking.tensorboard_tracker core.tracking.terminal core.tracking.wandb_tracker
     """,
     "core.view": "core.show.view",

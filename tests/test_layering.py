@@ -29,7 +29,7 @@ LAYERS = {
 ORDERS = {
     "nemo_lite.core": """
         app_state, module_config < neural_types < ports, shapes, metrics < neural_module
-        < dag, models, action_state, run_options < backend, callbacks, view < module_decorators, svg, trackers < show
+        < dag, models, action_state, run_options < backend, trackers, view < callbacks, module_decorators, svg < show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed < checkpoint, data, optim, compiling

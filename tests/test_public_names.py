@@ -51,8 +51,8 @@ PUBLIC = {
     "nemo_lite.core.neural_types": NEURAL_TYPES + "Comparison NmTensor" + OLDER_TYPES,
     "nemo_lite.core.trackers": """
         FINISHED
-        MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers TrackingCallback WandbTracker
-        duration_text read_metrics
+        MetricsFile MlflowTracker Record TensorboardTracker TerminalLines Tracker Trackers WandbTracker
+        duration_text read_metrics register_tracker
     """,
     "nemo_lite.core.show": """
         NodePrecision PrecisionReport as_mermaid as_svg as_text frames_of show_plan show_precision symbolic_shapes
@@ -156,8 +156,8 @@ IMPORT_PATHS = {
     "nemo_lite.config.values": "Config Key Keys Source dotted shown",
     "nemo_lite.core.callbacks": """
         ActionCallback CallbackList CheckpointCallback Collected EvaluatorCallback ModuleSaverCallback NeMoCallback
-        SimpleLogger SimpleLossLoggerCallback TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger
-        WandbCallback on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
+        SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrackingCallback UnfreezeCallback ValueSetterCallback
+        WandBLogger WandbCallback on_action_end on_action_start on_batch_end on_batch_start on_epoch_end on_epoch_start
         on_evaluation_end on_step_end on_step_start
     """,
     "nemo_lite.core.deprecated_callbacks": """

@@ -20,8 +20,8 @@ from nemo_asr.options import unique_tags
 from nemo_asr.scoring.callbacks import monitor_classification_training_progress, process_classification_evaluation_batch
 from nemo_asr.tracking import CLASS_METRIC, ScoredClasses
 from nemo_asr.training_options import OF_TRANSCRIPTION, policy_of
+from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
-from nemo_lite.core.trackers import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 

@@ -25,9 +25,9 @@ from nemo_asr.scoring.report.page import try_report
 from nemo_asr.text.labels import main_metric
 from nemo_asr.training_options import policy_of
 from nemo_lite.core import UnfreezeCallback
+from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import Callback
 from nemo_lite.core.show import show_precision
-from nemo_lite.core.trackers import TrackingCallback
 from nemo_lite.errors import reported_to_user
 from nemo_lite.utils.argparse import factory_arguments
 

@@ -1,26 +1,24 @@
-"""Trackers: records of a run, and what gets them: terminal, `metrics.jsonl`, TensorBoard, Weights & Biases, MLflow."""
+"""Trackers: records of a run, and what gets them: terminal, `metrics.jsonl`, TensorBoard, Weights & Biases, MLflow.
+
+No callback in this file: those that make records and numbers are in `callbacks/loggers.py`.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nemo_lite.core.action_state import ActionState, EvaluationResult, TbWriter
-from nemo_lite.core.callbacks.base import NeMoCallback, refuse_below_one
-from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush
+from nemo_lite.core.action_state import TbWriter
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.files import AppendedFile, FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils import logging
 
-# Records of a run, and Trackers, which hands each to every tracker. Nothing is written in this file.
-#
 # A record is a mapping with ``kind``, ``time`` (ISO 8601, UTC) and, by kind:
 #
 # - ``start``: arguments, versions, precision, world_size, total_steps (None where it is not known)
@@ -57,15 +55,55 @@ _ABOUT_AN_EVALUATION = ("kind", "time", "step", "set", "num_items")
 class Tracker:
     """Gets the records of a run, on rank 0: prints them, writes them to a file, sends them to a service.
 
-    An error in it does not end the run: it is left out from then on, after a warning.
+    An error in it does not end the run: it is left out from then on, after a warning. A subclass gives :meth:`write`,
+    or :meth:`write_numbers` if it takes numbers alone.
     """
 
     def write(self, record: Record) -> None:
-        """Take a record."""
+        """Take a record; by default its numbers, where it has such."""
+        numbers = numbers_of(record)
+        if numbers:
+            self.write_numbers(numbers, record["step"])
+
+    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+        """Take numbers of a step by tag."""
         raise NotImplementedError
 
     def close(self) -> None:
         """Called once, when nothing more comes."""
+
+
+@dataclass(frozen=True)
+class TrackerEntry:
+    """A tracker that the command line knows: ``--track NAME``.
+
+    Attributes:
+        make: called with the run's name and its folder, None where it has none.
+        package: the optional package that it needs; "": none.
+        help: one line.
+    """
+
+    make: Callable[[str | None, Path | None], Tracker]
+    package: str = ""
+    help: str = ""
+
+
+TRACKERS: dict[str, TrackerEntry] = {}
+"""The registered trackers by name."""
+
+
+def register_tracker(
+    name: str, make: Callable[[str | None, Path | None], Tracker], package: str = "", help_text: str = ""
+) -> None:
+    """Make a tracker known to ``--track``.
+
+    Args:
+        name: its name there.
+        make: called on rank 0 with the run's name and its folder (None: it has none); gives the tracker.
+        package: the optional package that it needs: a command ends before the run where it is not installed.
+        help_text: one line.
+    """
+    TRACKERS[name] = TrackerEntry(make, package, help_text)
 
 
 class Trackers:
@@ -103,101 +141,170 @@ class Trackers:
 def numbers_of(record: Record) -> dict[str, float]:
     """The numbers of a ``train`` or ``evaluation`` record by tag: ``loss``, ``dev-clean/wer``. Empty for others."""
     if record["kind"] == "train":
-        return {tag: float(record[field]) for field, tag in _TRAIN_TAGS.items()}
+        return {tag: float(record[key]) for key, tag in _TRAIN_TAGS.items()}
     if record["kind"] == "evaluation":
         numbers = {key: value for key, value in record.items() if isinstance(value, (int, float))}
         return {f"{record['set']}/{key}": float(v) for key, v in numbers.items() if key not in _ABOUT_AN_EVALUATION}
     return {}
 
 
-# TrackingCallback: makes the records of a run of training. Where they go is up to the trackers.
+# TensorBoard: training steps as curves. Evaluations are written by their ``EvaluatorCallback``.
 
 
-class TrackingCallback(NeMoCallback):
-    """Records the start, training steps, evaluations and the end of a run. With several ranks rank 0 does.
-
-    Put it before the other callbacks: then a step is recorded before its evaluation. The end is recorded after all of
-    them, also when the run ends with an error.
+class TensorboardTracker(Tracker):
+    """Writes ``loss``, ``param/lr`` and ``misc/...`` of the recorded steps.
 
     Args:
-        trackers: what gets the records; closed when the run is over.
-        step_freq: record the first step, and each whose number this divides. It costs a host sync.
-        start: more of the ``start`` record: arguments, versions, precision.
-
-    Raises:
-        UsageError: ``step_freq`` below 1.
+        writer: the factory's ``tb_writer``.
     """
 
-    def __init__(self, trackers: Trackers, step_freq: int = 25, start: Mapping[str, Any] | None = None) -> None:
-        refuse_below_one("TrackingCallback", step_freq=step_freq)
-        self._trackers, self._step_freq, self._start = trackers, step_freq, dict(start or {})
-        self._is_running = False
-        self._num_steps = 0
-        self._started = time.monotonic()
-        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+    def __init__(self, writer: TbWriter) -> None:
+        self._writer = writer
 
-    def fingerprint(self) -> Mapping[str, object]:
-        """When it records a step."""
-        return {"step_freq": self._step_freq}
+    def write(self, record: Record) -> None:
+        """Write a training step."""
+        if record["kind"] == "train":
+            super().write(record)
 
-    def on_action_start(self, state: ActionState) -> None:
-        """Record the start."""
-        self._num_steps = 0
-        state.on_first(lambda: self._begin(state))
-
-    def on_step_end(self, state: ActionState) -> None:
-        """Record the step at the first and at every ``step_freq``-th."""
-        self._num_steps += 1
-        self._end.update(step=state.step + 1, epoch=state.epoch + 1)
-        if self._num_steps == 1 or (state.step + 1) % self._step_freq == 0:
-            state.on_first(lambda: self._record_step(state))
-
-    def on_evaluation_end(self, state: ActionState) -> None:
-        """Record what an evaluation gave."""
-        result: EvaluationResult = state["evaluation"]
-        state.on_first(lambda: self._record_evaluation(result))
-
-    def on_action_end(self, state: ActionState) -> None:
-        """Note that the run ends in order."""
-        if not self._num_steps:  # where a checkpoint had brought it
-            self._end.update(step=state.step, epoch=state.epoch)
-        self._end["reason"] = state.stop_reason or FINISHED
+    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+        """Write scalars."""
+        for tag, number in numbers.items():
+            self._writer.add_scalar(tag, number, step)
 
     def close(self) -> None:
-        """Record the end."""
-        if self._is_running:
-            self._is_running = False
-            self._trackers.record("end", **self._end, seconds=round(time.monotonic() - self._started, 3))
-            self._trackers.close()
+        """Put everything on disk; the writer stays open for others who share it."""
+        if hasattr(self._writer, "flush"):
+            self._writer.flush()
 
-    def _begin(self, state: ActionState) -> None:
-        self._is_running, self._started = True, time.monotonic()
-        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
-        self._trackers.record("start", **self._start, world_size=state.world_size, total_steps=state.total_steps)
 
-    def _record_step(self, state: ActionState) -> None:
-        timing = state.timing(self)
-        self._trackers.record(
-            "train",
-            step=state.step + 1,
-            epoch=state.epoch + 1,
-            loss=fetch_number(state.tensors.get_tensor("loss"), "loss", "TrackingCallback"),  # host sync
-            lr=state.learning_rate,
-            amount_per_second=round(timing.amount_per_second, 3),
-            amount_unit=timing.amount_unit,
-            data_wait_share=round(timing.data_wait_share, 4),
-            step_seconds=round(timing.step_seconds, 6),
-        )
+# Weights & Biases and MLflow are optional packages: they are imported when a tracker is made.
 
-    def _record_evaluation(self, result: EvaluationResult) -> None:
-        about: dict[str, Any] = {
-            "num_items": result.num_items,
-            "digest": result.digest,
-            "seconds": round(result.seconds, 3),
-        }
-        if result.higher_is_better:
-            about["higher_is_better"] = dict(result.higher_is_better)
-        self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **about})
+
+class WandbTracker(Tracker):
+    """Records arguments, training steps and evaluations; a run that the script has begun is used.
+
+    Where and as whom is up to the package: ``wandb login``, ``WANDB_MODE=offline``, ``WANDB_ENTITY``. The run begins
+    with its first values.
+
+    Args:
+        project: the project's name.
+        name: the run's name.
+        folder: where the package keeps its files; by default it decides.
+        args: hyperparameters to keep with the run: a mapping, or what an argument parser gives.
+        place: who records, for the error.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        folder: str | Path | None = None,
+        args: Any = None,
+        place: str = "WandbTracker",
+    ) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UsageError("Weights & Biases is not installed", place=place, remedy="pip install wandb") from None
+        self._wandb: Any = wandb
+        self._run = {"name": name, "project": project} | ({} if folder is None else {"dir": str(folder)})
+        self._args = args
+        self._has_begun = self._is_own = False
+        self._exit_code = 0
+
+    def begin(self) -> None:
+        """Begin the run, or join the one that is there. The second time nothing happens."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._wandb.run is None:
+            self._wandb.init(**self._run)
+            self._is_own = True
+        else:
+            logging.info("Logging to the Weights & Biases run that is open already")
+        if self._args is not None:
+            self._wandb.config.update(self._args)
+
+    def write(self, record: Record) -> None:
+        """Record what has numbers; the start gives the hyperparameters."""
+        if record["kind"] == "start":
+            self.begin()
+            self._wandb.config.update({key: value for key, value in record.items() if key not in ("kind", "time")})
+        if record["kind"] == "end":
+            self._exit_code = int(record["reason"] == FAILED)
+        super().write(record)
+
+    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+        """Record values of a step."""
+        self.begin()
+        self._wandb.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        """End the run, if it was begun here."""
+        if self._is_own:
+            self._is_own = False
+            self._wandb.finish(exit_code=self._exit_code)
+
+
+_LONGEST_PARAMETER = 500  # characters that every store of MLflow takes
+
+
+class MlflowTracker(Tracker):
+    """Records arguments, training steps and evaluations; where is up to the package: ``MLFLOW_TRACKING_URI``.
+
+    Args:
+        experiment: the experiment's name.
+        name: the run's name.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+
+    def __init__(self, experiment: str | None = None, name: str | None = None) -> None:
+        try:
+            import mlflow
+        except ImportError:
+            raise UsageError("MLflow is not installed", place="MlflowTracker", remedy="pip install mlflow") from None
+        self._mlflow: Any = mlflow
+        self._experiment, self._name = experiment, name
+        self._status = "FINISHED"
+
+    def write(self, record: Record) -> None:
+        """Record what has numbers; the start gives the parameters."""
+        if record["kind"] == "start":
+            if self._experiment is not None:
+                self._mlflow.set_experiment(self._experiment)
+            self._mlflow.start_run(run_name=self._name)
+            self._mlflow.log_params(_parameters(record))
+        if record["kind"] == "end":
+            self._status = "FAILED" if record["reason"] == FAILED else "FINISHED"
+        super().write(record)
+
+    def write_numbers(self, numbers: Mapping[str, Any], step: int) -> None:
+        """Record numbers of a step."""
+        self._mlflow.log_metrics(dict(numbers), step=step)
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run(self._status)
+
+
+def _parameters(record: Record) -> dict[str, str]:
+    """The fields of a record as short texts, those of a mapping in it by their own names."""
+    fields: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            fields.update({f"{key}.{inner}": inner_value for inner, inner_value in value.items()})
+        elif key not in ("kind", "time"):
+            fields[key] = value
+    return {key: str(value)[:_LONGEST_PARAMETER] for key, value in fields.items()}
+
+
+register_tracker("wandb", lambda name, folder: WandbTracker(None, name, folder), "wandb", "Weights & Biases")
+register_tracker("mlflow", lambda name, folder: MlflowTracker(None, name), "mlflow", "MLflow")
 
 
 # MetricsFile: the records of a run as lines of JSON, and how they are read again.
@@ -258,121 +365,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-# MlflowTracker: a run in MLflow. The package is optional: it is imported when a tracker is made.
-
-
-_LONGEST_PARAMETER = 500  # characters that every store of MLflow takes
-
-
-class MlflowTracker(Tracker):
-    """Records arguments, training steps and evaluations; where is up to the package: ``MLFLOW_TRACKING_URI``.
-
-    Args:
-        experiment: the experiment's name.
-        name: the run's name.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
-
-    def __init__(self, experiment: str | None = None, name: str | None = None) -> None:
-        try:
-            import mlflow
-        except ImportError:
-            raise UsageError("MLflow is not installed", place="MlflowTracker", remedy="pip install mlflow") from None
-        self._mlflow: Any = mlflow
-        self._experiment, self._name = experiment, name
-        self._status = "FINISHED"
-
-    def write(self, record: Record) -> None:
-        """Record what has numbers; the start gives the parameters."""
-        if record["kind"] == "start":
-            if self._experiment is not None:
-                self._mlflow.set_experiment(self._experiment)
-            self._mlflow.start_run(run_name=self._name)
-            self._mlflow.log_params(_parameters(record))
-        if record["kind"] == "end":
-            self._status = "FAILED" if record["reason"] == FAILED else "FINISHED"
-        if numbers := numbers_of(record):
-            self._mlflow.log_metrics(numbers, step=record["step"])
-
-    def close(self) -> None:
-        """End the run."""
-        self._mlflow.end_run(self._status)
-
-
-def _parameters(record: Record) -> dict[str, str]:
-    """The fields of a record as short texts, those of a mapping in it by their own names."""
-    fields: dict[str, Any] = {}
-    for key, value in record.items():
-        if key not in ("kind", "time"):
-            fields.update(
-                {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
-            )
-    return {key: str(value)[:_LONGEST_PARAMETER] for key, value in fields.items()}
-
-
-# TensorboardTracker: training steps as curves. Evaluations are written by their ``EvaluatorCallback``.
-
-
-class TensorboardTracker(Tracker):
-    """Writes ``loss``, ``param/lr`` and ``misc/...`` of the recorded steps.
-
-    Args:
-        writer: the factory's ``tb_writer``.
-    """
-
-    def __init__(self, writer: TbWriter) -> None:
-        self._writer = writer
-
-    def write(self, record: Record) -> None:
-        """Write a training step."""
-        if record["kind"] == "train":
-            for tag, number in numbers_of(record).items():
-                self._writer.add_scalar(tag, number, record["step"])
-
-    def close(self) -> None:
-        """Put everything on disk."""
-        flush(self._writer)
-
-
-# WandbTracker: a run at Weights & Biases. The package is optional; ``WandbRun`` imports it.
-
-
-class WandbTracker(Tracker):
-    """Records arguments, training steps and evaluations; a run that the script has begun is used.
-
-    Where and as whom is up to the package: ``wandb login``, ``WANDB_MODE=offline``, ``WANDB_ENTITY``.
-
-    Args:
-        project: the project's name.
-        name: the run's name.
-        folder: where the package keeps its files; by default it decides.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
-
-    def __init__(self, project: str | None = None, name: str | None = None, folder: str | Path | None = None) -> None:
-        self._run = WandbRun("WandbTracker", name, project, folder=folder)
-        self._exit_code = 0
-
-    def write(self, record: Record) -> None:
-        """Record what has numbers; the start gives the hyperparameters."""
-        if record["kind"] == "start":
-            self._run.begin({key: value for key, value in record.items() if key not in ("kind", "time")})
-        if record["kind"] == "end":
-            self._exit_code = int(record["reason"] == FAILED)
-        if numbers := numbers_of(record):
-            self._run.log(numbers, record["step"])
-
-    def close(self) -> None:
-        """End the run, if it was begun here."""
-        self._run.finish(self._exit_code)
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # TerminalLines: records as lines for people: one a training step, one an evaluation, a summary at the end.
@@ -473,62 +467,64 @@ class TerminalLines(Tracker):
         values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
         if record["set"] not in self._sets:
             self._recall(record["set"], record["step"])
-        found = self._sets[record["set"]]
-        found.last, found.last_step, found.count = values, record["step"], found.count + 1
-        found.num_items = record.get("num_items")
+        evaluated = self._sets[record["set"]]
+        evaluated.last, evaluated.last_step, evaluated.count = values, record["step"], evaluated.count + 1
+        evaluated.num_items = record.get("num_items")
         directions = record.get("higher_is_better") or {}
-        found.judged_by = [name for name in self._rates if name in values] or [n for n in directions if n in values][:1]
+        evaluated.judged_by = [name for name in self._rates if name in values]
+        if not evaluated.judged_by:
+            evaluated.judged_by = [name for name in directions if name in values][:1]
         # Of equal rates the other rate decides, then the loss. What keeps the best model ranks in the same way.
-        names = [name for name in (*found.judged_by, "loss") if name in values]
+        names = [name for name in (*evaluated.judged_by, "loss") if name in values]
         numbers = [-values[name] if directions.get(name) else values[name] for name in names]
         rank = tuple(math.inf if math.isnan(value) else value for value in numbers)
-        counts = found.last_step > 0 or self._starts_trained
-        if counts and rank and math.isfinite(rank[0]) and (found.best is None or rank < found.best):
-            found.best, found.best_step, found.best_values = rank, found.last_step, values
+        counts = evaluated.last_step > 0 or self._starts_trained
+        if counts and rank and math.isfinite(rank[0]) and (evaluated.best is None or rank < evaluated.best):
+            evaluated.best, evaluated.best_step, evaluated.best_values = rank, evaluated.last_step, values
 
     def _recall(self, name: str, step: int) -> None:
         """Begin with what the run knew of a set before this step."""
         self._sets[name] = _Set({})
-        for each in self._earlier:
-            if each["step"] < step and each["kind"] == "model":
-                self._model = self._model or each
-            elif each["step"] < step and each["set"] == name:
-                self._note(each)
+        for record in self._earlier:
+            if record["step"] < step and record["kind"] == "model":
+                self._model = self._model or record
+            elif record["step"] < step and record["set"] == name:
+                self._note(record)
 
     def _evaluated(self, name: str, with_count: bool = False) -> str:
         """The last rates of a set; ``with_count`` in the course of training, without it in the summary."""
-        found = self._sets[name]
-        shown = [rate for rate in self._rates if rate in found.last]
-        parts = [self._rate(found, rate, in_summary=not with_count) for rate in shown]
+        evaluated = self._sets[name]
+        shown = [rate for rate in self._rates if rate in evaluated.last]
+        parts = [self._rate(evaluated, rate, in_summary=not with_count) for rate in shown]
         parts = parts or [
-            f"{tag} {number(value)}{self._best_of(found, tag, number)}" for tag, value in found.last.items()
+            f"{tag} {number(value)}{self._best_of(evaluated, tag, number)}" for tag, value in evaluated.last.items()
         ]
-        count = [f"n={found.num_items}"] if with_count and found.num_items is not None else []
+        count = [f"n={evaluated.num_items}"] if with_count and evaluated.num_items is not None else []
         return _GAP.join([name, *parts, *count])
 
-    def _rate(self, found: _Set, rate: str, in_summary: bool) -> str:
-        text = f"{rate.upper()} {percent(found.last[rate])}" + (interval(found.last, rate) if in_summary else "")
-        return text + self._best_of(found, rate, percent)
+    def _rate(self, evaluated: _Set, rate: str, in_summary: bool) -> str:
+        ends = interval(evaluated.last, rate) if in_summary else ""
+        return f"{rate.upper()} {percent(evaluated.last[rate])}{ends}{self._best_of(evaluated, rate, percent)}"
 
-    def _best_of(self, found: _Set, name: str, as_text: Callable[[float], str]) -> str:
+    def _best_of(self, evaluated: _Set, name: str, as_text: Callable[[float], str]) -> str:
         """`` (best)``, or where the best value was; "" for values that do not decide."""
-        if name not in found.judged_by[:1] or found.best is None or found.count == 1:
+        if name not in evaluated.judged_by[:1] or evaluated.best is None or evaluated.count == 1:
             return ""
-        if found.best_step == found.last_step:
+        if evaluated.best_step == evaluated.last_step:
             return " (best)"
-        value = found.best_values[name]
-        how = "ties best" if value == found.last[name] else f"best {as_text(value)}"
-        return f" ({how} at {found.best_step})"
+        value = evaluated.best_values[name]
+        how = "ties best" if value == evaluated.last[name] else f"best {as_text(value)}"
+        return f" ({how} at {evaluated.best_step})"
 
     def _summary(self, record: Record) -> list[str]:
-        counts = ", ".join(counted(record[each], each) for each in ("step", "epoch"))
+        counts = ", ".join(counted(record[unit], unit) for unit in ("step", "epoch"))
         seconds = record["seconds"]
         done = f"{counts} in {duration_text(self._earlier_seconds + seconds)}"
         if self._earlier_seconds:
             done += f" ({duration_text(seconds)} of it since the last start)"
         lines = [f"Done: {done}" if record["reason"] == FINISHED else f"Stopped: {record['reason']}; {done}"]
         lines += [_GAP.join(["", self._evaluated(name)]) for name in self._sets]
-        if any(interval(found.last, rate) for found in self._sets.values() for rate in self._rates):
+        if any(interval(evaluated.last, rate) for evaluated in self._sets.values() for rate in self._rates):
             lines.append("  [...]: the 95 % interval of a rate, how far other utterances of this kind would move it")
         if self._checkpoint is not None:
             lines.append(f"Last checkpoint: {self._checkpoint['path']}")
@@ -545,9 +541,9 @@ class TerminalLines(Tracker):
         if not isinstance(value, (int, float)):  # no set decides
             return f"Model of step {record['step']}"
         shown = percent(value) if metric in self._rates else number(value)
-        found = self._sets.get(str(record["set"]))
-        if found is not None and found.best_step == record["step"]:
-            shown += interval(found.best_values, metric)
+        evaluated = self._sets.get(str(record["set"]))
+        if evaluated is not None and evaluated.best_step == record["step"]:
+            shown += interval(evaluated.best_values, metric)
         start = "" if record["step"] else ": training has not made it better"
         return f"Best model ({metric.upper()} {shown} of {record['set']}, step {record['step']}{start})"
 

@@ -13,8 +13,7 @@ import nemo_asr
 from nemo_asr.scoring.callbacks import process_evaluation_batch
 from nemo_asr.tracking import ScoredClasses
 from nemo_lite import DataLayerNM, logging
-from nemo_lite.core import Collected, Optimization
-from nemo_lite.core.trackers import Trackers
+from nemo_lite.core import Collected, Optimization, trackers
 
 
 class Factory:
@@ -111,17 +110,18 @@ def test_other_ranks_and_a_run_without_a_folder_write_no_file(args, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_services_get_the_runs_name(args, monkeypatch):
+def test_registered_trackers_get_the_runs_name_and_folder(args, monkeypatch):
     made = []
 
-    def service(**options):
-        made.append(options)
+    def make(name, folder):
+        made.append((name, folder))
+        return trackers.Tracker()
 
-    monkeypatch.setattr("nemo_asr.tracking.WandbTracker", service)
-    monkeypatch.setattr("nemo_asr.tracking.MlflowTracker", service)
-    args.track = ["mlflow", "wandb"]
-    assert isinstance(nemo_asr.trackers_of(args, Factory()), Trackers)
-    assert made == [{"name": "mine", "folder": args.run_dir}, {"name": "mine"}]
+    monkeypatch.setitem(trackers.TRACKERS, "file", None)
+    trackers.register_tracker("file", make, help_text="a file")
+    args.track = ["file"]
+    assert isinstance(nemo_asr.trackers_of(args, Factory()), trackers.Trackers)
+    assert made == [("mine", args.run_dir)]
 
 
 def test_the_start_says_arguments_versions_and_precision(args):

@@ -24,6 +24,7 @@ from nemo_asr.training_options import (
 )
 from nemo_lite import DeviceType, logging
 from nemo_lite.config import Between
+from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import (
     OPTIMIZERS,
@@ -130,7 +131,7 @@ class AsrArgParser(NemoArgParser):
         add(
             "--track",
             nargs="+",
-            choices=("tensorboard", "wandb", "mlflow"),
+            choices=("tensorboard", *TRACKERS),
             default=[],
             help="record the run there too",
         )
@@ -271,8 +272,8 @@ class AsrArgParser(NemoArgParser):
 
     def _check_trackers(self, parsed: Any) -> None:
         if self.acts_for_all(parsed):
-            for package in {"wandb", "mlflow"}.intersection(parsed.track):
-                if find_spec(package) is None:
+            for package in [TRACKERS[name].package for name in parsed.track if name in TRACKERS]:
+                if package and find_spec(package) is None:
                     self.error(f"argument --track: {package} is not installed; pip install {package}")
 
     def _fold_folders(self, parsed: Any) -> None:

@@ -25,15 +25,7 @@ from nemo_asr.scoring.report.records import METRICS_FILE as METRICS
 from nemo_asr.scoring.report.records import RunRecords, read_records
 from nemo_lite import DataLayerNM, NeuralModuleFactory, logging
 from nemo_lite.core import Collected
-from nemo_lite.core.trackers import (
-    MetricsFile,
-    MlflowTracker,
-    TensorboardTracker,
-    TerminalLines,
-    Tracker,
-    Trackers,
-    WandbTracker,
-)
+from nemo_lite.core.trackers import TRACKERS, MetricsFile, TensorboardTracker, TerminalLines, Tracker, Trackers
 from nemo_lite.errors import NemoLiteError
 from nemo_lite.utils.nemo_logging import LogMode
 
@@ -62,10 +54,7 @@ def _trackers(args: Namespace, factory: NeuralModuleFactory) -> list[Tracker]:
             trackers.append(TensorboardTracker(factory.tb_writer))
     if args.run_dir is not None:
         trackers.append(MetricsFile(args.run_dir / METRICS))
-    if "wandb" in args.track:
-        trackers.append(WandbTracker(name=args.exp_name, folder=args.run_dir))
-    if "mlflow" in args.track:
-        trackers.append(MlflowTracker(name=args.exp_name))
+    trackers += [TRACKERS[name].make(args.exp_name, args.run_dir) for name in args.track if name in TRACKERS]
     return trackers
 
 

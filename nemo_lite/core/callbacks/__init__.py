@@ -19,6 +19,7 @@ from nemo_lite.core.callbacks.evaluator import EvaluatorCallback as EvaluatorCal
 from nemo_lite.core.callbacks.loggers import SimpleLogger as SimpleLogger
 from nemo_lite.core.callbacks.loggers import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core.callbacks.loggers import TensorboardLogger as TensorboardLogger
+from nemo_lite.core.callbacks.loggers import TrackingCallback as TrackingCallback
 from nemo_lite.core.callbacks.loggers import WandbCallback as WandbCallback
 from nemo_lite.core.callbacks.loggers import WandBLogger as WandBLogger
 from nemo_lite.core.callbacks.schedules import UnfreezeCallback as UnfreezeCallback

@@ -9,11 +9,12 @@ from typing import Any
 
 from nemo_lite.core.action_state import ActionState, Evaluated, EvaluationResult, TbWriter
 from nemo_lite.core.callbacks.base import ActionCallback, TagOwners, as_wires, older_names, refuse_below_one
-from nemo_lite.core.callbacks.loggers import WandbRun, fetch_number, flush, is_number, writer_of
+from nemo_lite.core.callbacks.loggers import fetch_number, flush, is_number, writer_of
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.metrics import Metric
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.trackers import WandbTracker
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.utils import logging
 
@@ -126,7 +127,7 @@ class EvaluatorCallback(ActionCallback):
         self._eval_step = 1 if eval_step is None and eval_epoch is None else eval_step
         self._eval_epoch, self._eval_at_start = eval_epoch, eval_at_start
         uses_wandb = wandb_name is not None or wandb_project is not None
-        self._wandb = WandbRun("EvaluatorCallback", wandb_name, wandb_project) if uses_wandb else None
+        self._wandb = WandbTracker(wandb_project, wandb_name, place="EvaluatorCallback") if uses_wandb else None
         self._name = name
         self._label, self._tags = "EvaluatorCallback", TagOwners()
         self._so_far = _SoFar()
@@ -210,7 +211,7 @@ class EvaluatorCallback(ActionCallback):
         """Evaluate the weights as they are now, unless that has been done."""
         if self._so_far.is_stale:
             self._evaluate("Final evaluation", self._so_far.num_steps or self.step)
-        self.action.on_first(lambda: flush(writer_of(self.tb_writer, self.action)))
+        self.action.on_first(lambda: flush(self.tb_writer, self.action))
         # For the next action, which may be an evaluation alone; a checkpoint that is still to be saved has its state.
         self._so_far = _SoFar(num_evaluated=self._so_far.num_evaluated)
 
@@ -298,7 +299,7 @@ class EvaluatorCallback(ActionCallback):
                     number = fetch_number(value, tag, self._label, "write it with tb_writer_func")
                     writer.add_scalar(tag, number, step)
         if self._wandb is not None:
-            self._wandb.log(results, step)
+            self._wandb.write_numbers(results, step)
 
 
 def _directions_of(metrics: Mapping[str, Metric]) -> dict[str, bool]:

@@ -1,4 +1,7 @@
-"""Callbacks that log losses and tensors: NeMo's loggers, the progress bar, Weights & Biases."""
+"""Callbacks that log: records for trackers, NeMo's loggers of losses and tensors, the progress bar.
+
+With several ranks they read and write on rank 0 only. What writes is a tracker (`core/trackers.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
 from tqdm import tqdm
 
-from nemo_lite.core.action_state import ActionState, StepTiming, TbWriter
+from nemo_lite.core.action_state import ActionState, EvaluationResult, StepTiming, TbWriter
 from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, as_wires, older_names, refuse_below_one
 from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.trackers import FAILED, FINISHED, TensorboardTracker, Trackers, WandbTracker
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
-
-# Loggers to the log and to TensorBoard. Weights & Biases is at the end; no evaluation here.
-# With several ranks they read and write on rank 0 only.
-
 
 Named = list[tuple[str, Any]]
 """Names and values of tensors. Any: a value is a tensor of the backend, or what a module returns."""
@@ -47,9 +46,9 @@ def fetch_number(value: Any, name: str, place: str, remedy: str = "") -> float:
     return float(value.item() if hasattr(value, "item") else value)
 
 
-def read_tensors(wanted: Iterable[str | NmTensor], state: ActionState) -> Named:
+def read_tensors(tensors: Iterable[str | NmTensor], state: ActionState) -> Named:
     """Name and value of each wire, given by itself or by its name. No number is fetched yet."""
-    return [(each.name if isinstance(each, NmTensor) else each, state.tensors.get_tensor(each)) for each in wanted]
+    return [(wire.name if isinstance(wire, NmTensor) else wire, state.tensors.get_tensor(wire)) for wire in tensors]
 
 
 def log_values(named: Named) -> None:
@@ -67,23 +66,126 @@ def write_scalars(own: TbWriter | None, state: ActionState, numbers: Mapping[str
     """Write numbers of a step by tag, if there is a writer."""
     writer = writer_of(own, state)
     if writer is not None:
-        for tag, number in numbers.items():
-            writer.add_scalar(tag, number, state.step)
+        TensorboardTracker(writer).write_numbers(numbers, state.step)
 
 
-def flush(writer: TbWriter | None) -> None:
-    """Have a TensorBoard writer put on disk what it holds; it stays open for others who share it."""
-    if writer is not None and hasattr(writer, "flush"):
-        writer.flush()
+def flush(own: TbWriter | None, state: ActionState) -> None:
+    """Have the writer put on disk what it holds."""
+    writer = writer_of(own, state)
+    if writer is not None:
+        TensorboardTracker(writer).close()
+
+
+# Records of a run of training; where they go is up to the trackers.
+
+
+class TrackingCallback(NeMoCallback):
+    """Records the start, training steps, evaluations and the end of a run. With several ranks rank 0 does.
+
+    Put it before the other callbacks: then a step is recorded before its evaluation. The end is recorded after all of
+    them, also when the run ends with an error.
+
+    Args:
+        trackers: what gets the records; closed when the run is over.
+        step_freq: record the first step, and each whose number this divides. It costs a host sync.
+        start: more of the ``start`` record: arguments, versions, precision.
+
+    Raises:
+        UsageError: ``step_freq`` below 1.
+    """
+
+    def __init__(self, trackers: Trackers, step_freq: int = 25, start: Mapping[str, Any] | None = None) -> None:
+        refuse_below_one("TrackingCallback", step_freq=step_freq)
+        self._trackers, self._step_freq, self._start = trackers, step_freq, dict(start or {})
+        self._is_running = False
+        self._num_steps = 0
+        self._started = time.monotonic()
+        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records a step."""
+        return {"step_freq": self._step_freq}
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Record the start."""
+        self._num_steps = 0
+        state.on_first(lambda: self._begin(state))
+
+    def on_step_end(self, state: ActionState) -> None:
+        """Record the step at the first and at every ``step_freq``-th."""
+        self._num_steps += 1
+        self._end.update(step=state.step + 1, epoch=state.epoch + 1)
+        if self._num_steps == 1 or (state.step + 1) % self._step_freq == 0:
+            state.on_first(lambda: self._record_step(state))
+
+    def on_evaluation_end(self, state: ActionState) -> None:
+        """Record what an evaluation gave."""
+        result: EvaluationResult = state["evaluation"]
+        state.on_first(lambda: self._record_evaluation(result))
+
+    def on_action_end(self, state: ActionState) -> None:
+        """Note that the run ends in order."""
+        if not self._num_steps:  # where a checkpoint had brought it
+            self._end.update(step=state.step, epoch=state.epoch)
+        self._end["reason"] = state.stop_reason or FINISHED
+
+    def close(self) -> None:
+        """Record the end."""
+        if self._is_running:
+            self._is_running = False
+            self._trackers.record("end", **self._end, seconds=round(time.monotonic() - self._started, 3))
+            self._trackers.close()
+
+    def _begin(self, state: ActionState) -> None:
+        self._is_running, self._started = True, time.monotonic()
+        self._end = {"step": 0, "epoch": 0, "reason": FAILED}
+        self._trackers.record("start", **self._start, world_size=state.world_size, total_steps=state.total_steps)
+
+    def _record_step(self, state: ActionState) -> None:
+        timing = state.timing(self)
+        self._trackers.record(
+            "train",
+            step=state.step + 1,
+            epoch=state.epoch + 1,
+            loss=fetch_number(state.tensors.get_tensor("loss"), "loss", "TrackingCallback"),  # host sync
+            lr=state.learning_rate,
+            amount_per_second=round(timing.amount_per_second, 3),
+            amount_unit=timing.amount_unit,
+            data_wait_share=round(timing.data_wait_share, 4),
+            step_seconds=round(timing.step_seconds, 6),
+        )
+
+    def _record_evaluation(self, result: EvaluationResult) -> None:
+        about: dict[str, Any] = {
+            "num_items": result.num_items,
+            "digest": result.digest,
+            "seconds": round(result.seconds, 3),
+        }
+        if result.higher_is_better:
+            about["higher_is_better"] = dict(result.higher_is_better)
+        self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **about})
+
+
+# NeMo's loggers.
 
 
 class StepLogger(NeMoCallback):
-    """Base of the newer loggers: which tensors they read at which steps. Subclasses implement :meth:`log`."""
+    """Base of the newer loggers: which tensors they read at which steps, and how long each epoch took.
 
-    def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
+    Subclasses implement :meth:`log`, and :meth:`log_epoch` if they log epochs.
+    """
+
+    def __init__(
+        self,
+        step_freq: int = 100,
+        tensors_to_log: Sequence[str | NmTensor] = ("loss",),
+        log_epoch: bool = False,
+        log_lr: bool = True,
+    ) -> None:
         refuse_below_one(type(self).__name__, step_freq=step_freq)
         self.step_freq = step_freq
         self.tensors_to_log = [tensors_to_log] if isinstance(tensors_to_log, str) else list(tensors_to_log)
+        self._logs_epochs, self._logs_lr, self._epoch_started = log_epoch, log_lr, time.perf_counter()
 
     def wanted_wires(self) -> Sequence[NmTensor]:
         """Those of ``tensors_to_log`` that are wires."""
@@ -97,35 +199,26 @@ class StepLogger(NeMoCallback):
         """When it logs."""
         return {"step_freq": self.step_freq}
 
+    def on_epoch_start(self, state: ActionState) -> None:
+        """Take the time."""
+        self._epoch_started = time.perf_counter()
+
     def on_step_end(self, state: ActionState) -> None:
         """Log at every ``step_freq``-th step."""
         if state.step % self.step_freq == 0:
             state.on_first(lambda: self.log(state, read_tensors(self.tensors_to_log, state)))
-
-    def log(self, state: ActionState, named: Named) -> None:
-        """Log these tensors of a step."""
-        raise NotImplementedError
-
-
-class EpochLogger(StepLogger):
-    """Base of loggers that also log how long each epoch took. Subclasses implement :meth:`log_epoch` too."""
-
-    def __init__(self, step_freq: int, tensors_to_log: Sequence[str | NmTensor], log_epoch: bool) -> None:
-        super().__init__(step_freq, tensors_to_log)
-        self._logs_epochs, self._epoch_started = log_epoch, time.perf_counter()
-
-    def on_epoch_start(self, state: ActionState) -> None:
-        """Take the time."""
-        self._epoch_started = time.perf_counter()
 
     def on_epoch_end(self, state: ActionState) -> None:
         """Log number and seconds of the epoch, if that was asked for."""
         if self._logs_epochs:
             state.on_first(lambda: self.log_epoch(state, time.perf_counter() - self._epoch_started))
 
+    def log(self, state: ActionState, named: Named) -> None:
+        """Log these tensors of a step."""
+        raise NotImplementedError
+
     def log_epoch(self, state: ActionState, seconds: float) -> None:
         """Log number and seconds of the epoch that ends."""
-        raise NotImplementedError
 
 
 class SimpleLogger(StepLogger):
@@ -139,12 +232,15 @@ class SimpleLogger(StepLogger):
         UsageError: ``step_freq`` below 1.
     """
 
+    def __init__(self, step_freq: int = 100, tensors_to_log: Sequence[str | NmTensor] = ("loss",)) -> None:
+        super().__init__(step_freq, tensors_to_log)
+
     def log(self, state: ActionState, named: Named) -> None:
         """Log the values."""
         log_values(named)
 
 
-class TensorboardLogger(EpochLogger):
+class TensorboardLogger(StepLogger):
     """Writes tensors to TensorBoard as scalars.
 
     Beside them go ``misc/step_time``, ``misc/epoch``, ``misc/epoch_time`` and ``param/lr``.
@@ -170,41 +266,116 @@ class TensorboardLogger(EpochLogger):
         log_epoch: bool = True,
         log_lr: bool = True,
     ) -> None:
-        super().__init__(step_freq, tensors_to_log, log_epoch)
-        self.tb_writer, self.custom_tb_log_func, self._log_lr = tb_writer, custom_tb_log_func, log_lr
+        super().__init__(step_freq, tensors_to_log, log_epoch, log_lr)
+        self.tb_writer, self.custom_tb_log_func = tb_writer, custom_tb_log_func
 
     def on_action_start(self, state: ActionState) -> None:
         """Say so when there is nowhere to write."""
-        state.on_first(lambda: self._warn_without_writer(state))
+        problem = (
+            "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
+        )
+        state.on_first(lambda: logging.warning(problem) if writer_of(self.tb_writer, state) is None else None)
 
     def on_action_end(self, state: ActionState) -> None:
         """Put everything on disk."""
-        state.on_first(lambda: flush(writer_of(self.tb_writer, state)))
+        state.on_first(lambda: flush(self.tb_writer, state))
 
     def log(self, state: ActionState, named: Named) -> None:
         """Write values, step time and rate."""
         writer = writer_of(self.tb_writer, state)
         if writer is None:
             return
+        numbers: dict[str, float] = {}
         if self.custom_tb_log_func is not None:
             self.custom_tb_log_func([value for _, value in named], writer, state.step)
         else:
-            for name, value in named:
-                number = fetch_number(value, name, "TensorboardLogger", "log it with custom_tb_log_func")
-                writer.add_scalar(name, number, state.step)
-        writer.add_scalar("misc/step_time", state.timing(self).step_seconds, state.step)
-        if self._log_lr:
-            writer.add_scalar("param/lr", state.learning_rate, state.step)
-
-    def _warn_without_writer(self, state: ActionState) -> None:
-        if writer_of(self.tb_writer, state) is None:
-            logging.warning(
-                "TensorboardLogger writes nothing: give it a tb_writer, or make the factory with create_tb_writer=True"
-            )
+            remedy = "log it with custom_tb_log_func"
+            numbers = {name: fetch_number(value, name, "TensorboardLogger", remedy) for name, value in named}
+        numbers["misc/step_time"] = state.timing(self).step_seconds
+        if self._logs_lr:
+            numbers["param/lr"] = state.learning_rate
+        write_scalars(self.tb_writer, state, numbers)
 
     def log_epoch(self, state: ActionState, seconds: float) -> None:
         """Write number and seconds of the epoch."""
         write_scalars(self.tb_writer, state, {"misc/epoch": state.epoch, "misc/epoch_time": seconds})
+
+
+class WandBLogger(StepLogger):
+    """Records tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
+
+    Args:
+        step_freq: act at every step whose index this divides.
+        tensors_to_log: names given to ``NmTensor.rename``, wires, or "loss", the sum of the losses.
+        wandb_name: the run's name.
+        wandb_project: the project's name.
+        args: hyperparameters to keep with the run.
+        log_epoch: record number and seconds of each epoch.
+        log_lr: record the learning rate.
+
+    Raises:
+        UsageError: wandb is not installed, or ``step_freq`` below 1; while logging, a tensor that is not one number.
+    """
+
+    def __init__(
+        self,
+        step_freq: int = 100,
+        tensors_to_log: Sequence[str | NmTensor] = ("loss",),
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        args: Any = None,
+        log_epoch: bool = True,
+        log_lr: bool = True,
+    ) -> None:
+        super().__init__(step_freq, tensors_to_log, log_epoch, log_lr)
+        self._tracker = WandbTracker(wandb_project, wandb_name, args=args, place=type(self).__name__)
+
+    def on_action_start(self, state: ActionState) -> None:
+        """Begin the run."""
+        state.on_first(self._tracker.begin)
+
+    def log(self, state: ActionState, named: Named) -> None:
+        """Record values and rate."""
+        numbers = {name: fetch_number(value, name, type(self).__name__) for name, value in named}
+        if self._logs_lr:
+            numbers["LR"] = state.learning_rate
+        self._tracker.write_numbers(numbers, state.step)
+
+    def log_epoch(self, state: ActionState, seconds: float) -> None:
+        """Record number and seconds of the epoch."""
+        self._tracker.write_numbers({"epoch": state.epoch, "epoch_time": seconds}, state.step)
+
+
+class WandbCallback(WandBLogger):
+    """:class:`WandBLogger` with the arguments of NeMo's first generation.
+
+    Args:
+        train_tensors: the wires, each a single number.
+        wandb_name: the run's name.
+        wandb_project: the project's name.
+        args: hyperparameters to keep with the run.
+        update_freq: act at every step whose index this divides.
+
+    Raises:
+        UsageError: wandb is not installed, ``update_freq`` below 1, something that is not a wire; while recording, a
+            tensor that is not a single number.
+    """
+
+    def __init__(
+        self,
+        train_tensors: NmTensor | Sequence[NmTensor] = (),
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        args: Any = None,
+        update_freq: int = 25,
+    ) -> None:
+        refuse_below_one("WandbCallback", update_freq=update_freq)
+        self.train_tensors = as_wires(train_tensors, "WandbCallback", "train_tensors")
+        super().__init__(update_freq, self.train_tensors, wandb_name, wandb_project, args)
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """When it records."""
+        return {"update_freq": self.step_freq}
 
 
 class SimpleLossLoggerCallback(ActionCallback):
@@ -308,12 +479,12 @@ class SimpleLossLoggerCallback(ActionCallback):
         writer = writer_of(self.tb_writer, state)
         if writer is None:
             return
-        for tag, value in self._get_tb_values(values) if self._get_tb_values is not None else ():
-            writer.add_scalar(tag, fetch_number(value, tag, "get_tb_values"), state.step)
+        if self._get_tb_values is not None:
+            pairs = self._get_tb_values(values)
+            write_scalars(writer, state, {tag: fetch_number(value, tag, "get_tb_values") for tag, value in pairs})
         if self._log_to_tb_func is not None:
             self._log_to_tb_func(writer, values, state.step)
-        writer.add_scalar("misc/step_time", step_seconds, state.step)
-        writer.add_scalar("param/lr", state.learning_rate, state.step)
+        write_scalars(writer, state, {"misc/step_time": step_seconds, "param/lr": state.learning_rate})
 
     def _print(self, printer: Printer | None, values: list[Any]) -> None:
         text = printer(values) if printer is not None else None
@@ -326,7 +497,7 @@ class SimpleLossLoggerCallback(ActionCallback):
         write_scalars(self.tb_writer, self.action, {"misc/epoch": self.epoch_num, "misc/epoch_time": seconds})
 
     def _log_run(self) -> None:
-        flush(writer_of(self.tb_writer, self.action))
+        flush(self.tb_writer, self.action)
         logging.info("Done in %.1f seconds", time.perf_counter() - self._run_started)
 
 
@@ -451,168 +622,3 @@ def _log_lines_above() -> Iterator[None]:
 
 def _on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
-
-
-# Weights & Biases: its run, and the callbacks that record training there; with several ranks on rank 0 only.
-# The package is optional: it is imported when a run is made.
-
-
-class WandbRun:
-    """A run that begins with its first values; where another callback or the script has begun one, that is used.
-
-    Args:
-        user: the callback's name, for messages.
-        name: the run's name.
-        project: the project's name.
-        args: hyperparameters to keep with the run: a mapping, or what an argument parser gives.
-        folder: where the package keeps its files; by default it decides.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
-
-    def __init__(
-        self, user: str, name: str | None, project: str | None, args: Any = None, folder: str | Path | None = None
-    ) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise UsageError("Weights & Biases is not installed", place=user, remedy="pip install wandb") from None
-        self._wandb: Any = wandb
-        self._user = user
-        self._name, self._project, self._args = name, project, args
-        self._folder = {} if folder is None else {"dir": str(folder)}
-        self._has_begun = self._is_own = False
-
-    def begin(self, args: Any = None) -> None:
-        """Begin the run, or join the one that is there. The second time nothing happens.
-
-        Args:
-            args: hyperparameters that were not known when this object was made.
-        """
-        if self._has_begun:
-            return
-        self._has_begun = True
-        if self._wandb.run is None:
-            self._wandb.init(name=self._name, project=self._project, **self._folder)
-            self._is_own = True
-        else:
-            logging.info("Logging to the Weights & Biases run that is open already")
-        for known in (self._args, args):
-            if known is not None:
-                self._wandb.config.update(known)
-
-    def finish(self, exit_code: int = 0) -> None:
-        """End the run, if it was begun here."""
-        if self._is_own:
-            self._is_own = False
-            self._wandb.finish(exit_code=exit_code)
-
-    def log(self, values: Mapping[str, Any], step: int) -> None:
-        """Record values of a step."""
-        self.begin()
-        self._wandb.log(dict(values), step=step)
-
-    def log_step(self, state: ActionState, named: Named, with_rate: bool = True) -> None:
-        """Record tensors of a step, each a single number, and the learning rate."""
-        values = {name: fetch_number(value, name, self._user) for name, value in named}
-        self.log({**values, "LR": state.learning_rate} if with_rate else values, state.step)
-
-    def log_epoch(self, state: ActionState, seconds: float) -> None:
-        """Record number and seconds of the epoch that ends."""
-        self.log({"epoch": state.epoch, "epoch_time": seconds}, state.step)
-
-
-class WandBLogger(EpochLogger):
-    """Records tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
-
-    Args:
-        step_freq: act at every step whose index this divides.
-        tensors_to_log: names given to ``NmTensor.rename``, wires, or "loss", the sum of the losses.
-        wandb_name: the run's name.
-        wandb_project: the project's name.
-        args: hyperparameters to keep with the run.
-        log_epoch: record number and seconds of each epoch.
-        log_lr: record the learning rate.
-
-    Raises:
-        UsageError: wandb is not installed, or ``step_freq`` below 1; while logging, a tensor that is not one number.
-    """
-
-    def __init__(
-        self,
-        step_freq: int = 100,
-        tensors_to_log: Sequence[str | NmTensor] = ("loss",),
-        wandb_name: str | None = None,
-        wandb_project: str | None = None,
-        args: Any = None,
-        log_epoch: bool = True,
-        log_lr: bool = True,
-    ) -> None:
-        super().__init__(step_freq, tensors_to_log, log_epoch)
-        self._log_lr = log_lr
-        self._run = WandbRun("WandBLogger", wandb_name, wandb_project, args)
-
-    def on_action_start(self, state: ActionState) -> None:
-        """Begin the run."""
-        state.on_first(self._run.begin)
-
-    def log(self, state: ActionState, named: Named) -> None:
-        """Record values and rate."""
-        self._run.log_step(state, named, self._log_lr)
-
-    def log_epoch(self, state: ActionState, seconds: float) -> None:
-        """Record number and seconds of the epoch."""
-        self._run.log_epoch(state, seconds)
-
-
-class WandbCallback(ActionCallback):
-    """Records training tensors with Weights & Biases, and ``LR``, ``epoch``, ``epoch_time``.
-
-    Args:
-        train_tensors: the wires, each a single number.
-        wandb_name: the run's name.
-        wandb_project: the project's name.
-        args: hyperparameters to keep with the run.
-        update_freq: act at every step whose index this divides.
-
-    Raises:
-        UsageError: wandb is not installed, ``update_freq`` below 1, something that is not a wire; while recording, a
-            tensor that is not a single number.
-    """
-
-    def __init__(
-        self,
-        train_tensors: NmTensor | Sequence[NmTensor] = (),
-        wandb_name: str | None = None,
-        wandb_project: str | None = None,
-        args: Any = None,
-        update_freq: int = 25,
-    ) -> None:
-        refuse_below_one("WandbCallback", update_freq=update_freq)
-        self.train_tensors = as_wires(train_tensors, "WandbCallback", "train_tensors")
-        self._update_freq = update_freq
-        self._run = WandbRun("WandbCallback", wandb_name, wandb_project, args)
-        self._epoch_started = time.perf_counter()
-
-    def fingerprint(self) -> Mapping[str, object]:
-        """When it records."""
-        return {"update_freq": self._update_freq}
-
-    def on_action_start(self) -> None:
-        """Begin the run."""
-        self.action.on_first(self._run.begin)
-
-    def on_epoch_start(self) -> None:
-        """Take the time."""
-        self._epoch_started = time.perf_counter()
-
-    def on_iteration_end(self) -> None:
-        """Record at every ``update_freq``-th step."""
-        if self.step % self._update_freq == 0:
-            self.action.on_first(lambda: self._run.log_step(self.action, read_tensors(self.train_tensors, self.action)))
-
-    def on_epoch_end(self) -> None:
-        """Record number and seconds of the epoch."""
-        seconds = time.perf_counter() - self._epoch_started
-        self.action.on_first(lambda: self._run.log_epoch(self.action, seconds))

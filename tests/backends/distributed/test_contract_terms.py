@@ -27,9 +27,10 @@ from nemo_lite.core import (
     on_epoch_end,
     on_step_end,
 )
+from nemo_lite.core.callbacks import TrackingCallback
 from nemo_lite.core.callbacks.base import CallbackList
 from nemo_lite.core.run_options import InferOptions, RunOptions
-from nemo_lite.core.trackers import Trackers, TrackingCallback
+from nemo_lite.core.trackers import Trackers
 from nemo_lite.utils.lr_policies import CosineAnnealing, WarmupPolicy
 
 SAME_COMMAND = "; start every process with the same command"

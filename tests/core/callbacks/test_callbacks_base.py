@@ -71,7 +71,7 @@ class Wants(NeMoCallback):
 def test_only_overridden_moments_are_kept():
     called = CallbackList([Wants(), NeMoCallback(), SimpleLogger()])
     kept = {name: len(hooks) for name, hooks in called._hooks.items() if hooks}
-    assert kept == {"on_step_end": 2}
+    assert kept == {"on_epoch_start": 1, "on_step_end": 2, "on_epoch_end": 1}
 
 
 def test_a_method_set_on_the_object_counts_as_overridden():

@@ -6,8 +6,8 @@ import pytest
 from toys.fake_action_state import FakeState, train
 
 from nemo_lite.core.action_state import EvaluationResult
-from nemo_lite.core.callbacks import CallbackList, NeMoCallback
-from nemo_lite.core.trackers import Tracker, Trackers, TrackingCallback
+from nemo_lite.core.callbacks import CallbackList, NeMoCallback, TrackingCallback
+from nemo_lite.core.trackers import Tracker, Trackers
 from nemo_lite.errors import UsageError
 
 
