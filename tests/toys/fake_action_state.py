@@ -88,6 +88,9 @@ class Encoder:
         self.num_unfreezes = 0
         self.dropout = 0.25
 
+    def __str__(self):
+        return self.name if self.has_own_name else "Encoder"
+
     def save_to(self, path):
         Path(path).write_text("weights", encoding="utf-8")
 

@@ -41,6 +41,9 @@ class Encoder:
     def __init__(self) -> None:
         self.dropout, self.is_frozen = 0.25, True
 
+    def __str__(self) -> str:
+        return "Encoder"
+
     def save_to(self, path: Path) -> None:
         Path(path).write_text("weights", encoding="utf-8")
 
