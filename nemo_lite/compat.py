@@ -91,6 +91,27 @@ OLD_PATHS = {
         backends.pytorch.data.sequential backends.pytorch.data.unusable backends.pytorch.data.workers
     """,
     "backends.pytorch.data.order": "backends.pytorch.data.items backends.pytorch.data.seeds",
+    "backends.pytorch.distributed.activity": "backends.pytorch.distributed.health.activity",
+    "backends.pytorch.distributed.comm": "backends.pytorch.distributed.exchange backends.pytorch.distributed.pieces",
+    "backends.pytorch.distributed.contract": """
+        backends.pytorch.distributed.contract_terms backends.pytorch.distributed.rank_table
+    """,
+    "backends.pytorch.distributed.copies": "backends.pytorch.distributed.drift",
+    "backends.pytorch.distributed.failures": """
+        backends.pytorch.distributed.data_workers backends.pytorch.distributed.health.endings
+        backends.pytorch.distributed.health.origin
+    """,
+    "backends.pytorch.distributed.group": "backends.pytorch.distributed.replica",
+    "backends.pytorch.distributed.health": """
+        backends.pytorch.distributed.health.diagnosis backends.pytorch.distributed.health.heartbeat
+        backends.pytorch.distributed.health.launcher backends.pytorch.distributed.health.monitor
+    """,
+    "backends.pytorch.distributed.rendezvous": """
+        backends.pytorch.distributed.rendezvous.attempts backends.pytorch.distributed.rendezvous.failures
+        backends.pytorch.distributed.rendezvous.meeting backends.pytorch.distributed.rendezvous.members
+        backends.pytorch.distributed.rendezvous.notes backends.pytorch.distributed.rendezvous.run_identity
+        backends.pytorch.distributed.rendezvous.stores
+    """,
     "backends.pytorch.engine.averages": """
         backends.pytorch.engine.averaging backends.pytorch.engine.averaging.averages
         backends.pytorch.engine.averaging.statistics

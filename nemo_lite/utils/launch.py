@@ -1,4 +1,8 @@
-"""Which rank this process is: flags, torchrun, torch.distributed.launch, Slurm and MPI give one answer."""
+"""Which rank this process is: flags, torchrun, torch.distributed.launch, Slurm and MPI give one answer.
+
+:func:`who_am_i` reads it from the launcher's variables and the script's options. No network calls: no name is
+looked up.
+"""
 
 from __future__ import annotations
 
@@ -17,126 +21,7 @@ from urllib.parse import urlsplit
 
 from nemo_lite.errors import UnknownNameError, UsageError
 
-# Hosts and ports as texts: Slurm's node lists and counts of tasks, ``tcp://`` addresses, loopback, derived ports.
-# No environment is read here, and no name is looked up.
-
-
-# Above the services' ports and below those that Linux gives to outgoing connections (from 32768).
-_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
-_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
-# Commas inside brackets belong to the group.
-_ENTRY = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_GROUPED = re.compile(r"(?P<head>[^\[\]]*)\[(?P<ranges>[^\[\]]*)\](?P<tail>[^\[\]]*)")
-_RANGE = re.compile(r"(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
-_TASKS = re.compile(r"(?P<tasks>[0-9]{1,9})(?:\(x(?P<nodes>[0-9]{1,9})\))?")
-
-
-def host_names(nodelist: str) -> list[str]:
-    """The hosts of a list such as ``node[01-03,07],gpu5``, in its order; numbers keep the width they are written with.
-
-    Raises:
-        UsageError: a list that is not well formed, or a name with several bracket groups.
-    """
-    entries = _ENTRY.findall(nodelist)
-    if not entries or ",".join(entries) != nodelist:
-        raise _unreadable(nodelist)
-    return [host for entry in entries for host in _hosts_of(entry, nodelist)]
-
-
-def tasks_of_node(tasks_per_node: str, node: int | None) -> int | None:
-    """How many tasks run on a node; ``None`` where the text does not say.
-
-    Args:
-        tasks_per_node: ``4(x2),3``: two nodes with four tasks and one with three; ``4``: as many on each.
-        node: index from 0 into the hosts of the step, where it is known.
-    """
-    entries = [_TASKS.fullmatch(entry) for entry in tasks_per_node.split(",")]
-    counts = [(int(entry["tasks"]), int(entry["nodes"] or 1)) for entry in entries if entry]
-    if len(counts) != len(entries):
-        return None
-    if node is None or len(counts) == 1:
-        return counts[0][0] if len(counts) == 1 else None
-    for tasks, nodes in counts:
-        if node < nodes:
-            return tasks
-        node -= nodes
-    return None
-
-
-def tcp_address(init_method: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``.
-
-    Raises:
-        UsageError: anything else.
-    """
-    try:
-        url = urlsplit(init_method)
-        host, port, rest = url.hostname, url.port, url.path + url.query + url.fragment
-    except ValueError:
-        host, port, rest = None, None, ""
-    if not host or not port or rest or url.scheme != "tcp":
-        raise UsageError("cannot be used", place=f"--init_method {init_method}", wanted="tcp://host:port or env://")
-    return host, port
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this address or name means, on every machine, the machine itself."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host.startswith("127.") or host.lower() in _LOOPBACK_NAMES
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
-
-
-def derived_port(run_id: str, step: int = 0) -> int:
-    """A port from 20000 to 29999 for a run's number or name: the same wherever it is derived.
-
-    The first steps of runs whose numbers are less than 10000 apart get different ones; so do steps of one run.
-    """
-    number = int(run_id) if re.fullmatch("[0-9]{1,18}", run_id) else zlib.crc32(run_id.encode())
-    return _FIRST_PORT + (number * 101 + step) % _NUM_PORTS
-
-
-def _hosts_of(entry: str, nodelist: str) -> list[str]:
-    if "[" not in entry:
-        return [entry]
-    match = _GROUPED.fullmatch(entry)
-    if match is None:
-        raise UsageError(
-            "a host name with several bracket groups is not taken apart here",
-            place=f"node list {nodelist}",
-            got=entry,
-            remedy="set MASTER_ADDR to the host of the first task",
-        )
-    return [
-        f"{match['head']}{number}{match['tail']}"
-        for piece in match["ranges"].split(",")
-        for number in _expand_range(piece, nodelist)
-    ]
-
-
-def _expand_range(piece: str, nodelist: str) -> list[str]:
-    match = _RANGE.fullmatch(piece)
-    first = match["first"] if match else ""
-    last = match["last"] or first if match else ""
-    if not first or int(last) < int(first):
-        raise _unreadable(nodelist)
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-
-
-def _unreadable(nodelist: str) -> UsageError:
-    return UsageError(
-        "the node list cannot be read",
-        got=repr(nodelist),
-        wanted="hosts such as node[01-03,07],gpu5",
-        remedy="set MASTER_ADDR to the host of the first task",
-    )
-
-
 # The variables that launchers set: torchrun, Slurm's srun, OpenMPI's mpirun, mpiexec of MPICH and Intel MPI.
-# Also: which launcher started this process, and how a script is started on several. ``who_am_i`` reads the numbers.
-
 
 LAUNCHERS = ("auto", "pytorch", "slurm", "mpi", "none")
 # What a process has to know about itself.
@@ -145,8 +30,7 @@ NUMBERS = ("rank", "world_size", "local_rank")
 # Slurm's numbers of steps that are not srun's own: the batch script, the shell of salloc, prolog and epilog.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# How torch.distributed.launch passes the rank to a script: with an underscore before torch 2.0, since then with a dash.
-_SPELLINGS = ("--local_rank", "--local-rank")
+_START = "start the script with torchrun, which sets RANK, WORLD_SIZE and LOCAL_RANK"
 
 
 @dataclass(frozen=True)
@@ -162,7 +46,7 @@ class Launcher:
     rank: tuple[str, ...]
     world_size: tuple[str, ...]
     local_rank: tuple[str, ...]
-    local_world_size: tuple[str, ...]
+    local_world_size: tuple[str, ...] = ()
     num_nodes: tuple[str, ...] = ()
     run_id: tuple[str, ...] = ()
 
@@ -186,9 +70,8 @@ SLURM = Launcher(
     ("SLURM_PROCID",),
     ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
     ("SLURM_LOCALID",),
-    ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
-    ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-    ("SLURM_JOB_ID", "SLURM_JOBID"),
+    num_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+    run_id=("SLURM_JOB_ID", "SLURM_JOBID"),
 )
 OPENMPI = Launcher(
     "mpi",
@@ -204,31 +87,31 @@ SLURM_NODELIST = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
 SLURM_STEP_ID = ("SLURM_STEP_ID", "SLURM_STEPID")
 
 
-def find_launcher(wanted: str, is_distributed: bool, environ: Mapping[str, str]) -> Launcher | None:
+def find_launcher(name: str, is_distributed: bool, environ: Mapping[str, str]) -> Launcher | None:
     """The launcher that started this process; ``None`` if none did and nothing says that there are other processes.
 
     Of nested launchers the innermost counts: ``srun`` often starts torchrun's agents or ``mpirun``'s daemons.
 
     Args:
-        wanted: one of `LAUNCHERS` but ``none``; ``auto`` looks at the variables.
+        name: one of `LAUNCHERS` but ``none``; ``auto`` looks at the variables.
         is_distributed: the script's options say that there are several processes.
         environ: the environment.
 
     Raises:
-        UsageError: the wanted launcher did not start this process.
+        UsageError: the launcher of that name did not start this process.
     """
-    if wanted == "pytorch":
+    if name == "pytorch":
         return TORCH
     step = SLURM if _is_task_of_step(environ) else None
     mpi = _find_mpi(step is not None, environ)
-    if wanted != "auto":
-        found, command = (step, "srun") if wanted == "slurm" else (mpi, "mpirun")
-        if found is None:
+    if name != "auto":
+        launcher, command = (step, "srun") if name == "slurm" else (mpi, "mpirun")
+        if launcher is None:
             raise UsageError(
-                f"the launcher is {wanted}, and this process was not started by {command}",
+                f"the launcher is {name}, and this process was not started by {command}",
                 remedy=f"start the script with {command}, or leave --launcher out",
             )
-        return found
+        return launcher
     variables = [first_set(TORCH.variables_for(number), environ) for number in NUMBERS]
     if all(variables):
         return TORCH
@@ -269,66 +152,8 @@ def forget_launcher(environ: MutableMapping[str, str] = os.environ) -> str | Non
     """
     launchers = [TORCH, OPENMPI, HYDRA, *([SLURM] if _is_task_of_step(environ) else [])]
     names = [name for launcher in launchers for number in NUMBERS for name in launcher.variables_for(number)]
-    said = " ".join(f"{name}={environ.pop(name)}" for name in names if environ.get(name))
-    return f"--launcher none: this process runs alone and ignores {said}" if said else None
-
-
-def accept_both_spellings() -> None:
-    """Let a script's own parser that knows one of ``--local_rank`` and ``--local-rank`` take the other from a launcher.
-
-    NeMo's guides tell users to give their parser an argument ``--local_rank``, and since torch 2.0
-    ``python -m torch.distributed.launch`` passes ``--local-rank=0``: argparse ends the script with "unrecognized
-    arguments". ``sys.argv`` stays as it is, because a parser may know either spelling and other code may read it. So
-    argparse itself is changed, at the one method by which all words come to a parser.
-    """
-    parse = argparse.ArgumentParser.parse_known_args
-
-    @functools.wraps(parse)
-    def parse_launched(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        words = sys.argv[1:] if args is None else args
-        return parse(self, respelled(words, self._option_string_actions, os.environ), namespace)
-
-    argparse.ArgumentParser.parse_known_args = parse_launched  # type: ignore[method-assign]
-
-
-def respelled(words: Sequence[str], options: Collection[str], environ: Mapping[str, str]) -> list[str]:
-    """A command line in which a launcher's ``--local-rank=0`` has the spelling that a parser knows.
-
-    Nothing changes without a launcher's LOCAL_RANK of the same number, nor for a parser that knows both or none.
-    """
-    spelled = [spelling for spelling in _SPELLINGS if spelling in options]
-    passed = _passed_ranks(environ)
-    if len(spelled) != 1:
-        return list(words)
-    return [f"{spelled[0]}={environ['LOCAL_RANK']}" if word in passed else word for word in words]
-
-
-def without_passed_rank(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A command line without the ``--local-rank=0`` that ``torch.distributed.launch -m nemo_lite`` puts first.
-
-    Only where LOCAL_RANK, which is read anyway, says the same.
-    """
-    return list(words[1:] if words and words[0] in _passed_ranks(environ) else words)
-
-
-def _passed_ranks(environ: Mapping[str, str]) -> list[str]:
-    """The words by which a launcher that set LOCAL_RANK may pass it to a script."""
-    rank = environ.get("LOCAL_RANK")
-    return [f"{spelling}={rank}" for spelling in _SPELLINGS] if rank else []
-
-
-def launch_line(num_processes: int, argv: Sequence[str]) -> str:
-    """The shell command that starts a script (``argv``, with the script first) on so many processes."""
-    program = as_typed(argv)
-    if program[0] == "nemo-lite":
-        program[:1] = ["-m", "nemo_lite"]
-    return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *program])
-
-
-def as_typed(argv: Sequence[str]) -> list[str]:
-    """The words of a command line; a script that a subcommand runs has ``nemo-lite SUBCOMMAND`` as its name."""
-    program, *arguments = argv
-    return [*(program.split(" ") if program.startswith("nemo-lite ") else [program]), *arguments]
+    ignored = " ".join(f"{name}={environ.pop(name)}" for name in names if environ.get(name))
+    return f"--launcher none: this process runs alone and ignores {ignored}" if ignored else None
 
 
 def first_set(names: Sequence[str], environ: Mapping[str, str]) -> str | None:
@@ -349,11 +174,7 @@ def parse_number(name: str, text: str, least: int = 0) -> int:
     return int(text)
 
 
-# Which rank this process is, from its launcher's variables and the script's options. No network calls.
-# The variables' names are in launchers.py.
-
-
-_START = "start the script with torchrun, which sets RANK, WORLD_SIZE and LOCAL_RANK"
+# Which rank this process is.
 
 
 @dataclass(frozen=True)
@@ -387,6 +208,9 @@ class ProcessInfo:
     def is_first(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0
+
+
+Place = ProcessInfo  # its former name, kept for scripts that import it
 
 
 def who_am_i(
@@ -424,73 +248,79 @@ def who_am_i(
         _check_alone(options, init_method, environ)
         return None
     is_distributed = init_method is not None or any(value is not None for value in options.values())
-    found = find_launcher(launcher, is_distributed, environ)
-    if found is None:
+    started_by = find_launcher(launcher, is_distributed, environ)
+    if started_by is None:
         return None
-    given_address = None if init_method in (None, "env://") else tcp_address(str(init_method))
-    numbers = _rank_numbers(found, options, given_address, environ, checks)
-    local_world_size, num_nodes = _machines(found, numbers["world_size"], environ)
+    address = None if init_method in (None, "env://") else tcp_address(str(init_method))
+    numbers = _rank_numbers(started_by, options, address, environ, checks)
+    local_world_size = number_in(started_by.local_world_size, environ, least=1)
+    num_nodes = _num_machines(started_by, numbers["world_size"], local_world_size, environ)
     if checks:
-        _check_ranges(numbers, local_world_size)
+        _check_ranges(**numbers, local_world_size=local_world_size)
     several = _are_several_machines(numbers["world_size"], local_world_size, num_nodes)
     return ProcessInfo(
-        numbers["rank"],
-        numbers["world_size"],
-        numbers["local_rank"],
-        local_world_size,
-        num_nodes,
-        found.name,
-        _master(found, given_address, several, environ),
+        **numbers,
+        local_world_size=local_world_size,
+        num_nodes=num_nodes,
+        launcher=started_by.name,
+        master=_master(started_by, address, several, environ),
         agent_hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        run_id=_run_id(found, environ),
+        run_id=_run_id(started_by, environ),
     )
 
 
 def _run_id(launcher: Launcher, environ: Mapping[str, str]) -> str:
-    found = environ.get(first_set(launcher.run_id, environ) or "", "")
+    run_id = environ.get(first_set(launcher.run_id, environ) or "", "")
     step = environ.get(first_set(SLURM_STEP_ID, environ) or "") if launcher is SLURM else None
     # torchrun calls each run "none" that was given no --rdzv-id.
-    return "" if found == "none" else f"{found}.{step}" if found and step else found
+    return "" if run_id == "none" else f"{run_id}.{step}" if run_id and step else run_id
 
 
 def _check_alone(options: Mapping[str, int | str | None], init_method: str | None, environ: Mapping[str, str]) -> None:
     """With launcher none: neither the environment nor the options may say that there are other processes."""
-    found = find_launcher("auto", False, environ)
-    variable = first_set(found.world_size, environ) if found else None
+    launcher = find_launcher("auto", False, environ)
+    variable = first_set(launcher.world_size, environ) if launcher else None
     if variable and parse_number(variable, environ[variable]) > 1:
         raise UsageError(
             f"the launcher is none, and a launcher started {environ[variable]} processes",
             got=f"{variable}={environ[variable]}",
             remedy="leave --launcher out, or start the script once, without a launcher",
         )
-    said = [f"--{name} {value}" for name, value in options.items() if value is not None and str(value) != "0"]
-    said += [f"--init_method {init_method}"] if init_method is not None else []
-    if said:
-        raise UsageError("the launcher is none", got=" ".join(said), remedy="leave one of them out")
+    spelled = [f"--{name} {value}" for name, value in options.items() if value is not None and str(value) != "0"]
+    spelled += [f"--init_method {init_method}"] if init_method is not None else []
+    if spelled:
+        raise UsageError("the launcher is none", got=" ".join(spelled), remedy="leave one of them out")
 
 
 def _rank_numbers(
     launcher: Launcher,
     options: Mapping[str, int | str | None],
-    given_address: tuple[str, int] | None,
+    address: tuple[str, int] | None,
     environ: Mapping[str, str],
     checks: bool,
 ) -> dict[str, int]:
     """Rank, world size and local rank; all sources must agree on them, unless nothing is checked."""
     claims = {name: _claims(name, launcher, options[name], environ) for name in NUMBERS}
-    for said in claims.values():
-        if checks and len(set(said.values())) > 1:
+    for sources in claims.values():
+        if checks and len(set(sources.values())) > 1:
             raise UsageError(
-                f"{' and '.join(said)} contradict each other", remedy="remove the one that was set by hand"
+                f"{' and '.join(sources)} contradict each other", remedy="remove the one that was set by hand"
             )
-    numbers = {name: next(iter(said.values())) for name, said in claims.items() if said}
-    on_one_machine = numbers.get("world_size") == 1 or (given_address is not None and is_loopback(given_address[0]))
-    if on_one_machine and "rank" in numbers and (given_address or launcher is not TORCH):
+    numbers = {name: next(iter(sources.values())) for name, sources in claims.items() if sources}
+    on_one_machine = numbers.get("world_size") == 1 or (address is not None and is_loopback(address[0]))
+    if on_one_machine and "rank" in numbers and (address or launcher is not TORCH):
         numbers.setdefault("local_rank", numbers["rank"])
     missing = [name for name in NUMBERS if name not in numbers]
     if missing:
-        said_texts = " ".join(text for said in claims.values() for text in said)
-        raise _missing(missing, said_texts, launcher, given_address is not None or launcher is not TORCH)
+        variables = " and ".join(launcher.variables_for(name)[0] for name in missing)
+        remedy = f"{_START}, or leave all out to run one process"
+        if address is not None or launcher is not TORCH:
+            remedy = f"give {' and '.join(f'--{name}' for name in missing)}, or {_START}"
+        raise UsageError(
+            f"{variables} {'is' if len(missing) == 1 else 'are'} missing",
+            got=" ".join(source for sources in claims.values() for source in sources),
+            remedy=remedy,
+        )
     return numbers
 
 
@@ -506,71 +336,107 @@ def _claims(name: str, launcher: Launcher, option: int | str | None, environ: Ma
     return claims
 
 
-def _missing(names: Sequence[str], said: str, launcher: Launcher, takes_options: bool) -> UsageError:
-    variables = " and ".join(launcher.variables_for(name)[0] for name in names)
-    options = " and ".join(f"--{name}" for name in names)
-    return UsageError(
-        f"{variables} {'is' if len(names) == 1 else 'are'} missing",
-        got=said,
-        remedy=f"give {options}, or {_START}" if takes_options else f"{_START}, or leave all out to run one process",
-    )
-
-
-def _machines(launcher: Launcher, world_size: int, environ: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Number of processes on this machine and number of machines, as far as the launcher says it."""
+def _num_machines(
+    launcher: Launcher, world_size: int, local_world_size: int | None, environ: Mapping[str, str]
+) -> int | None:
+    """Number of machines, as far as the launcher says it."""
     num_nodes = number_in(launcher.num_nodes, environ, least=1)
-    if launcher is SLURM:
-        nodes = first_set(SLURM_NODELIST, environ)
-        if num_nodes is None and nodes:
-            num_nodes = len(host_names(environ[nodes]))
-        tasks = environ.get(first_set(launcher.local_world_size, environ) or "", "")
-        count = tasks_of_node(tasks, number_in(("SLURM_NODEID",), environ))
-        # What the whole job asked for may be more than this step has.
-        return count if count and count <= world_size else None, num_nodes
-    local_world_size = number_in(launcher.local_world_size, environ, least=1)
     if num_nodes is None and local_world_size == world_size:
-        num_nodes = 1
+        return 1
     if num_nodes is None and launcher is TORCH and local_world_size and world_size % local_world_size == 0:
-        num_nodes = world_size // local_world_size
-    return local_world_size, num_nodes
+        return world_size // local_world_size
+    return num_nodes
 
 
 def _are_several_machines(world_size: int, local_world_size: int | None, num_nodes: int | None) -> bool | None:
     """Whether the ranks are on several machines; ``None`` if that is not known."""
     if local_world_size is not None and local_world_size < world_size:
         return True
-    if num_nodes is not None:
-        return num_nodes > 1
-    return False if local_world_size == world_size else None
+    return None if num_nodes is None else num_nodes > 1
 
 
-def _check_ranges(numbers: Mapping[str, int], local_world_size: int | None) -> None:
-    rank, world_size, local_rank = (numbers[name] for name in NUMBERS)
+def _check_ranges(rank: int, world_size: int, local_rank: int, local_world_size: int | None) -> None:
     size = world_size if local_world_size is None else local_world_size
-    for is_wrong, problem, got in (
-        (rank >= world_size, "the rank is not below the world size", f"rank {rank} of {world_size}"),
-        (size > world_size, "a machine has more processes than all have together", f"{size} > {world_size}"),
-        (
-            local_rank >= size,
-            "the local rank is not below the number of processes",
-            f"local rank {local_rank} of {size}",
-        ),
-    ):
-        if is_wrong:
-            raise UsageError(problem, got=got)
+    if rank >= world_size:
+        raise UsageError("the rank is not below the world size", got=f"rank {rank} of {world_size}")
+    if size > world_size:
+        raise UsageError("a machine has more processes than all have together", got=f"{size} > {world_size}")
+    if local_rank >= size:
+        problem = "the local rank is not below the number of processes"
+        raise UsageError(problem, got=f"local rank {local_rank} of {size}")
+
+
+# Where the ranks meet.
+
+# Above the services' ports and below those that Linux gives to outgoing connections (from 32768).
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000
+_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost")
+_FIRST_HOST = re.compile(r"(?P<head>[^\[\],]+)(\[(?P<number>[0-9]+)[0-9,-]*\](?P<tail>[^\[\],]*))?(?=,|$)")
+
+
+def first_host(nodelist: str) -> str:
+    """``node01``, the first host of a list such as ``node[01-03,07],gpu5``.
+
+    Raises:
+        UsageError: a list that is not well formed at its beginning, or a name with several bracket groups.
+    """
+    match = _FIRST_HOST.match(nodelist)
+    if match is None:
+        raise UsageError(
+            "the node list cannot be read",
+            got=repr(nodelist),
+            wanted="hosts such as node[01-03,07],gpu5",
+            remedy="set MASTER_ADDR to the host of the first task",
+        )
+    return f"{match['head']}{match['number'] or ''}{match['tail'] or ''}"
+
+
+def tcp_address(init_method: str) -> tuple[str, int]:
+    """Host and port of ``tcp://host:port``.
+
+    Raises:
+        UsageError: anything else.
+    """
+    try:
+        url = urlsplit(init_method)
+        host, port, more = url.hostname, url.port, url.path + url.query + url.fragment
+    except ValueError:
+        host, port, more = None, None, ""
+    if not host or not port or more or url.scheme != "tcp":
+        raise UsageError("cannot be used", place=f"--init_method {init_method}", wanted="tcp://host:port or env://")
+    return host, port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address or name means, on every machine, the machine itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.startswith("127.") or host.lower() in _LOOPBACK_NAMES
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
+
+
+def derived_port(run_id: str, step: int = 0) -> int:
+    """A port from 20000 to 29999 for a run's number or name: the same wherever it is derived.
+
+    The first steps of runs whose numbers are less than 10000 apart get different ones; so do steps of one run.
+    """
+    number = int(run_id) if _NUMBER.fullmatch(run_id) else zlib.crc32(run_id.encode())
+    return _FIRST_PORT + (number * 101 + step) % _NUM_PORTS
 
 
 def _master(
-    launcher: Launcher, given_address: tuple[str, int] | None, several: bool | None, environ: Mapping[str, str]
+    launcher: Launcher, address: tuple[str, int] | None, several: bool | None, environ: Mapping[str, str]
 ) -> tuple[str, int]:
-    """Host and port where ranks meet: as asked, MASTER_ADDR and MASTER_PORT, or what can be derived."""
+    """Host and port where ranks meet: of the option, MASTER_ADDR and MASTER_PORT, or what can be derived."""
     set_host, set_port = environ.get("MASTER_ADDR"), number_in(("MASTER_PORT",), environ, least=1)
     if set_port is not None and set_port >= 2**16:
         raise UsageError("is not a port", place="MASTER_PORT", got=str(set_port), wanted="a number below 65536")
     unset = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if given_address is not None:
-        _check_same_address(given_address, set_host or given_address[0], set_port or given_address[1])
-        host, port = given_address
+    if address is not None:
+        _check_same_address(address, set_host or address[0], set_port or address[1])
+        host, port = address
     elif launcher is TORCH and unset:
         raise UsageError(
             f"{' and '.join(unset)} {'is' if len(unset) == 1 else 'are'} missing: ranks do not know where to meet",
@@ -590,11 +456,11 @@ def _master(
     return host, port
 
 
-def _check_same_address(given_address: tuple[str, int], host: str, port: int) -> None:
-    is_same = host.lower() == given_address[0].lower() or (is_loopback(host) and is_loopback(given_address[0]))
-    if not is_same or port != given_address[1]:
+def _check_same_address(address: tuple[str, int], host: str, port: int) -> None:
+    is_same = host.lower() == address[0].lower() or (is_loopback(host) and is_loopback(address[0]))
+    if not is_same or port != address[1]:
         raise UsageError(
-            f"--init_method tcp://{given_address[0]}:{given_address[1]} and MASTER_ADDR={host} MASTER_PORT={port} "
+            f"--init_method tcp://{address[0]}:{address[1]} and MASTER_ADDR={host} MASTER_PORT={port} "
             "contradict each other",
             remedy="remove --init_method",
         )
@@ -609,7 +475,7 @@ def _host_of_rank_0(launcher: Launcher, several: bool | None, environ: Mapping[s
             f"{launcher.name}'s variables do not say on which machine rank 0 is",
             remedy="set MASTER_ADDR to it, or give --init_method tcp://host:port",
         )
-    return host_names(environ[nodes])[0]
+    return first_host(environ[nodes])
 
 
 def _port(launcher: Launcher, environ: Mapping[str, str]) -> int:
@@ -624,4 +490,65 @@ def _port(launcher: Launcher, environ: Mapping[str, str]) -> int:
     return derived_port(environ[variable], (number_in(SLURM_STEP_ID, environ) or 0) if launcher is SLURM else 0)
 
 
-Place = ProcessInfo  # its former name, kept for scripts that import it
+# Command lines that launchers start.
+
+# How torch.distributed.launch passes the rank to a script: with an underscore before torch 2.0, since then with a dash.
+_SPELLINGS = ("--local_rank", "--local-rank")
+
+
+def accept_both_spellings() -> None:
+    """Let a script's own parser that knows one of ``--local_rank`` and ``--local-rank`` take the other from a launcher.
+
+    NeMo's guides tell users to give their parser an argument ``--local_rank``, and since torch 2.0
+    ``python -m torch.distributed.launch`` passes ``--local-rank=0``: argparse ends the script with "unrecognized
+    arguments". ``sys.argv`` stays as it is, because a parser may know either spelling and other code may read it. So
+    argparse itself is changed, at the one method by which all words come to a parser.
+    """
+    parse = argparse.ArgumentParser.parse_known_args
+
+    @functools.wraps(parse)
+    def parse_launched(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else args
+        return parse(self, respelled(words, self._option_string_actions, os.environ), namespace)
+
+    argparse.ArgumentParser.parse_known_args = parse_launched  # type: ignore[method-assign]
+
+
+def respelled(words: Sequence[str], options: Collection[str], environ: Mapping[str, str]) -> list[str]:
+    """A command line in which a launcher's ``--local-rank=0`` has the spelling that a parser knows.
+
+    Nothing changes without a launcher's LOCAL_RANK of the same number, nor for a parser that knows both or none.
+    """
+    spellings = [spelling for spelling in _SPELLINGS if spelling in options]
+    passed = _passed_ranks(environ)
+    if len(spellings) != 1:
+        return list(words)
+    return [f"{spellings[0]}={environ['LOCAL_RANK']}" if word in passed else word for word in words]
+
+
+def without_passed_rank(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A command line without the ``--local-rank=0`` that ``torch.distributed.launch -m nemo_lite`` puts first.
+
+    Only where LOCAL_RANK, which is read anyway, says the same.
+    """
+    return list(words[1:] if words and words[0] in _passed_ranks(environ) else words)
+
+
+def _passed_ranks(environ: Mapping[str, str]) -> list[str]:
+    """The words by which a launcher that set LOCAL_RANK may pass it to a script."""
+    rank = environ.get("LOCAL_RANK")
+    return [f"{spelling}={rank}" for spelling in _SPELLINGS] if rank else []
+
+
+def launch_line(num_processes: int, argv: Sequence[str]) -> str:
+    """The shell command that starts a script (``argv``, with the script first) on so many processes."""
+    program = as_typed(argv)
+    if program[0] == "nemo-lite":
+        program[:1] = ["-m", "nemo_lite"]
+    return shlex.join(["torchrun", f"--nproc-per-node={num_processes}", *program])
+
+
+def as_typed(argv: Sequence[str]) -> list[str]:
+    """The words of a command line; a script that a subcommand runs has ``nemo-lite SUBCOMMAND`` as its name."""
+    program, *arguments = argv
+    return [*(program.split(" ") if program.startswith("nemo-lite ") else [program]), *arguments]

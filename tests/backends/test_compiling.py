@@ -16,7 +16,7 @@ from toys.ranks import results_of
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.compiling import CompileLog, Compiler, Region
-from nemo_lite.backends.pytorch.distributed import replica
+from nemo_lite.backends.pytorch.distributed import group
 from nemo_lite.backends.pytorch.distributed.activity import ActivityReader
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import ChannelType, LengthsType, NeuralType
@@ -309,7 +309,7 @@ def on_a_rank():
     nemo.logging.warning = nemo.logging.info = lambda text, *args: said.append(text % args)
     # A bucket for each weight, so that graphs end where DDP begins to exchange gradients.
     torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1
-    vars(replica)["DistributedDataParallel"] = partial(DistributedDataParallel, bucket_cap_mb=1e-6)
+    vars(group)["DistributedDataParallel"] = partial(DistributedDataParallel, bucket_cap_mb=1e-6)
     for synced in (False, True):
         for how in (None, EAGER):
             settings = {"compile": how, "synced_batchnorm": synced, "max_steps": 3}

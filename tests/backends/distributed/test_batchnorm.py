@@ -25,7 +25,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
 )
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.distributed.failures import torch_errors_named
-from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.group import DataParallel
 from nemo_lite.backends.pytorch.lowering import lower
 from nemo_lite.backends.pytorch.nm import TrainableNeuralModuleWrapper
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer

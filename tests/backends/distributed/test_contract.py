@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -172,6 +173,20 @@ def late(function: Any) -> Any:
         return function(*args)
 
     return after_a_while
+
+
+def with_names_of_their_own(run_id: str) -> None:
+    os.environ["TORCHELASTIC_RUN_ID"] = run_id
+    sys.argv = ["train.py", "--exp_name", "AB"[int(os.environ["RANK"])]]
+    rank_factory()
+
+
+def test_runs_without_an_id_are_told_apart_by_their_command_lines() -> None:
+    ends = on_ranks(2, with_names_of_their_own, "none")
+    told = "the ranks do not agree: --exp_name: rank 0 has A, rank 1 has B; processes of two runs, or of "
+    assert [end.code for end in ends] == [2, 2]
+    assert all(told in end.err for end in ends)
+    assert [end.code for end in on_ranks(2, with_names_of_their_own, "run-1")] == [0, 0]
 
 
 def with_timeouts_of_their_own() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nemo_lite.backends.pytorch.distributed.pieces import is_divided, piece_of
+from nemo_lite.backends.pytorch.distributed.comm import is_divided, piece_of
 
 
 def test_a_tensor_that_is_not_divided_is_its_own_piece() -> None:

@@ -12,9 +12,9 @@ from toys.nets import Mse, Net, Points
 from toys.ranks import results_of
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.distributed import replica
+from nemo_lite.backends.pytorch.distributed import group
 from nemo_lite.backends.pytorch.distributed.comm import ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.replica import DataParallel, _Sending
+from nemo_lite.backends.pytorch.distributed.group import DataParallel, _Sending
 from nemo_lite.backends.pytorch.engine import module_state
 from nemo_lite.backends.pytorch.engine.batches import StepBatches
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -98,7 +98,7 @@ def test_gradients_travel_in_bfloat16_by_the_hook_of_torch(monkeypatch):
         def register_comm_hook(self, state, hook):
             made.append(hook)
 
-    monkeypatch.setattr(replica, "DistributedDataParallel", Noted)
+    monkeypatch.setattr(group, "DistributedDataParallel", Noted)
     for options in (ReplicaOptions(), ReplicaOptions(True, "bfloat16")):
         DataParallel(Net(), torch.device("cpu"), options=options)
     assert made == [False, True, default_hooks.bf16_compress_hook]

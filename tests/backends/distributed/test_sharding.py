@@ -25,7 +25,7 @@ from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_asr.models.losses import CTCLossNM
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded, is_synced, synced_batchnorm
 from nemo_lite.backends.pytorch.distributed.comm import Alone, Replica
-from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.group import DataParallel
 from nemo_lite.backends.pytorch.distributed.sharding import ShardedReplica, like, load_optimizer_state, shard, whole
 from nemo_lite.backends.pytorch.engine.module_state import evaluating
 from nemo_lite.backends.pytorch.lowering import lower

@@ -30,7 +30,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     without_pieces,
     write_safetensors,
 )
-from nemo_lite.backends.pytorch.distributed.pieces import Piece, is_divided
+from nemo_lite.backends.pytorch.distributed.comm import Piece, is_divided
 from nemo_lite.backends.pytorch.tensor_codec import EncodeError
 from nemo_lite.errors import CheckpointError, did_you_mean
 from nemo_lite.files import JsonLimits, parse_json, write_atomically

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from nemo_lite.backends.pytorch.distributed.pieces import Piece, divided_as, is_divided, piece_of
+from nemo_lite.backends.pytorch.distributed.comm import Piece, divided_as, is_divided, piece_of
 from nemo_lite.errors import CheckpointError
 from nemo_lite.files import FileKind, open_file, parse_json, write_atomically
 from nemo_lite.utils.helpers import Part, parse_checkpoint_name

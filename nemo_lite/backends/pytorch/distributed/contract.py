@@ -163,7 +163,7 @@ class RunContract:
     """What a rank is about to run: sections of entries, each a readable name with a number, a short text or a digest.
 
     Attributes:
-        run: ids of the run and of the attempt.
+        run: ids of the run and of the attempt; at the start, where no launcher gives an id, what names the run.
         action: what was called: ``train``, ``eval``, ``infer``.
         arguments: those of the call and of the factory, with the optimizer and the learning-rate policy.
         callbacks: their classes and frequencies, in order.
@@ -219,18 +219,18 @@ def check_equal(comm: Comm, mine: Callable[[], RunContract]) -> None:
     _refuse(comm.share(None if gathered is None else compare(*zip(*gathered, strict=True))))
 
 
-def check_equal_exchange(store: Store, rank: int, world_size: int, mine: Entries) -> None:
+def check_equal_exchange(store: Store, rank: int, world_size: int, mine: RunContract) -> None:
     """The same for how ranks exchange: before they have a group, which they could not make, through the store.
 
     Args:
         store: shared by the ranks, each of which calls this once.
         rank, world_size: who this process is.
-        mine: arguments by name.
+        mine: the names of the run, where no launcher names it, and how this rank would exchange.
 
     Raises:
         UsageError: they differ; the same error on every rank.
     """
-    store.set(f"exchange/{rank}", json.dumps([RunContract(arguments=mine).as_json(), options_of(sys.argv)]))
+    store.set(f"exchange/{rank}", json.dumps([mine.as_json(), options_of(sys.argv)]))
     arrived = [json.loads(each) for each in store.multi_get([f"exchange/{each}" for each in range(world_size)])]
     _refuse(compare(*zip(*arrived, strict=True)))
 

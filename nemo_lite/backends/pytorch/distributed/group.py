@@ -10,15 +10,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
+from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import Store
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import (
     is_sharded,
@@ -26,7 +30,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
     synced_batchnorm,
 )
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Exchange, Replica, ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.contract import Entries, check_equal_exchange, rank_table
+from nemo_lite.backends.pytorch.distributed.contract import Entries, RunContract, check_equal_exchange, rank_table
 from nemo_lite.backends.pytorch.distributed.failures import (
     end_process,
     log_cpp_errors_only,
@@ -36,8 +40,7 @@ from nemo_lite.backends.pytorch.distributed.failures import (
     torch_errors_named,
 )
 from nemo_lite.backends.pytorch.distributed.health import WRITES, HealthMonitor
-from nemo_lite.backends.pytorch.distributed.rendezvous import Notes, announce_failures_by, meet
-from nemo_lite.backends.pytorch.distributed.replica import DataParallel
+from nemo_lite.backends.pytorch.distributed.rendezvous import announce_failures_by, meet, names_of_run
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import ProcessInfo
@@ -77,6 +80,88 @@ class _Links(NamedTuple):
 
     group: dist.ProcessGroup
     exchange: Exchange
+
+
+class DataParallel:
+    """A lowered DAG in one DistributedDataParallel, which starts from rank 0's weights.
+
+    Buffers are not exchanged at each step: running statistics are averaged where they are read. When other weights are
+    trained than before, the wrapper is made anew.
+
+    Args:
+        module: the lowered DAG, on its device.
+        device: of the module.
+        sent: called when the gradients of a step are on their way.
+        options: how they are exchanged.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        sent: Callable[[], None] = lambda: None,
+        options: ReplicaOptions = PLAIN_REPLICA,
+    ) -> None:
+        self._module, self._parameters, self._options = module, list(module.parameters()), options
+        self._device_ids = [device] if device.type == "cuda" else None
+        self._trained: list[bool] = []
+        self._must_exchange = False
+        self._ddp = self._wrapped(are_equal=False)
+        self._nothing, self._sending = nullcontext(), _Sending(sent)
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """The module's outputs."""
+        outputs: tuple[Any, ...] = (self._ddp or self._module)(*values)
+        return outputs
+
+    def sync_only_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch."""
+        if [p.requires_grad for p in self._parameters] != self._trained:
+            self._ddp = self._wrapped(are_equal=True)  # and each rank's statistics are its own
+        if self._ddp is None:
+            return self._nothing
+        if is_last or self._must_exchange:
+            self._must_exchange = False
+            return self._sending
+        return self._ddp.no_sync()
+
+    def _wrapped(self, are_equal: bool) -> DistributedDataParallel | None:
+        """The wrapper around the trained weights; ``None`` where none is trained.
+
+        Args:
+            are_equal: the weights are those of rank 0 already; otherwise they become so, and buffers likewise.
+        """
+        self._trained = [p.requires_grad for p in self._parameters]
+        self.needs_reach_check = any(self._trained)
+        if not self.needs_reach_check:
+            return None
+        made = DistributedDataParallel(
+            self._module,
+            device_ids=self._device_ids,
+            init_sync=not are_equal,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            static_graph=self._options.static_graph,
+        )
+        # A static graph is learnt in an exchange: torch ends with an internal error where the first pass has none. The
+        # mean of the first micro-batch is then taken before the others are added, which gives the same sum.
+        self._must_exchange = self._options.static_graph
+        if self._options.gradient_compression is not None:
+            made.register_comm_hook(None, bf16_compress_hook)
+        return made
+
+
+class _Sending:
+    """Around forward and backward of the last micro-batch. No generator: this runs at each step."""
+
+    def __init__(self, sent: Callable[[], None]) -> None:
+        self._sent = sent
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self._sent()
 
 
 class ProcessGroup:
@@ -124,41 +209,41 @@ class ProcessGroup:
         self._is_closed = self._has_failed = False
         self._links: _Links | None = None
         self._has_sharded, self._num_writes = False, 0
-        self._store = meeting.store
-        notes = Notes(meeting.connect)
-        self.leave_note, self.take_note = notes.leave, notes.take
+        self._store, self._connect = meeting.store, meeting.connect
         self._groups: dict[int, dist.ProcessGroup | None] = {}
+        self._timeout = timedelta(seconds=patience.timeout_seconds)
         atexit.register(self.close)
         with self.guarded():
             self.device = choose_device()
-            self._join(meeting.store, usable_backend(backend, self.device), timedelta(seconds=patience.timeout_seconds))
+            self.backend = usable_backend(backend, self.device)
+            # torch leaves a store that it is given with the timeout of the start.
+            self._store.set_timeout(self._timeout)
+            arguments: Entries = {"dist_backend": self.backend, "dist_timeout": patience.timeout_seconds}
+            with self._monitor.collective("comparing how ranks exchange"):
+                contract = RunContract(run=names_of_run(info), arguments=arguments)
+                check_equal_exchange(self._store, self.rank, self.world_size, contract)
+            self._join()
             devices = self.gather(_described(self.device))
             if devices is not None:
                 logging.info("%s", rank_table(self.backend, meeting.members, devices))
 
-    def _join(self, store: Store, backend: str, timeout: timedelta) -> None:
+    def _join(self) -> None:
         on_gpu = self.device.type == "cuda"
-        self.backend = backend
         if on_gpu:
             torch.cuda.set_device(self.device)
-        store.set_timeout(timeout)  # torch leaves a store that it is given with the timeout of the start
-        mine: Entries = {"dist_backend": self.backend, "dist_timeout": timeout.total_seconds()}
-        with self._monitor.collective("comparing how ranks exchange"):
-            check_equal_exchange(store, self.rank, self.world_size, mine)
         self._monitor.is_asynchronous = self.backend == "nccl"
         # nccl ends the process by itself: give our report, which names the rank to blame, time to come first.
-        of_device = timeout + timedelta(seconds=10) if self.backend == "nccl" else timeout
+        self._timeout_of_device = self._timeout + timedelta(seconds=10 if self.backend == "nccl" else 0)
         dist.init_process_group(
             self.backend,
-            store=store,
+            store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=of_device,
+            timeout=self._timeout_of_device,
             device_id=self.device if on_gpu else None,
         )
         print_each_once()  # after torch, which marks each line of a traceback with the rank
-        self._timeout, self._timeout_of_device = timeout, of_device
-        group = dist.new_group(backend="gloo", timeout=timeout)
+        group = dist.new_group(backend="gloo", timeout=self._timeout)
         self._links = _Links(group, Exchange(group, self.rank, self.world_size, mark=self._monitor.collective))
 
     def replicate(self, module: nn.Module, options: ReplicaOptions = PLAIN_REPLICA) -> Replica:
@@ -349,6 +434,29 @@ class ProcessGroup:
         value: Any = self.on_first(make)
         shared: T = self.share(value)
         return shared
+
+    def leave_note(self, key: str, text: str) -> None:
+        """Leave a text for another rank, in the store."""
+        with suppress(dist.DistError):  # the rank that serves the store has ended: nobody is left to take it
+            self._notes.set(f"note/{key}", text)
+
+    def take_note(self, key: str) -> str | None:
+        """The text that some rank left under this key, once; ``None`` as long as there is none.
+
+        Raises:
+            DistError: the store is lost.
+        """
+        name = f"note/{key}"
+        if not self._notes.check([name]):
+            return None
+        text: str = self._notes.get(name).decode()
+        self._notes.delete_key(name)
+        return text
+
+    @cached_property
+    def _notes(self) -> Store:
+        """A connection of their own, made at the first use: calls of one connection wait for each other."""
+        return self._connect()
 
     def at_step(self, step: int | None) -> None:
         """Reports name this step from now on. Rounds that rank 0 left early are ended first."""

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,53 +75,11 @@ def _process_space() -> str:
         return socket.gethostname()
 
 
-# Notes: short texts that ranks leave for each other in the store, at any time and from any thread. No collectives.
-
-
-class Notes:
-    """Texts by key in the store of the ranks.
-
-    They have a connection of their own, made at the first use: calls of one connection wait for each other.
-
-    Args:
-        connect: makes a connection.
-    """
-
-    def __init__(self, connect: Callable[[], Store]) -> None:
-        self._connect = connect
-        self._made: Store | None = None
-
-    def leave(self, key: str, text: str) -> None:
-        """Leave a text. It is lost where the rank that serves the store has ended: nobody is left to take it."""
-        with suppress(dist.DistError):
-            self._store.set(f"note/{key}", text)
-
-    def take(self, key: str) -> str | None:
-        """The text that some rank left under this key, once; ``None`` as long as there is none.
-
-        Raises:
-            DistError: the store is lost.
-        """
-        name = f"note/{key}"
-        if not self._store.check([name]):
-            return None
-        text: str = self._store.get(name).decode()
-        self._store.delete_key(name)
-        return text
-
-    @property
-    def _store(self) -> Store:
-        if self._made is None:
-            self._made = self._connect()
-        return self._made
-
-
-# RunIdentity: what tells one run from another before their ranks have met. Pure functions of texts; no store here.
-# A launcher's id decides where there is one: torchrun's ``--rdzv-id``, the numbers of a Slurm job and step, the
-# namespace of mpirun. The address is no sign: whoever meets has the same. Processes that were started by hand, or by
-# ``torch.distributed.launch``, which calls every run "none", have only their command lines: the script, and the
-# options that name a run or its folders. Other options are not judged here: the run contract compares what they lead
-# to when the ranks have met, and one run may well differ in them (``--num_workers``, ``--gpu``).
+# RunIdentity: what tells one run from another before their ranks have met. A launcher's id decides where there is
+# one: torchrun's ``--rdzv-id``, the numbers of a Slurm job and step, the namespace of mpirun. The address is no sign:
+# whoever meets has the same. Processes that were started by hand, or by ``torch.distributed.launch``, which calls every
+# run "none", have only their command lines: the script, and the options that name a run or its folders. These are
+# compared when the ranks have met, and other options by what they lead to: one run may well differ in them (``--gpu``).
 
 
 # Options that name a run or where its results go, here and in the scripts of other toolkits.
@@ -138,57 +96,47 @@ class RunIdentity(NamedTuple):
     Attributes:
         run_id: of the launcher, with its name; or else made of the command line.
         is_launchers: a launcher gave the id: all processes of the run have the same.
-        names: without an id, what names the run: the script and its options.
     """
 
     run_id: str
     is_launchers: bool
-    names: Mapping[str, str]
 
 
 def identity_of(info: ProcessInfo, argv: Sequence[str] | None = None) -> RunIdentity:
     """The run of a process with that command line, by default this one's."""
     if info.run_id:
-        return RunIdentity(f"{info.launcher} {info.run_id}", True, {})
+        return RunIdentity(f"{info.launcher} {info.run_id}", True)
+    script, options = _command(argv)
+    return RunIdentity(f"{script} {digest_of(options)[:_SHOWN_DIGITS]}", False)
+
+
+def names_of_run(info: ProcessInfo, argv: Sequence[str] | None = None) -> dict[str, str]:
+    """What names the run of a process: its script, and options by name; empty where a launcher's id does."""
+    if info.run_id:
+        return {}
+    script, options = _command(argv)
+    return {"script": script, **{name: value for name, value in options.items() if name in _NAMES}}
+
+
+def _command(argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
+    """The script and its options, without folders: machines may keep the same files in other places."""
     path, *words = sys.argv if argv is None else argv
-    script = Path(path).name
-    options = {name: " ".join(map(_without_folder, values)) for name, values in options_in(words).items()}
-    named = {f"--{name}": value for name, value in options.items() if name in _NAMES}
-    return RunIdentity(f"{script} {digest_of(options)[:_SHOWN_DIGITS]}", False, {"script": script, **named})
+    values = {name: " ".join(Path(word).name for word in words) for name, words in options_in(words).items()}
+    return Path(path).name, values
 
 
 def options_in(words: Sequence[str]) -> dict[str, list[str]]:
     """The options of a command line with their values, names with ``_`` inside; under "" what is before the first."""
-    found: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
     name = ""
     for word in words:
         if word.startswith("-") and not word[1:2].isdigit():
             option, has_value, value = word.partition("=")
             name = option.lstrip("-").replace("-", "_")
-            found.setdefault(name, []).extend([value] if has_value else [])
+            options.setdefault(name, []).extend([value] if has_value else [])
         else:
-            found.setdefault(name, []).append(word)
-    return found
-
-
-def differences(runs: Sequence[RunIdentity]) -> str:
-    """The names by which the ranks' runs differ, each with two ranks and what they have; "" if they do not.
-
-    Args:
-        runs: each rank's, in order of the ranks.
-    """
-    lines = []
-    for name in dict.fromkeys(name for run in runs for name in run.names):
-        values = [run.names.get(name, "none") for run in runs]
-        other = next((rank for rank, value in enumerate(values) if value != values[0]), 0)
-        if other:
-            lines.append(f"{name}: rank 0 has {values[0]}, rank {other} has {values[other]}")
-    return "; ".join(lines)
-
-
-def _without_folder(word: str) -> str:
-    """Machines may keep the same files and folders in other places."""
-    return Path(word).name
+            options.setdefault(name, []).append(word)
+    return options
 
 
 # The store at which ranks meet, torch's TCPStore: serving it, and connecting to it within a time.
@@ -299,8 +247,7 @@ _NEWEST = f"{_ROOT}/attempt"
 _BEAT, _OUTCOME, _NUM_TOLD = "beat", "outcome", "num_told"
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why an attempt ends before its ranks have met."""
 
     problem: str
@@ -343,14 +290,9 @@ class Attempt:
         number, first, run, world_size = json.loads(store.get(_NEWEST))
         return cls(store, number, first, RunIdentity(*run), world_size)
 
-    def is_for(self, run: RunIdentity, world_size: int) -> bool:
-        """Whether a process of that run belongs to it, as far as that is known before all have come."""
-        return self.world_size == world_size and not self.is_other(run)
-
     def is_other(self, run: RunIdentity) -> bool:
         """Whether a launcher's id says that a process is of another run."""
-        ours = self.run
-        return (ours.is_launchers or run.is_launchers) and ours.run_id != run.run_id
+        return (self.run.is_launchers or run.is_launchers) and self.run.run_id != run.run_id
 
     def beat(self) -> None:
         """Rank 0: show that it is there."""
@@ -360,11 +302,11 @@ class Attempt:
         """How often rank 0 has shown that."""
         return int(self.store.add(_BEAT, 0))
 
-    def enter(self, me: Member, run: RunIdentity) -> Member | None:
+    def enter(self, me: Member) -> Member | None:
         """Take part in it; the process that has the rank already, if there is one."""
-        record = json.dumps([me, run])
+        record = json.dumps(me)
         taken = self.store.compare_set(_key(me.rank), "", record).decode()
-        return None if taken == record else _member(taken)
+        return None if taken == record else Member(*json.loads(taken))
 
     def has_all(self) -> bool:
         """Whether every rank has entered."""
@@ -372,28 +314,23 @@ class Attempt:
 
     def members(self) -> tuple[Member, ...]:
         """Those that have entered, in order."""
-        there = [_key(rank) for rank in range(self.world_size) if self.store.check([_key(rank)])]
-        return tuple(map(_member, self.store.multi_get(there))) if there else ()
-
-    def runs(self) -> list[RunIdentity]:
-        """The runs that the ranks belong to, each by its own knowledge, when all have entered."""
-        records = self.store.multi_get([_key(rank) for rank in range(self.world_size)])
-        return [RunIdentity(*json.loads(record)[1]) for record in records]
+        keys = [_key(rank) for rank in range(self.world_size) if self.store.check([_key(rank)])]
+        return tuple(Member(*json.loads(record)) for record in self.store.multi_get(keys)) if keys else ()
 
     def seal(self) -> None:
-        """Rank 0: all are there, and belong together; unless it is refused already."""
+        """Rank 0: all are there; unless it is refused already."""
         self.store.compare_set(_OUTCOME, "", json.dumps([None, self.members()]))
 
     def refuse(self, refusal: Refusal) -> None:
         """End it for all ranks; unless it has an outcome already."""
-        self.store.compare_set(_OUTCOME, "", json.dumps([vars(refusal), []]))
+        self.store.compare_set(_OUTCOME, "", json.dumps([refusal, []]))
 
     def outcome(self) -> Refusal | tuple[Member, ...] | None:
         """Its members, or why it was refused; ``None`` while neither is known."""
         if not self.store.check([_OUTCOME]):
             return None
         refusal, members = json.loads(self.store.get(_OUTCOME))
-        return Refusal(**refusal) if refusal else tuple(Member(*each) for each in members)
+        return Refusal(*refusal) if refusal else tuple(Member(*member) for member in members)
 
     def hear(self, rank: int) -> None:
         """Note that a process of that rank knows of the refusal."""
@@ -439,10 +376,6 @@ class AttemptWatch:
 
 def _key(rank: int) -> str:
     return f"member/{rank}"
-
-
-def _member(record: str | bytes) -> Member:
-    return Member(*json.loads(record)[0])
 
 
 # The meeting of the ranks: all come within a timeout, or those that came get the same error. No training here.
@@ -534,7 +467,7 @@ class _Entrance:
     def gather(self) -> tuple[Attempt, tuple[Member, ...]]:
         """On rank 0: begin an attempt, and wait until all are in it."""
         attempt = Attempt.open(self._store, self._me, self._run, self._info.world_size)
-        attempt.enter(self._me, self._run)
+        attempt.enter(self._me)
         while True:
             attempt.beat()
             outcome = attempt.outcome()
@@ -547,8 +480,7 @@ class _Entrance:
             if outcome is not None:
                 return attempt, outcome
             if attempt.has_all():
-                difference = differences(attempt.runs())
-                attempt.refuse(_of_two_runs(difference)) if difference else attempt.seal()
+                attempt.seal()
             elif time.monotonic() > self._deadline:
                 attempt.refuse(self._incomplete(attempt))
             else:
@@ -578,7 +510,7 @@ class _Entrance:
             return None  # an earlier process of this rank was told; the launcher is about to start rank 0 anew, too
         if refusal := self._objection(attempt):
             attempt.refuse(refusal)
-        elif taken := attempt.enter(self._me, self._run):
+        elif taken := attempt.enter(self._me):
             attempt.refuse(self._taken(taken))
         return attempt
 
@@ -641,15 +573,6 @@ class _Entrance:
             f"{self._timeout_seconds:g} s",
             "see the output of rank 0; if the launcher did not start it, look for another run at this port",
         )
-
-
-def _of_two_runs(difference: str) -> Refusal:
-    return Refusal(
-        f"the processes seem to be of two runs: {difference}",
-        "give each run a port of its own; if it is one run, give it the same names everywhere, or an id that counts "
-        "instead (--rdzv-id; TORCHELASTIC_RUN_ID for processes started by hand)",
-        _MISTAKE,
-    )
 
 
 # A rank that fails before the ranks have met: the others, which wait for it, learn at once who it was and why.
@@ -721,8 +644,8 @@ def _tell_first(info: ProcessInfo, me: Member, refusal: Refusal, seconds: float)
     is_out_of_range = info.rank >= info.world_size
     while time.monotonic() < deadline:
         attempt = watch.living()
-        is_for = attempt and attempt.is_for(run, attempt.world_size if is_out_of_range else info.world_size)
-        if attempt and is_for and not attempt.was_heard(me.rank):
+        has_size = attempt and (is_out_of_range or attempt.world_size == info.world_size)
+        if attempt and has_size and not attempt.is_other(run) and not attempt.was_heard(me.rank):
             if me.rank not in [member.rank for member in attempt.members()]:
                 attempt.refuse(refusal)
                 attempt.hear(me.rank)

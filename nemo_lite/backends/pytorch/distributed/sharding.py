@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_lite.backends.pytorch.distributed.batchnorm import SHARDED
-from nemo_lite.backends.pytorch.distributed.pieces import piece_of
+from nemo_lite.backends.pytorch.distributed.comm import piece_of
 from nemo_lite.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import (
     stored_tensors,
     without_pieces,
 )
-from nemo_lite.backends.pytorch.distributed.pieces import Piece
+from nemo_lite.backends.pytorch.distributed.comm import Piece
 
 
 def test_a_stored_name_leads_to_its_parameter_with_a_number_before_it_or_without() -> None:

@@ -14,7 +14,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import writers_of
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_training_state, read_tensors
 from nemo_lite.backends.pytorch.checkpoint.store import write_part
 from nemo_lite.backends.pytorch.checkpoint.tensors import stored_tensors
-from nemo_lite.backends.pytorch.distributed.pieces import Piece
+from nemo_lite.backends.pytorch.distributed.comm import Piece
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils.helpers import Part
 

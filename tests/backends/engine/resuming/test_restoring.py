@@ -25,7 +25,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state
 from nemo_lite.backends.pytorch.checkpoint.tensors import StoredTensors
-from nemo_lite.backends.pytorch.distributed.pieces import Piece, piece_of
+from nemo_lite.backends.pytorch.distributed.comm import Piece, piece_of
 
 
 class Wide(DrawingNet):

@@ -1,14 +1,31 @@
-"""who_am_i: recorded environments of launchers; errors where sources contradict each other or something is missing."""
+"""Who this process is: recorded environments of launchers; errors where sources contradict or say too little."""
 
 from __future__ import annotations
+
+import argparse
+import itertools
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys.launchers import hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
+from toys.launchers import SALLOC_STEP, hydra, openmpi, refusal, slurm_batch, slurm_task, torchrun, without
 
-from nemo_lite.errors import UsageError
-from nemo_lite.utils.launch import Place, ProcessInfo, who_am_i
+from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils.launch import (
+    Place,
+    ProcessInfo,
+    as_typed,
+    derived_port,
+    first_host,
+    forget_launcher,
+    is_loopback,
+    launch_line,
+    rank_in,
+    respelled,
+    tcp_address,
+    who_am_i,
+)
 
 # Recorded environments
 
@@ -62,18 +79,12 @@ def test_a_virtual_local_rank_is_zero_on_all():
 
 def test_slurm_on_one_machine():
     process = who_am_i(environ=slurm_task(3, "gpu08", 1))
-    assert process == ProcessInfo(3, 4, 3, 4, 1, "slurm", ("127.0.0.1", process.master[1]), run_id="200505.0")
+    assert process == ProcessInfo(3, 4, 3, None, 1, "slurm", ("127.0.0.1", process.master[1]), run_id="200505.0")
 
 
 def test_slurm_on_two_machines():
     process = who_am_i(environ=slurm_task(5))
-    assert process == ProcessInfo(5, 8, 1, 4, 2, "slurm", ("gpu08", process.master[1]), run_id="200505.0")
-
-
-def test_slurm_machines_with_different_numbers_of_tasks():
-    uneven = {"SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_NTASKS": "3"}
-    environ = slurm_task(2, tasks_per_node=2, **uneven)
-    assert (who_am_i(environ=environ).local_world_size, who_am_i(environ=environ).local_rank) == (1, 0)
+    assert process == ProcessInfo(5, 8, 1, None, 2, "slurm", ("gpu08", process.master[1]), run_id="200505.0")
 
 
 def test_a_slurm_step_smaller_than_its_job_counts_itself():
@@ -81,8 +92,7 @@ def test_a_slurm_step_smaller_than_its_job_counts_itself():
     environ |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NUM_NODES": "1"}
     environ |= {"SLURM_STEP_NODELIST": "gpu09"}
     process = who_am_i(environ=environ)
-    numbers = process.world_size, process.local_world_size, process.num_nodes
-    assert (*numbers, process.master[0]) == (2, 2, 1, "127.0.0.1")
+    assert (process.world_size, process.num_nodes, process.master[0]) == (2, 1, "127.0.0.1")
 
 
 def test_the_first_rank_of_a_slurm_step_is_on_the_steps_first_machine():
@@ -90,23 +100,11 @@ def test_the_first_rank_of_a_slurm_step_is_on_the_steps_first_machine():
     assert who_am_i(environ=environ).master[0] == "gpu10"
 
 
-def test_tasks_that_only_the_whole_job_has_are_not_counted():
-    environ = {
-        "SLURM_PROCID": "1",
-        "SLURM_LOCALID": "1",
-        "SLURM_STEP_ID": "0",
-        "SLURM_JOB_ID": "1",
-        "SLURM_NNODES": "1",
-    }
-    process = who_am_i(environ={**environ, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "8"})
-    assert (process.world_size, process.local_world_size) == (2, None)
-
-
 def test_slurm_with_the_fewest_variables_that_say_it():
     names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID")
     environ = {name: value for name, value in slurm_task(5).items() if name in names}
     process = who_am_i(environ=environ)
-    assert (process.rank, process.world_size, process.local_rank, process.num_nodes) == (5, 8, 1, 2)
+    assert (process.rank, process.world_size, process.local_rank) == (5, 8, 1)
     assert process.master[0] == "gpu08"
 
 
@@ -324,3 +322,242 @@ def test_any_environment_gives_a_process_or_one_line(environ):
         told = "" if process is None or process.rank < process.world_size else "out of range"
     assert "\n" not in told
     assert told != "out of range"
+
+
+# Which launcher, where several could have started this process
+
+
+@pytest.mark.parametrize("outer", [slurm_task(1, tasks_per_node=1), slurm_batch(), openmpi(1, 2, 1), SALLOC_STEP])
+def test_torchrun_counts_where_another_launcher_started_its_agents(outer):
+    environ = {**outer, **torchrun(3, 1, num_nodes=2)}
+    process = who_am_i(environ=environ)
+    assert (process.launcher, process.rank, process.world_size, process.local_rank) == ("pytorch", 3, 4, 1)
+    assert rank_in(environ) == 3
+
+
+def test_mpirun_counts_where_srun_started_its_daemons():
+    environ = {**slurm_task(0, "gpu08", 1, 1), **openmpi(3)}
+    assert (who_am_i(environ=environ).launcher, who_am_i(environ=environ).rank, rank_in(environ)) == ("mpi", 3, 3)
+
+
+def test_srun_counts_where_it_sets_mpis_ranks_too():
+    environ = slurm_task(3, "gpu08", 1, PMI_RANK="3", PMI_SIZE="4")
+    assert who_am_i(environ=environ).launcher == "slurm"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        *(slurm_batch(), slurm_batch("gpu08", 1, 4), SALLOC_STEP),
+        without(slurm_batch(), "SLURM_PROCID", "SLURM_LOCALID"),
+        *({**slurm_batch(), "SLURM_STEP_ID": step} for step in ("4294967291", "batch")),
+    ],
+)
+def test_a_script_in_a_slurm_allocation_without_srun_is_a_single_process(environ):
+    assert who_am_i(environ=environ) is None
+    assert rank_in(environ) == 0
+    told = refusal(environ, launcher="slurm")
+    assert told == (
+        "the launcher is slurm, and this process was not started by srun; start the script with srun, "
+        "or leave --launcher out"
+    )
+
+
+def test_srun_in_the_shell_of_salloc_is_a_step_of_its_own():
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "8"}
+    environ = {**SALLOC_STEP, **step, "SLURM_PROCID": "7", "SLURM_LOCALID": "7"}
+    assert (who_am_i(environ=environ).rank, who_am_i(environ=environ).world_size) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    "environ", [torchrun(0, 0, 1), slurm_task(0, "gpu08", 1, 1), openmpi(0, 1, 1), {**hydra(0, 1), "MASTER_PORT": "9"}]
+)
+def test_one_process_with_a_launcher_is_a_world_of_one_rank(environ):
+    process = who_am_i(environ=environ)
+    assert (process.rank, process.world_size, process.local_rank, process.num_nodes) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environ"),
+    [("pytorch", torchrun(1, 1)), ("slurm", slurm_task(1)), ("mpi", openmpi(1)), ("auto", openmpi(1))],
+)
+def test_a_launcher_that_is_named_is_taken(launcher, environ):
+    process = who_am_i(launcher=launcher, environ=environ)
+    assert process == who_am_i(environ=environ)
+
+
+def test_an_unknown_launcher_is_answered_with_the_list():
+    with pytest.raises(UnknownNameError) as caught:
+        who_am_i(launcher="slrum", environ={})
+    told = 'launcher "slrum" is not known; known: auto, mpi, none, pytorch, slurm (did you mean slurm?)'
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("environ", "got"),
+    [
+        (torchrun(1, 1), "2 processes: got WORLD_SIZE=2; leave --launcher out"),
+        (slurm_task(1), "8 processes: got SLURM_STEP_NUM_TASKS=8"),
+        (openmpi(1), "4 processes: got OMPI_COMM_WORLD_SIZE=4"),
+    ],
+)
+def test_no_launcher_where_one_started_several_is_an_error(environ, got):
+    assert f"the launcher is none, and a launcher started {got}" in refusal(environ, launcher="none")
+
+
+def test_no_launcher_where_there_is_one_process_is_a_single_process():
+    for environ in ({}, slurm_batch(), torchrun(0, 0, 1)):
+        assert who_am_i(launcher="none", environ=environ) is None
+    assert who_am_i(0, launcher="none", environ=torchrun(0, 0, 1)) is None
+    assert "the launcher is none: got --local_rank 1; leave" in refusal({}, 1, launcher="none")
+    assert "none: got --init_method tcp://a:1" in refusal({}, launcher="none", init_method="tcp://a:1")
+
+
+def test_what_no_launcher_ignores_is_said_with_its_values_and_gone():
+    environ = {"RANK": "3", "LOCAL_RANK": "1", "PATH": "/bin"}
+    assert forget_launcher(environ) == "--launcher none: this process runs alone and ignores RANK=3 LOCAL_RANK=1"
+    assert environ == {"PATH": "/bin"}
+    assert forget_launcher(environ) is None
+    assert forget_launcher(slurm_task(0, "a", 1, 1)).endswith("SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_LOCALID=0")
+    # The variables of a batch script name no process of a step.
+    assert forget_launcher(slurm_batch()) is None
+
+
+@pytest.mark.parametrize(("launcher", "start"), [("mpi", "mpirun"), ("slurm", "srun")])
+def test_a_launcher_that_did_not_start_this_process_is_an_error(launcher, start):
+    told = refusal({}, launcher=launcher)
+    assert told.startswith(f"the launcher is {launcher}, and this process was not started by {start}")
+
+
+@pytest.mark.parametrize("environ", [torchrun(3, 1, num_nodes=2), slurm_task(3), openmpi(3), hydra(3)])
+def test_the_rank_of_the_log_is_that_of_the_process(environ):
+    assert rank_in(environ) == 3
+
+
+@given(st.dictionaries(st.sampled_from(["RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]), st.text()))
+def test_the_rank_of_the_log_never_raises(environ):
+    assert rank_in(environ) >= 0
+
+
+def test_the_line_that_starts_all_is_quoted_for_a_shell():
+    line = launch_line(8, ["examples/asr/jasper.py", "--exp_name", "my run", "--lr=0.1"])
+    assert line == "torchrun --nproc-per-node=8 examples/asr/jasper.py --exp_name 'my run' --lr=0.1"
+
+
+def test_a_subcommand_is_started_as_a_module():
+    assert launch_line(2, ["nemo-lite train", "--lr=0.1"]) == (
+        "torchrun --nproc-per-node=2 -m nemo_lite train --lr=0.1"
+    )
+    assert as_typed(["nemo-lite train", "a b"]) == ["nemo-lite", "train", "a b"]
+    assert as_typed(["my scripts/jasper.py", "a b"]) == ["my scripts/jasper.py", "a b"]
+
+
+def test_a_parser_that_knows_one_spelling_of_the_local_rank_takes_the_other_from_a_launcher(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    for known, passed in itertools.product(("--local_rank", "--local-rank"), repeat=2):
+        parser = argparse.ArgumentParser()
+        parser.add_argument(known, default=None, type=int)
+        monkeypatch.setattr(sys, "argv", ["own.py", f"{passed}=3"])
+        assert parser.parse_args().local_rank == 3
+        assert parser.parse_known_args([f"{passed}=3", "--lr=1"])[1] == ["--lr=1"]
+        assert sys.argv == ["own.py", f"{passed}=3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "environ"),
+    [
+        ((), ["--local-rank=3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank", "--local-rank"), ["--local-rank=3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank",), ["--local-rank=2", "--local-rank", "3"], {"LOCAL_RANK": "3"}),
+        (("--local_rank",), ["--local-rank=3"], {}),
+    ],
+    ids=["none known", "both known", "another number", "no launcher"],
+)
+def test_other_command_lines_reach_a_parser_as_they_are(options, words, environ):
+    assert respelled(words, options, environ) == words
+
+
+def test_without_a_launcher_argparse_still_refuses_the_spelling_that_a_parser_lacks(monkeypatch, capsys):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", type=int)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--local-rank=0"])
+    assert "unrecognized arguments: --local-rank=0" in capsys.readouterr().err
+
+
+# Where the ranks meet
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [
+        ("node[01-03,07],gpu5", "node01"),
+        ("gpu5", "gpu5"),
+        ("a,b-1,c.example.org", "a"),
+        ("nid[000998-001001]", "nid000998"),
+        ("n[9-11]", "n9"),
+        ("n[1-2]-ib", "n1-ib"),
+    ],
+)
+def test_the_first_host_of_a_node_list_as_slurm_writes_it(nodelist, host):
+    assert first_host(nodelist) == host
+
+
+@pytest.mark.parametrize("nodelist", ["", ",", "n[1-2", "n1-2]", "n[]", "n[a-b]", "rack[1-2]n[0-3]"])
+def test_a_list_whose_first_host_cannot_be_told_asks_for_the_master(nodelist):
+    with pytest.raises(UsageError) as caught:
+        first_host(nodelist)
+    assert f"the node list cannot be read: got {nodelist!r}" in str(caught.value)
+    assert str(caught.value).endswith("set MASTER_ADDR to the host of the first task")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://10.0.0.1:23456", ("10.0.0.1", 23456)),
+        ("tcp://node1.example.org:1", ("node1.example.org", 1)),
+        ("tcp://[fd00::1]:80", ("fd00::1", 80)),
+    ],
+)
+def test_a_tcp_address_is_a_host_and_a_port(text, address):
+    assert tcp_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("tcp://host", "tcp://:80", "tcp://host:0", "tcp://host:65536", "tcp://host:x", "tcp://host:80/x"),
+        *("tcp://host:80?rank=0", "file:///tmp/x", "host:80", "tcp://[:1", ""),
+    ],
+)
+def test_another_address_is_shown_with_what_is_wanted(text):
+    with pytest.raises(UsageError) as caught:
+        tcp_address(text)
+    assert str(caught.value) == f"--init_method {text}: cannot be used: wanted tcp://host:port or env://"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "127.9.9.9", "localhost", "LOCALHOST", "::1", "0.0.0.0"])
+def test_loopback_addresses(host):
+    assert is_loopback(host)
+
+
+def test_a_loopback_address_in_the_newer_form_is_one_too():
+    assert is_loopback("::ffff:127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "node1", "fd00::1", "localhost1", "1.2.7.0"])
+def test_other_addresses(host):
+    assert not is_loopback(host)
+
+
+@given(st.integers(0, 2**40), st.integers(1, 9999))
+def test_runs_with_numbers_near_each_other_get_different_ports(job, apart):
+    assert 20_000 <= derived_port(str(job)) < 30_000
+    assert derived_port(str(job)) != derived_port(str(job + apart))
+    assert derived_port(str(job), 0) != derived_port(str(job), 1)
+
+
+def test_a_run_with_a_name_gets_the_same_port_everywhere():
+    assert derived_port("prterun-node1-2233@1") == derived_port("prterun-node1-2233@1")
+    assert 20_000 <= derived_port("prterun-node1-2233@1") < 30_000
