@@ -3,7 +3,9 @@
 A script's own parser learns both spellings of ``--local_rank`` when this is imported.
 """
 
-from nemo_lite.compat import OLD_PATHS, add_old_paths
+import sys
+
+from nemo_lite.compat import OLD_PATHS, MissingNames, add_old_paths
 from nemo_lite.lazy import lazy_names
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils.launch import accept_both_spellings
@@ -12,4 +14,6 @@ accept_both_spellings()
 del accept_both_spellings
 
 add_old_paths("nemo_lite", OLD_PATHS)
+sys.meta_path.append(MissingNames())
+del sys
 __getattr__, __dir__ = lazy_names(__name__)

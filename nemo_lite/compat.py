@@ -1,14 +1,15 @@
-"""Old import paths: entries of ``sys.modules`` that look their names up where these stand today.
+"""Old import paths, and what takes the place of names of NeMo that are not here.
 
 A table gives for each module of today the paths under which its names could be imported before: NeMo's, and those of
-earlier versions. Nothing is imported until somebody asks such an entry for a name.
+earlier versions. Each path is an entry of ``sys.modules``; nothing is imported until somebody asks it for a name.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -59,6 +60,86 @@ def _entry(path: str) -> OldPath:
             vars(sys.modules[parent]).setdefault(name, entry)
             vars(sys.modules[parent]).setdefault("__path__", [])
     return entry
+
+
+# What of NeMo 0.x is not here, and what takes its place: for errors, ``nemo-lite migrate`` and a table in the docs.
+
+_ATTENTION = "CTC (JasperDecoderForCTC, CTCLossNM); attention models are not here"
+_LOOP = "factory.train, infer and callbacks; state['tensors'].get_tensor(name) in a callback"
+_TORCHVISION = "torchvision's own data sets behind a DataLayerNM of yours"
+_DEVICE = "factory.device"
+_OTHER_COLLECTION = "modules of your own; only speech recognition is here"
+
+# By NeMo's place: name -> substitute.
+SUBSTITUTES: dict[str, dict[str, str]] = {
+    "nemo.core": {
+        "InferenceCallback": "factory.infer(tensors)",
+        "Actions": "nemo_lite.backends.pytorch.PtActions",
+        "TrainingState": _LOOP,
+        "topological_sort_from_leaves": "nemo_lite.Dag(tensors).nodes",
+        "actions": _LOOP,
+    },
+    "nemo.backends.pytorch": {
+        "torchvision": _TORCHVISION,
+        "DecoderRNN": _ATTENTION,
+        "EncoderRNN": _ATTENTION,
+        "GreedySearch": _ATTENTION,
+        "BeamSearch": _ATTENTION,
+        "Attention": _ATTENTION,
+    },
+    "nemo.backends.pytorch.tutorials": {"chatbot": _ATTENTION},
+    "nemo.utils": {
+        "get_device": _DEVICE,
+        "get_cuda_device": _DEVICE,
+        "maybe_download_from_cloud": "nemo-lite models convert, or ASRConvCTCModel.from_pretrained",
+        "env_var_parsing": "os.environ",
+        "configuration_parsing": "nemo_lite.config.load_config",
+    },
+    "nemo.collections": dict.fromkeys(("nlp", "tts", "cv", "simple_gan"), _OTHER_COLLECTION),
+    "nemo.collections.asr": {
+        "JasperRNNConnector": _ATTENTION,
+        "TranscriptDataLayer": _ATTENTION,
+        "las": _ATTENTION,
+    },
+}
+
+
+def substitute_of(dotted: str) -> str:
+    """What takes the place of ``nemo.core.TrainingState``, or of what is in it; an empty text where it is here."""
+    for place, names in SUBSTITUTES.items():
+        name = dotted.removeprefix(f"{place}.").partition(".")[0] if dotted.startswith(f"{place}.") else ""
+        if name in names:
+            return names[name]
+    return ""
+
+
+def text_of_missing(path: str) -> str:
+    """The error for a path such as ``nemo_lite.core.TrainingState``; an empty text for names that NeMo did not have."""
+    module, _, name = path.rpartition(".")
+    package, *inner = module.split(".")
+    root = "nemo" if package == "nemo_lite" else f"nemo.collections.{package.removeprefix('nemo_')}"
+    place = ".".join([root, *inner])
+    substitute = SUBSTITUTES.get(place, {}).get(name)
+    return f"{place}.{name} is not in {module}; instead: {substitute}" if substitute else ""
+
+
+def tell_of_missing(module: str) -> Callable[[str], object]:
+    """A ``__getattr__`` for a module: the error for a missing name of NeMo says what takes its place."""
+
+    def missing(name: str) -> object:
+        text = text_of_missing(f"{module}.{name}") or f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name)
+
+    return missing
+
+
+class MissingNames(MetaPathFinder):
+    """Says the same for ``from nemo.core import TrainingState``, for which Python also looks for a module."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        text = text_of_missing(fullname)
+        if text:
+            raise ImportError(text, name=fullname)
 
 
 # Module of today -> old paths, all below nemo_lite.

@@ -10,10 +10,12 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
+from nemo_lite.compat import tell_of_missing, text_of_missing
+
 GetAttribute = Callable[[str], object]
 
 
-def lazy_names(package: str, missing: GetAttribute | None = None) -> tuple[GetAttribute, Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[GetAttribute, Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package whose names stand in its stub file.
 
     The stub, ``__init__.pyi``, has a line ``from module import name as name`` for each; type checkers read it as well.
@@ -21,8 +23,8 @@ def lazy_names(package: str, missing: GetAttribute | None = None) -> tuple[GetAt
 
     Args:
         package: its full name.
-        missing: raises the error for a name that the package does not have.
     """
+    missing = tell_of_missing(package)
 
     @cache
     def homes() -> dict[str, tuple[str, str]]:
@@ -35,14 +37,13 @@ def lazy_names(package: str, missing: GetAttribute | None = None) -> tuple[GetAt
         if name == "__all__":  # for `from package import *`
             return public_names()
         home, original = homes().get(name, (package, name))
+        path = f"{package}.{name}"
         if home != package:
             value: object = getattr(import_module(home), original)
-        elif not name.startswith("__") and find_spec(f"{package}.{name}"):
-            value = import_module(f"{package}.{name}")
-        elif missing is not None:
-            return missing(name)
+        elif not name.startswith("__") and not text_of_missing(path) and find_spec(path):
+            value = import_module(path)
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+            return missing(name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,6 +1,5 @@
-"""Backends that execute DAGs, and what NeMo has here beside them: files of tensors."""
+"""Backends that execute DAGs, and files of tensors, which NeMo has here. ``__init__.pyi`` lists the names."""
 
-from nemo_lite.backends.torch_backend import get_state_dict as get_state_dict
-from nemo_lite.backends.torch_backend import load as load
-from nemo_lite.backends.torch_backend import save as save
-from nemo_lite.backends.torch_backend import set_state_dict as set_state_dict
+from nemo_lite.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -4,6 +4,5 @@ The factory and ``NeuralGraph``, which NeMo has here, stand above the backend.
 """
 
 from nemo_lite.lazy import lazy_names
-from nemo_lite.utils.substitutes import tell_of_missing
 
-__getattr__, __dir__ = lazy_names(__name__, tell_of_missing("nemo.core", __name__))
+__getattr__, __dir__ = lazy_names(__name__)

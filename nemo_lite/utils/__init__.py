@@ -1,25 +1,5 @@
-"""What NeMo keeps under ``nemo.utils``: re-exports, nothing else. No torch is imported from here."""
+"""Tools, at the places that they have under NeMo's ``nemo.utils``. ``__init__.pyi`` lists the names."""
 
-import types
+from nemo_lite.lazy import lazy_names
 
-from nemo_lite.utils import argparse as argparse
-from nemo_lite.utils import decorators as decorators
-from nemo_lite.utils import exp_logging as exp_logging
-from nemo_lite.utils import helpers as helpers
-from nemo_lite.utils import lr_policies as lr_policies
-from nemo_lite.utils.argparse import NemoArgParser as NemoArgParser
-from nemo_lite.utils.exp_logging import ExpManager as ExpManager
-from nemo_lite.utils.helpers import get_checkpoint_from_dir as get_checkpoint_from_dir
-from nemo_lite.utils.helpers import rgetattr as rgetattr
-from nemo_lite.utils.helpers import rsetattr as rsetattr
-from nemo_lite.utils.nemo_logging import LogMode as LogMode
-from nemo_lite.utils.nemo_logging import get_logger as get_logger
-from nemo_lite.utils.nemo_logging import logging as logging
-from nemo_lite.utils.nemo_logging import logging_mode as logging_mode
-from nemo_lite.utils.substitutes import tell_of_missing
-
-# NeMo's modules of these names (nemo_lite/compat.py).
-app_state: types.ModuleType
-misc: types.ModuleType
-
-__getattr__ = tell_of_missing("nemo.utils", __name__)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -4,7 +4,6 @@ from nemo_asr.compat import OLD_PATHS
 from nemo_lite import __version__ as __version__
 from nemo_lite.compat import add_old_paths
 from nemo_lite.lazy import lazy_names
-from nemo_lite.utils.substitutes import tell_of_missing
 
 add_old_paths("nemo_asr", OLD_PATHS)
-__getattr__, __dir__ = lazy_names(__name__, tell_of_missing("nemo.collections.asr", __name__))
+__getattr__, __dir__ = lazy_names(__name__)

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM, TrainableNM
+from nemo_lite.compat import tell_of_missing
 from nemo_lite.core.neural_types import ChannelType, LabelsType, LossType, NeuralType
 from nemo_lite.errors import UnknownNameError
-from nemo_lite.utils.substitutes import tell_of_missing as tell_of_missing
 
 _FUNCTIONS = {"sin": torch.sin, "cos": torch.cos}
 
@@ -115,4 +115,4 @@ class CrossEntropyLoss(LossNM):
         return nn.functional.cross_entropy(predictions, labels)
 
 
-__getattr__ = tell_of_missing("nemo.backends.pytorch.tutorials", __name__)
+__getattr__ = tell_of_missing(__name__)

@@ -10,8 +10,8 @@ import pytest
 from toys.nemo_alias import nemo_alias
 
 from nemo_asr.cli.migrate import main, uses_in
+from nemo_lite.compat import SUBSTITUTES, substitute_of
 from nemo_lite.errors import UsageError
-from nemo_lite.utils.substitutes import SUBSTITUTES, substitute_of
 
 ROOT = Path(__file__).parents[3]
 MISSING = {f"{place}.{name}": text for place, names in SUBSTITUTES.items() for name, text in names.items()}
