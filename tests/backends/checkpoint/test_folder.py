@@ -505,13 +505,6 @@ def test_a_folder_that_is_open_in_another_process_is_not_changed(tmp_path):
     save(folder, 2)
 
 
-def test_a_serial_number_is_not_given_twice_where_records_are_lost(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    last = [save(folder, number, keep=1).serial for number in range(1, 6)][-1]
-    damage(tmp_path / "checkpoint-STEP-5" / "record.json", "torn")
-    assert save(folder, 6).serial > last
-
-
 def test_what_cannot_be_stored_is_told_before_anything_is_written(tmp_path):
     folder = CheckpointFolder(tmp_path / "new")
     with pytest.raises(UsageError, match="cannot be stored as JSON"):

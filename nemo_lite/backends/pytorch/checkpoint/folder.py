@@ -370,7 +370,7 @@ class CheckpointFolder:
         of_others: Callable[[], Mapping[str, StoredFile]] = dict,
     ) -> CheckpointSet:
         with self._opened():
-            serial = self._lock.give_serial(look(self.folder).last_serial)
+            serial = 1 + look(self.folder).last_serial
             saved = write_set(replace(wanted, serial=serial), writers, staged, of_others)
             if any(name.endswith(".pt") for name in writers):
                 link_to_files(saved)

@@ -1,4 +1,8 @@
-"""The store of checkpoints: records with digests, atomic commits, listing, the lock of a folder."""
+"""The store of checkpoints: records with digests, atomic commits, listing, the lock of a folder.
+
+A checkpoint is a folder ``checkpoint-STEP-<n>`` (or ``EPOCH``). ``record.json`` in it is written last. It has a digest
+of every file and of itself, so any change of the folder is noticed. No weights are read in this file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import io
 import json
 import math
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -19,7 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from nemo_lite.backends.pytorch.distributed.activity import note_write
 from nemo_lite.backends.pytorch.distributed.comm import Comm
@@ -39,13 +44,7 @@ from nemo_lite.files import (
 )
 from nemo_lite.files import synchronise as to_disk
 from nemo_lite.utils import logging
-from nemo_lite.utils.helpers import RECORD, CheckpointName, Part, parse_checkpoint_name, tag_of_folder
-
-# CheckpointSet: one checkpoint and its record, which lists the files with their digests. No weights are read here.
-# A checkpoint is a folder ``checkpoint-STEP-<n>`` (or ``EPOCH``). ``record.json`` in it is written last. It has a
-# digest of every file and of itself, so it says of any change of the folder that the checkpoint is not the one that
-# was saved.
-
+from nemo_lite.utils.helpers import RECORD, CheckpointName, parse_checkpoint_name, tag_of_folder
 
 # Any: what a user stores in a record is JSON.
 
@@ -55,8 +54,6 @@ _WITHOUT_PARTS = 2  # what older versions read too
 TRAINER = "trainer"
 # A record holds a configuration, labels, a tokenizer and the run contract: kilobytes, with a tokenizer megabytes.
 KIND = FileKind("the record", 64 << 20, CheckpointError)
-_MAX_NUMBER = 2**63 - 1
-_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class StoredFile(NamedTuple):
@@ -74,18 +71,19 @@ class StoredFile(NamedTuple):
 
     def problem(self, *, contents: bool) -> str:
         """How it differs from what was written, or "". Without ``contents`` only the size is compared."""
+        name = self.path.name
         try:
-            found = os.stat(self.path)
-            if not stat.S_ISREG(found.st_mode):
-                return f"{self.path.name} is no file"
-            if found.st_size != self.bytes:
-                return f"{self.path.name} has {found.st_size} bytes, {self.bytes} were written"
+            status = os.stat(self.path)
+            if not stat.S_ISREG(status.st_mode):
+                return f"{name} is no file"
+            if status.st_size != self.bytes:
+                return f"{name} has {status.st_size} bytes, {self.bytes} were written"
             if contents and self.sha256 and digest_of_file(self.path) != self.sha256:
-                return f"{self.path.name} is not what was written (SHA-256 differs)"
+                return f"{name} is not what was written (SHA-256 differs)"
         except FileNotFoundError:
-            return f"lacks {self.path.name}"
+            return f"lacks {name}"
         except (OSError, UsageError) as error:
-            return f"{self.path.name} cannot be read ({getattr(error, 'strerror', '') or error})"
+            return f"{name} cannot be read ({getattr(error, 'strerror', '') or error})"
         return ""
 
 
@@ -133,11 +131,13 @@ class CheckpointSet:
     @property
     def modules(self) -> list[str]:
         """The names of the modules in it."""
-        return [name for name in dict.fromkeys(map(_module_of, self.files)) if name != TRAINER]
+        names = dict.fromkeys(name.module for name in _parsed(self.files))
+        return [name for name in names if name != TRAINER]
 
     def path_of(self, module: str) -> Path | None:
         """The file of one module (or of ``trainer``), or the first of its parts; None when it is not in the set."""
-        return next((file.path for name, file in self.files.items() if _names_all_of(name, module)), None)
+        names = (name for name in _parsed(self.files) if name.module == module and name.stands_for_all)
+        return next((self.files[name.file_name].path for name in names), None)
 
     def problem(self, *, contents: bool) -> str:
         """How its files differ from those that were written, or "". Without ``contents`` only sizes are compared."""
@@ -151,14 +151,14 @@ class CheckpointSet:
         """
         content = {
             "format": FORMAT,
-            "version": VERSION if any(map(_part_of, self.files)) else _WITHOUT_PARTS,
+            "version": VERSION if any(name.part for name in _parsed(self.files)) else _WITHOUT_PARTS,
             "kind": self.kind,
             "number": self.number,
             "serial": self.serial,
             "files": {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in self.files.items()},
             "step": self.step,
             "epoch": self.epoch,
-            "evaluations": [dict(each) for each in self.evaluations],
+            "evaluations": [dict(evaluation) for evaluation in self.evaluations],
             "about": dict(self.about),
             "contract": dict(self.contract),
         }
@@ -176,6 +176,72 @@ def with_digest(content: Mapping[str, Any]) -> str:
     return _as_text({**content, "sha256": digest})
 
 
+def _as_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _parsed(file_names: Iterable[str]) -> list[CheckpointName]:
+    return [name for name in map(parse_checkpoint_name, file_names) if name is not None]
+
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+_STAGED = r"^(\.(STEP|EPOCH)-[0-9]+\.[A-Za-z0-9-]*\.[0-9]+\.[0-9a-f]{8}\.staged)?$"
+
+
+class _File(msgspec.Struct):
+    bytes: Count
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class _Described(msgspec.Struct, kw_only=True):
+    """The keys that a record and an index have in common."""
+
+    format: Literal["nemo_lite checkpoint"]
+    kind: Literal["STEP", "EPOCH"]
+    number: Count
+    serial: Count
+    step: Count | None = None
+    epoch: Count | None = None
+    about: dict[str, Any] | None = None
+    evaluations: list[dict[str, Any]] | None = None
+    contract: dict[str, Any] | None = None
+
+    def as_set(self, path: Path, files: Mapping[str, StoredFile]) -> CheckpointSet:
+        """The checkpoint. Raises ValueError if a file is not one of it."""
+        made = CheckpointSet(
+            path, self.kind, self.number, self.serial, files, self.about or {}, self.evaluations or [],
+            self.step, self.epoch, self.contract or {},
+        )  # fmt: skip
+        of_modules: dict[str, list[CheckpointName]] = {}
+        for name in files:
+            parsed = parse_checkpoint_name(name) if len(name) < 256 else None
+            if parsed is None or parsed.tag != made.tag or parsed.file_name != name or Path(name).name != name:
+                raise ValueError(f"a file {name!r}")
+            of_modules.setdefault(parsed.module, []).append(parsed)
+        for module, names in of_modules.items():
+            forms = {(name.suffix, name.part.total if name.part else 0) for name in names}
+            num_parts = max(total for _, total in forms)
+            if num_parts and (len(forms) > 1 or len(names) != num_parts):
+                raise ValueError(f"{len(names)} files of {module}, which is in {num_parts} parts")
+        return made
+
+
+class _Record(_Described, kw_only=True):
+    files: dict[str, _File]
+
+
+class _Index(_Described, kw_only=True):
+    """Of version 1: files beside each other, with an index ``checkpoint-STEP-<n>.json``. They are only read.
+
+    A process killed while it moved the files to their place left some in the folder that ``staged_in`` names.
+    """
+
+    files: dict[str, Count]
+    staged_in: Annotated[str, msgspec.Meta(pattern=_STAGED)]
+
+
 def read_record(folder: Path) -> CheckpointSet:
     """The checkpoint in a folder. Its other files are not looked at.
 
@@ -184,84 +250,74 @@ def read_record(folder: Path) -> CheckpointSet:
             version wrote it (:class:`LaterVersionError`).
     """
     path = folder / RECORD
-    text = read_json_text(path)
+    text, content = _read_json(path)
     try:
-        content: Any = parse_json(text, path, KIND)
         is_ours = isinstance(content, dict) and isinstance(content.pop("sha256", None), str)
         if not is_ours or with_digest(content) != text:
             raise ValueError("its digest is not that of its content")
     except (ValueError, RecursionError) as error:
-        raise CheckpointError("the record was changed or damaged", place=str(path), got=_first_line(error)) from None
-    check_version(content, VERSION, path)
+        got = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise CheckpointError("the record was changed or damaged", place=str(path), got=got) from None
+    _check_version(content, VERSION, path)
     try:
-        found = set_of(content, folder, {name: _file_of(folder, name, file) for name, file in content["files"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = "the record is not one of a checkpoint"
-        raise CheckpointError(problem, place=str(path), got=f"{type(error).__name__}: {error}") from None
-    if tag_of_folder(folder.name) not in (None, found.tag):  # a copy may have any name
-        raise CheckpointError("the record is of another checkpoint", place=str(path), got=found.tag)
-    return found
+        record = msgspec.convert(content, _Record)
+        files = {name: StoredFile(folder / name, file.bytes, file.sha256) for name, file in record.files.items()}
+        checkpoint = record.as_set(folder, files)
+    except ValueError as error:
+        raise CheckpointError("the record is not one of a checkpoint", place=str(path), got=str(error)) from None
+    if tag_of_folder(folder.name) not in (None, checkpoint.tag):  # a copy may have any name
+        raise CheckpointError("the record is of another checkpoint", place=str(path), got=checkpoint.tag)
+    return checkpoint
+
+
+def read_index(path: Path) -> CheckpointSet:
+    """The checkpoint that an index lists.
+
+    Raises:
+        CheckpointError: it is damaged, is no index, lists what is not in its folder, or a later version wrote it.
+    """
+    _, content = _read_json(path)
+    _check_version(content if isinstance(content, dict) else {}, 1, path)
+    try:
+        index = msgspec.convert(content, _Index)
+        places = [path.parent]
+        if index.staged_in and not (path.parent / index.staged_in).is_symlink():
+            places.insert(0, path.parent / index.staged_in)
+        files = {
+            name: StoredFile(next((p for p in places if os.path.isfile(p / name)), path.parent) / name, size)
+            for name, size in index.files.items()
+        }
+        checkpoint = index.as_set(path, files)
+    except ValueError as error:
+        got = str(error)[:160]
+        raise CheckpointError("this is no index of a checkpoint, or it is damaged", place=str(path), got=got) from None
+    if path.stem != f"checkpoint-{checkpoint.tag}":
+        raise CheckpointError("the index is of another checkpoint", place=str(path), got=checkpoint.tag)
+    return checkpoint
 
 
 class LaterVersionError(CheckpointError):
     """A checkpoint of a later nemo_lite: not damaged, so none of before takes its place."""
 
 
-def check_version(content: Mapping[str, Any], known: int, path: Path) -> None:
-    """See that this version can read a record or an index.
-
-    Raises:
-        LaterVersionError: it cannot.
-    """
+def _check_version(content: Mapping[str, Any], newest: int, path: Path) -> None:
     version = content.get("version")
-    if isinstance(version, int) and version > known:
+    if isinstance(version, int) and version > newest:
         raise LaterVersionError(
             "this checkpoint was written by a later nemo_lite",
             place=str(path),
             got=f"version {version}",
-            wanted=f"at most {known}",
+            wanted=f"at most {newest}",
             remedy="update nemo_lite, or choose another folder",
         )
 
 
-def read_json_text(path: Path) -> str:
-    """The text of a record or an index.
-
-    Raises:
-        CheckpointError: there is none, it is no file, too large, or cannot be read.
-    """
+def _read_json(path: Path) -> tuple[str, Any]:
+    """The text of a record or an index, and its value."""
     if not os.path.lexists(path):
         raise CheckpointError(f"lacks {path.name}", place=str(path.parent))
-    return decode_text(read_bytes(path, KIND), path, KIND)
-
-
-def set_of(content: Mapping[str, Any], path: Path, files: Mapping[str, StoredFile]) -> CheckpointSet:
-    """The checkpoint that a record or an index describes.
-
-    Raises:
-        ValueError, KeyError, TypeError: its content is not of the right kinds, or contradicts itself.
-    """
-    if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']!r}")
-    if content["kind"] not in ("STEP", "EPOCH"):
-        raise ValueError(f"kind {content['kind']!r}")
-    number, serial = (_number(content[name], name) for name in ("number", "serial"))
-    step, epoch = (None if (value := content.get(name)) is None else _number(value, name) for name in ("step", "epoch"))
-    about, contract = (_mapping(content.get(name), name) for name in ("about", "contract"))
-    evaluations = [_mapping(each, "evaluations") for each in content.get("evaluations") or ()]
-    found = CheckpointSet(path, content["kind"], number, serial, files, about, evaluations, step, epoch, contract)
-    for name in files:
-        if not is_name_in(found.tag, name):
-            raise ValueError(f"a file {name!r}")
-    if problem := _problem_of_parts(files):
-        raise ValueError(problem)
-    return found
-
-
-def is_name_in(tag: str, name: object) -> bool:
-    """Whether a file of the checkpoint with this tag may have this name: one of our pattern, never a path."""
-    parsed = parse_checkpoint_name(name) if isinstance(name, str) and len(name) < 256 else None
-    return parsed is not None and parsed.tag == tag and parsed.file_name == name and Path(name).name == name
+    text = decode_text(read_bytes(path, KIND), path, KIND)
+    return text, parse_json(text, path, KIND)
 
 
 def check_names(modules: Iterable[str]) -> None:
@@ -279,139 +335,29 @@ def check_names(modules: Iterable[str]) -> None:
             raise UsageError(f'"{name}" and "{other}" would be one file on some systems', remedy="rename the module")
 
 
-def _file_of(folder: Path, name: str, content: Mapping[str, Any]) -> StoredFile:
-    sha256 = content["sha256"]
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise ValueError(f"sha256 {sha256!r}")
-    return StoredFile(folder / name, _number(content["bytes"], "bytes"), sha256)
-
-
-def _number(value: object, name: str) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError(f"{name} {value!r}"[:80])
-    return value
-
-
-def _mapping(value: object, name: str) -> dict[str, Any]:
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{name} is no mapping")
-    return value or {}
-
-
-def _as_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
-
-
-def _module_of(file_name: str) -> str:
-    name = parse_checkpoint_name(file_name)
-    return name.module if name else ""
-
-
-def _part_of(file_name: str) -> Part | None:
-    name = parse_checkpoint_name(file_name)
-    return name.part if name else None
-
-
-def _names_all_of(file_name: str, module: str) -> bool:
-    name = parse_checkpoint_name(file_name)
-    return name is not None and name.module == module and name.stands_for_all
-
-
-def _problem_of_parts(files: Iterable[str]) -> str:
-    """What is wrong with the parts of files: each must be there once, nothing else of its module; "" if they are."""
-    of_modules: dict[str, list[CheckpointName]] = {}
-    for name in map(parse_checkpoint_name, files):
-        if name is not None:
-            of_modules.setdefault(name.module, []).append(name)
-    for module, names in of_modules.items():
-        if not any(name.part for name in names):
-            continue
-        forms = {(name.suffix, name.part.total if name.part else 0) for name in names}
-        count = max(count for _, count in forms)
-        if len(forms) > 1 or len(names) != count:
-            return f"{len(names)} files of {module}, which is in {count} parts"
-    return ""
-
-
-# Which checkpoints are the best by their evaluations. No files in here.
-
-
-# Any: results of evaluations are JSON.
+# The best checkpoints by their evaluations.
 
 
 def best_of(sets: Sequence[CheckpointSet], best: Best) -> list[CheckpointSet]:
     """The best of some sets, the best first; of equals the newer one. Those without a rate of their own are no best."""
-    scored = [(score, -found.serial, found) for found in sets if (score := score_of(found, best)) is not None]
-    return [found for _, _, found in sorted(scored, key=lambda each: each[:2])][: best.keep]
+    scored = [(score, -made.serial, made) for made in sets if (score := score_of(made, best)) is not None]
+    return [made for _, _, made in sorted(scored, key=lambda entry: entry[:2])][: best.keep]
 
 
-def score_of(found: CheckpointSet, best: Best) -> float | None:
+def score_of(made: CheckpointSet, best: Best) -> float | None:
     """The value by which a set is judged, lower ones better; None where its weights were not evaluated so."""
-    return score_in(found.evaluations, found.step, best)
+    return score_in(made.evaluations, made.step, best)
 
 
 def score_in(evaluations: Sequence[Mapping[str, Any]], step: int | None, best: Best) -> float | None:
     """The same of evaluations. Those of another step say nothing about the weights of this one."""
-    for each in evaluations:
-        values = each.get("values")
-        value = values.get(best.metric) if isinstance(values, Mapping) else None
-        is_asked_for = each.get("name") == best.evaluation and each.get("step") == step
-        if is_asked_for and isinstance(value, (int, float)) and math.isfinite(value):
-            return -value if best.highest else value
+    for evaluation in evaluations:
+        if (evaluation.get("name"), evaluation.get("step")) == (best.evaluation, step):
+            values = evaluation.get("values")
+            value = values.get(best.metric) if isinstance(values, Mapping) else None
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                return -value if best.highest else value
     return None
-
-
-# Checkpoints of version 1: files beside each other, with an index ``checkpoint-STEP-<n>.json``. They are only read.
-# A process killed while it moved the files to their place left some in the folder that ``staged_in`` names.
-
-
-# Any: JSON.
-
-_VERSION = 1
-_STAGED = re.compile(r"\.(STEP|EPOCH)-[0-9]+\.[A-Za-z0-9-]*\.[0-9]+\.[0-9a-f]{8}\.staged")
-
-
-def read_index(path: Path) -> CheckpointSet:
-    """The checkpoint that an index lists.
-
-    Raises:
-        CheckpointError: it is damaged, is no index, lists what is not in its folder, or a later version wrote it.
-    """
-    text = read_json_text(path)
-    try:
-        content = parse_json(text, path, KIND)
-        if not isinstance(content, dict):
-            raise TypeError("no object")
-        check_version(content, _VERSION, path)
-        files = _files(content, path.parent)
-        found = set_of(content, path, files)
-    except CheckpointError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
-        got = f"{type(error).__name__}: {error}"[:160]
-        raise CheckpointError("this is no index of a checkpoint, or it is damaged", place=str(path), got=got) from None
-    if path.stem != f"checkpoint-{found.tag}":
-        raise CheckpointError("the index is of another checkpoint", place=str(path), got=found.tag)
-    return found
-
-
-def _files(content: Mapping[str, Any], folder: Path) -> dict[str, StoredFile]:
-    places = [folder]
-    staged_in = content["staged_in"]
-    if not isinstance(staged_in, str) or (staged_in and not _STAGED.fullmatch(staged_in)):
-        raise ValueError(f"staged_in {staged_in!r}")
-    if staged_in and not (folder / staged_in).is_symlink():
-        places.insert(0, folder / staged_in)
-    found = {}
-    for name, size in content["files"].items():
-        if type(size) is not int or size < 0 or Path(name).name != name:
-            raise ValueError(f"a file {name!r} of {size!r} bytes")
-        found[name] = StoredFile(next((p for p in places if os.path.isfile(p / name)), folder) / name, size)
-    return found
 
 
 # How a checkpoint's folder comes, is replaced and goes: at every moment the old or the new one is there, whole.
@@ -451,16 +397,14 @@ def write_set(
         NemoLiteError: what ``of_others`` raises, likewise.
     """
     final, parent = wanted.path, wanted.path.parent
-    making = staged or staged_path(final)
+    making = staged or stage(final)
     with told_with(final):
         try:
-            if staged is None:
-                making.mkdir()
             try:
                 files = {name: _write(final / name, making / name, write) for name, write in writers.items()}
             finally:
-                others = of_others()  # also after an error: nobody writes any more when the folder is removed
-            saved = replace(wanted, files={**files, **others})
+                files_elsewhere = of_others()  # also after an error: nobody writes when the folder is removed
+            saved = replace(wanted, files={**files, **files_elsewhere})
             (making / RECORD).write_text(saved.record_text(), encoding="utf-8")
             synchronise(making / RECORD)
             synchronise(making)
@@ -484,22 +428,17 @@ def stage(final: Path) -> Path:
     Raises:
         UsageError: it cannot be made.
     """
-    making = staged_path(final)
+    making = final.with_name(temporary_name(final.name, _MAKING))
     with told_with(final):
         making.mkdir()
     return making
 
 
-def staged_path(final: Path) -> Path:
-    """A hidden name for a checkpoint that is being made."""
-    return final.parent / temporary_name(final.name, _MAKING)
-
-
 def write_part(making: Path, final: Path, writers: Writers) -> dict[str, StoredFile]:
-    """Write this process's files into the folder of a checkpoint that another one stages and completes.
+    """Write this process's files into the folder of a checkpoint.
 
     Args:
-        making: the folder.
+        making: the folder, as :func:`stage` gave it.
         final: its name once it is complete.
 
     Raises:
@@ -511,36 +450,36 @@ def write_part(making: Path, final: Path, writers: Writers) -> dict[str, StoredF
     return files
 
 
-def rewrite_record(found: CheckpointSet) -> None:
-    """Write the record of a checkpoint again, with what is known now.
+def rewrite_record(checkpoint: CheckpointSet) -> None:
+    """Write the record of a checkpoint again.
 
     Raises:
         UsageError: it cannot be written; the record is the one before.
     """
-    text = found.record_text()
-    write_atomically(found.path / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
+    text = checkpoint.record_text()
+    write_atomically(checkpoint.path / RECORD, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def delete_set(found: CheckpointSet) -> None:
+def delete_set(checkpoint: CheckpointSet) -> None:
     """Delete the files that a checkpoint lists, and their folder if nothing else is in it.
 
     Raises:
         UsageError: they cannot be deleted.
     """
-    with told_with(found.path, "cannot be deleted"):
-        if found.is_flat:
+    with told_with(checkpoint.path, "cannot be deleted"):
+        if checkpoint.is_flat:
             # The index goes first, so that a set is never listed without its files.
-            for path in (found.path, *(file.path for file in found.files.values())):
+            for path in (checkpoint.path, *(file.path for file in checkpoint.files.values())):
                 path.unlink(missing_ok=True)
-        elif {path.name for path in found.path.iterdir()} <= {RECORD, *found.files}:
-            leaving = found.path.with_name(temporary_name(found.path.name, _MAKING))
-            os.rename(found.path, leaving)
+        elif {path.name for path in checkpoint.path.iterdir()} <= {RECORD, *checkpoint.files}:
+            leaving = checkpoint.path.with_name(temporary_name(checkpoint.path.name, _MAKING))
+            os.rename(checkpoint.path, leaving)
             shutil.rmtree(leaving, ignore_errors=True)
         else:  # somebody keeps files of their own in it
-            for name in (RECORD, *found.files):
-                (found.path / name).unlink(missing_ok=True)
-        _remove_dead_links(found.path.parent)
-        synchronise(found.path.parent)
+            for name in (RECORD, *checkpoint.files):
+                (checkpoint.path / name).unlink(missing_ok=True)
+        _remove_dead_links(checkpoint.path.parent)
+        synchronise(checkpoint.path.parent)
 
 
 def sweep(folder: Path) -> None:
@@ -591,10 +530,10 @@ def told_with(place: Path, problem: str = "cannot be written") -> Iterator[None]
     except NemoLiteError:
         raise
     except Exception as error:
-        told = unwritable(error, place, problem)
-        if told is None:
+        explained = unwritable(error, place, problem)
+        if explained is None:
             raise
-        raise told from error
+        raise explained from error
 
 
 class _Digested(io.RawIOBase):
@@ -683,20 +622,20 @@ _LONGEST_PAUSE_SECONDS = 0.05
 
 
 def on_every_rank(comm: Comm, make: Callable[[], T]) -> T:
-    """What ``make`` gives on this rank. All ranks call it, and none goes on where another one failed.
+    """The result of ``make`` on this rank. All ranks call it, and none goes on where another one failed.
 
     Raises:
         NemoLiteError: of the first rank that failed, with its number; the same on all ranks.
     """
     made: list[T] = []
-    failure: dict[str, str] = {}
+    own_failure: dict[str, str] = {}
     try:
         made.append(make())
     except NemoLiteError as error:
-        failure = _failure_of(error)
-    for rank, each in enumerate(comm.share(comm.gather(failure) or [])):
-        if each:
-            common = _error_of(rank, each)
+        own_failure = _failure_of(error)
+    for rank, failure in enumerate(comm.share(comm.gather(own_failure) or [])):
+        if failure:
+            common = _error_of(rank, failure)
             common.is_common = True
             raise common
     return made[0]
@@ -764,12 +703,12 @@ def _error_of(rank: int, failure: Mapping[str, str]) -> NemoLiteError:
 # Which checkpoints are in a folder, in their order, and what is wrong with damaged ones. Nothing is changed.
 
 
-class Found(NamedTuple):
-    """What is in a folder of checkpoints.
+class Listing(NamedTuple):
+    """The checkpoints in a folder.
 
     Attributes:
         sets: those whose files are there with their sizes, oldest first.
-        damaged: what is wrong with each of the others, by the path of its folder or index.
+        damaged: the problem of each of the others, by the path of its folder or index.
         last_serial: at least that of every checkpoint, also of the damaged ones; 0 where there is none.
     """
 
@@ -778,7 +717,7 @@ class Found(NamedTuple):
     last_serial: int
 
 
-def look(folder: Path) -> Found:
+def look(folder: Path) -> Listing:
     """The checkpoints of a folder, or the one that it is. Records are read and sizes compared, contents are not.
 
     Raises:
@@ -795,22 +734,22 @@ def look(folder: Path) -> Found:
     serials, num_unreadable = [0], 0
     for path, read in readers.items():
         try:
-            found = read(path)
+            checkpoint = read(path)
         except LaterVersionError:
             raise
         except CheckpointError as error:
             damaged[path] = f"{error.problem} ({error.got})" if error.got else error.problem
             num_unreadable += 1
             continue
-        serials.append(found.serial)
-        if problem := found.problem(contents=False):
+        serials.append(checkpoint.serial)
+        if problem := checkpoint.problem(contents=False):
             damaged[path] = problem
         else:
-            sets.append(found)
-    return Found(sorted(sets, key=lambda found: found.serial), damaged, max(serials) + num_unreadable)
+            sets.append(checkpoint)
+    return Listing(sorted(sets, key=lambda checkpoint: checkpoint.serial), damaged, max(serials) + num_unreadable)
 
 
-# FolderLock: one process writes the checkpoints of a folder; it also keeps the last serial number given there.
+# FolderLock: one process writes the checkpoints of a folder.
 
 
 try:
@@ -821,9 +760,9 @@ except ImportError:  # Windows: folders are not locked there
 LOCK = ".lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_MOST_BYTES = 4096
+# Not through a link: a folder from elsewhere could have one to a file of the user's.
 _OPENING = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_LOCK = FileKind("the lock", _MOST_BYTES, CheckpointError)
+_LOCK = FileKind("the lock", 4096, CheckpointError)
 
 
 class FolderLock:
@@ -850,27 +789,20 @@ class FolderLock:
         Raises:
             UsageError: another process holds it: which one, where, and its command; or the file cannot be written.
         """
+        if self._file is not None:
+            return
         with told_with(self._folder / LOCK):
-            file = self._file
-            if file is None:
-                # Not through a link: a folder from elsewhere could have one to a file of the user's.
-                file = os.open(self._folder / LOCK, _OPENING, 0o666)
+            file = os.open(self._folder / LOCK, _OPENING, 0o666)
             try:
                 self._lock(file)
-                self._write(file, _last_serial(file))
+                run = shlex.join(sys.argv)[:1000]
+                holder = {"host": socket.gethostname(), "pid": os.getpid(), "run": run}
+                os.ftruncate(file, 0)
+                os.pwrite(file, json.dumps(holder).encode(), 0)
             except BaseException:
                 os.close(file)
-                self._file = None
                 raise
             self._file = file
-
-    def give_serial(self, above: int) -> int:
-        """The next serial number: above every one that was given here, and above this one. The lock must be held."""
-        assert self._file is not None
-        serial = 1 + max(above, _last_serial(self._file))
-        with told_with(self._folder / LOCK):
-            self._write(self._file, serial)
-        return serial
 
     def release(self) -> None:
         """Let others take it."""
@@ -895,30 +827,12 @@ class FolderLock:
                 raise
             logging.warning("%s: its file system has no locks; see that only one run saves there", self._folder)
 
-    def _write(self, file: int, serial: int) -> None:
-        run = shlex.join(sys.argv)[:1000]
-        content = {"host": socket.gethostname(), "pid": os.getpid(), "run": run, "last_serial": serial}
-        text = json.dumps(content).encode()
-        # Not cut first: a process killed in between would lose the number.
-        os.pwrite(file, text, 0)
-        os.ftruncate(file, len(text))
-
-
-def _last_serial(file: int) -> int:
-    value = _content(file).get("last_serial")
-    return value if type(value) is int and 0 <= value < 2**62 else 0
-
 
 def _holder(file: int) -> str:
-    content = _content(file)
-    run = "".join(char for char in str(content.get("run", "")) if char.isprintable())
-    return f"process {content.get('pid', '?')} on {content.get('host', '?')}: {run or '?'}"[:300]
-
-
-def _content(file: int) -> dict[str, object]:
     # Through the descriptor that is open: closing another one of this file would free the lock.
-    try:
-        content = parse_json(os.pread(file, _MOST_BYTES, 0), "", _LOCK)
-    except CheckpointError:
-        return {}
-    return dict(content) if isinstance(content, dict) else {}
+    with suppress(CheckpointError):
+        holder = parse_json(os.pread(file, _LOCK.max_bytes, 0), "", _LOCK)
+        if isinstance(holder, dict):
+            run = "".join(char for char in str(holder.get("run", "")) if char.isprintable())
+            return f"process {holder.get('pid', '?')} on {holder.get('host', '?')}: {run or '?'}"[:300]
+    return "a process that has not said its name"

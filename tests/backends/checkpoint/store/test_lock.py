@@ -1,4 +1,4 @@
-"""The lock of a folder of checkpoints: who holds it, who frees it, and the serial numbers that it keeps."""
+"""The lock of a folder of checkpoints: who holds it, and who frees it."""
 
 from __future__ import annotations
 
@@ -46,19 +46,6 @@ def test_a_lock_that_is_released_is_free_and_within_a_process_it_keeps_nobody_ou
     first.release()
     with held_elsewhere(FolderLock(tmp_path).take):
         pass
-
-
-def test_serial_numbers_grow_also_over_holders_and_where_the_file_is_damaged(tmp_path):
-    for expected in (1, 2):
-        held = FolderLock(tmp_path)
-        held.take()
-        assert held.give_serial(0) == expected
-        held.release()
-    held.take()
-    assert [held.give_serial(above) for above in (0, 9, 3)] == [3, 10, 11]
-    for damaged in (b"", b"[" * 3000, b"[]", b'{"last_serial": -1}', b'{"last_serial": 1e400}'):
-        (tmp_path / ".lock").write_bytes(damaged)
-        assert held.give_serial(4) == 5
 
 
 @pytest.mark.parametrize(("code", "is_refused"), [(errno.ENOLCK, False), (errno.EIO, True)])

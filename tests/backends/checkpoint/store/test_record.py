@@ -96,7 +96,7 @@ def test_a_file_that_is_not_what_was_written_is_named(folder, damage, problem):
     ],
 )
 def test_a_record_whose_digest_is_right_but_whose_content_is_not_is_refused(folder, changes):
-    with pytest.raises(CheckpointError, match=r"the record is not one of a checkpoint: got (Value|Key|Type|Attribute)"):
+    with pytest.raises(CheckpointError, match=r"the record is not one of a checkpoint: got "):
         read_record(rewritten(folder, **changes))
 
 
@@ -112,7 +112,9 @@ def test_a_record_of_a_later_version_is_an_error_that_says_so(folder):
         read_record(rewritten(folder, version=4))
 
 
-@pytest.mark.parametrize(("damage", "problem"), [("[" * 100_000, "was changed or"), (None, "the record is a pipe")])
+@pytest.mark.parametrize(
+    ("damage", "problem"), [("[" * 100_000, "nested 100000 levels"), (None, "the record is a pipe")]
+)
 def test_a_record_that_is_nested_without_end_or_no_file_is_refused(folder, damage, problem):
     (folder / "record.json").unlink()
     (folder / "record.json").write_text(damage) if damage else os.mkfifo(folder / "record.json")
