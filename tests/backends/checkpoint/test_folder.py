@@ -337,7 +337,7 @@ def test_a_folder_of_nemo_is_restored_by_exact_names(tmp_path):
 KILLED = """
 import os, random, signal, sys, time, torch
 from torch import nn
-from nemo_lite.backends.pytorch.checkpoint import CheckpointFolder
+from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 torch.set_num_threads(1)
 
 def save_for_ever(number):

@@ -54,7 +54,7 @@ from nemo_lite.utils.helpers import CheckpointName, Part, parse_checkpoint_name
 
 
 class Contents(NamedTuple):
-    """What a set holds for some modules.
+    """The contents of a set for some modules.
 
     Attributes:
         name: of the set, for messages.
@@ -98,13 +98,21 @@ class Chosen(NamedTuple):
             CheckpointError: files that do not fit: all problems at once.
         """
         state = load_training_state(self.state, optimizers) if self.state else None
-        return Contents(self.name, _read_all(modules, self.files), state, self.contract)
+        weights, problems = {}, []
+        for name, module in modules.items():
+            try:
+                weights[name] = read_fitting(module, self.files[name])
+            except CheckpointError as error:
+                problems.append(str(error))
+        if problems:
+            raise CheckpointError("\n".join(problems))
+        return Contents(self.name, weights, state, self.contract)
 
 
 def writers_of(
     modules: Mapping[str, nn.Module | Weights], state: TrainingState | None, tag: str, suffix: str, part: Part
 ) -> dict[str, Writer]:
-    """What writes the files of a set, or a part of each, by their names.
+    """The writers of the files of a set, or of a part of each, by their names.
 
     Raises:
         CheckpointError: a state that cannot be stored.
@@ -118,18 +126,6 @@ def writers_of(
     if state is not None:
         writers[name_of(TRAINER)] = state_writer(state, suffix, part)
     return writers
-
-
-def _read_all(modules: Mapping[str, nn.Module], files: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
-    fitting, problems = {}, []
-    for name, module in modules.items():
-        try:
-            fitting[name] = read_fitting(module, files[name])
-        except CheckpointError as error:
-            problems.append(str(error))
-    if problems:
-        raise CheckpointError("\n".join(problems))
-    return fitting
 
 
 # Checkpoint folders: which checkpoint is the newest, which may go, what is in it. Formats and renames are elsewhere.
@@ -244,7 +240,12 @@ class CheckpointFolder:
             CheckpointError: a state that cannot be stored.
         """
         check_names(modules)
-        _check_numbers(kind, number, keep)
+        if kind not in ("STEP", "EPOCH") or number < 0 or keep < 1:
+            raise UsageError(
+                "such a checkpoint cannot be",
+                got=f"kind {kind}, number {number}, keep {keep}",
+                wanted="kind STEP or EPOCH, number from 0, keep from 1",
+            )
         tag = f"{kind}-{number}"
         writers = writers_of(modules, state, tag, suffix, part)
         step, epoch = ((state or {}).get(name) for name in ("step", "epoch"))
@@ -263,17 +264,18 @@ class CheckpointFolder:
 
     def is_among_best(self, evaluation: Mapping[str, Any], best: Best) -> bool:
         """Whether a set with this evaluation would be one of the best."""
-        mine = score_in([evaluation], evaluation["step"], best)
-        others = [score for found in best_of(self.sets(), best) if (score := score_of(found, best)) is not None]
-        return mine is not None and (len(others) < best.keep or mine < max(others))
+        score = score_in([evaluation], evaluation["step"], best)
+        stored = (score_of(checkpoint, best) for checkpoint in best_of(self.sets(), best))
+        scores = [value for value in stored if value is not None]
+        return score is not None and (len(scores) < best.keep or score < max(scores))
 
     def note_evaluation(self, evaluation: Mapping[str, Any]) -> None:
         """Write an evaluation into the record of the newest set of its step, where there is one."""
-        found = next((found for found in reversed(self.sets()) if found.step == evaluation["step"]), None)
-        if found is not None and not found.is_flat:
-            others = [each for each in found.evaluations if each.get("name") != evaluation["name"]]
+        of_step = [checkpoint for checkpoint in self.sets() if checkpoint.step == evaluation["step"]]
+        if of_step and not of_step[-1].is_flat:
+            results = [result for result in of_step[-1].evaluations if result.get("name") != evaluation["name"]]
             with self._opened():
-                rewrite_record(replace(found, evaluations=[*others, evaluation]))
+                rewrite_record(replace(of_step[-1], evaluations=[*results, evaluation]))
 
     def sets(self) -> list[CheckpointSet]:
         """The sets whose files are there with their sizes, oldest first. Contents are not read."""
@@ -281,7 +283,7 @@ class CheckpointFolder:
 
     def latest(self, pattern: str = "") -> CheckpointSet | None:
         """The last of :meth:`sets` whose tag contains ``pattern`` (such as ``EPOCH``), if any."""
-        return next((found for found in reversed(self.sets()) if pattern in found.tag), None)
+        return next((checkpoint for checkpoint in reversed(self.sets()) if pattern in checkpoint.tag), None)
 
     def newest_step(self) -> int | None:
         """The step of the last of :meth:`sets`, or of NeMo's files; None where there is none, or it cannot be read."""
@@ -300,14 +302,14 @@ class CheckpointFolder:
         Raises:
             CheckpointError: no such folder, or no such set in it: what is wrong with each.
         """
-        found = self._newest(pattern)
-        if found is not None:
-            return found
+        checkpoint = self._newest(pattern)
+        if checkpoint is not None:
+            return checkpoint
         place, matching = str(self.folder), f" {pattern}" if pattern else ""
         if not self.folder.is_dir():
             raise CheckpointError("no such folder", place=place, remedy="give the folder that holds the checkpoints")
-        there = [each.tag for each in self.sets()] or without_index(self.folder)
-        raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(there) or "none")
+        tags = [checkpoint.tag for checkpoint in self.sets()] or without_index(self.folder)
+        raise CheckpointError(f"no complete checkpoint{matching}", place=place, got="; ".join(tags) or "none")
 
     def is_empty(self) -> bool:
         """Whether there is nothing to restore: neither a set, complete or damaged, nor a checkpoint of NeMo's."""
@@ -315,7 +317,7 @@ class CheckpointFolder:
         return not any(name and name.suffix in (".pt", ".safetensors") for name in names) and not any(look(self.folder))
 
     def read(self, modules: Mapping[str, nn.Module], pattern: str = "") -> Contents:
-        """What :meth:`choose` finds, read: see there for arguments and errors.
+        """Choose a set and read it: see :meth:`choose` for arguments and errors.
 
         Raises:
             CheckpointError: files that do not fit: all problems at once.
@@ -332,28 +334,37 @@ class CheckpointFolder:
         Raises:
             CheckpointError: no complete set, or one that lacks a module.
         """
-        found = self._newest(pattern)
-        if found is None:
+        checkpoint = self._newest(pattern)
+        if checkpoint is None:
             files, trainer = files_of_nemo(self.folder, modules, pattern)
         else:
-            files, trainer = _files_of_set(found, modules), found.path_of(TRAINER)
+            files = {name: path for name in modules if (path := checkpoint.path_of(name)) is not None}
+            trainer = checkpoint.path_of(TRAINER)
+            missing = [f"{name}{did_you_mean(name, checkpoint.modules)}" for name in modules if name not in files]
+            if missing:
+                raise CheckpointError(
+                    f"checkpoint {checkpoint.tag} has no {', '.join(missing)}",
+                    place=str(checkpoint.path.parent),
+                    got=", ".join(checkpoint.modules) or "no modules",
+                )
         of_modules = {name: str(path.absolute()) for name, path in files.items()}
         of_state = str(trainer.absolute()) if trainer else ""
-        return Chosen(str(found or self.folder), of_modules, of_state, found.contract if found else {})
+        contract = checkpoint.contract if checkpoint else {}
+        return Chosen(str(checkpoint or self.folder), of_modules, of_state, contract)
 
     def _newest(self, pattern: str) -> CheckpointSet | None:
         """As :meth:`newest`, or None where there is no set of this pattern, not even a damaged one."""
         sets, damaged, _ = look(self.folder)
         problems = {path: problem for path, problem in damaged.items() if pattern in path.name}
-        for found in reversed([found for found in sets if pattern in found.tag]):
-            problem = found.problem(contents=True)
+        for checkpoint in reversed([checkpoint for checkpoint in sets if pattern in checkpoint.tag]):
+            path, problem = checkpoint.path, checkpoint.problem(contents=True)
             if not problem:
-                for path, told in problems.items():
-                    logging.warning("%s is damaged and not used: %s; taking %s", path, told, found.path.name)
-                return found
-            if not os.path.lexists(found.path):  # its writer has just replaced or deleted it
+                for other, other_problem in problems.items():
+                    logging.warning("%s is damaged and not used: %s; taking %s", other, other_problem, path.name)
+                return checkpoint
+            if not os.path.lexists(path):  # its writer has just replaced or deleted it
                 return self._newest(pattern)
-            problems[found.path] = problem
+            problems[path] = problem
         if problems:
             got = "; ".join(f"{path.name}: {problem}" for path, problem in problems.items())
             remedy = "take a copy of one, or move them away and train anew"
@@ -391,8 +402,8 @@ class CheckpointFolder:
 
     def _delete_all_but(self, saved: CheckpointSet, keep: int, best: Best | None) -> None:
         sets = self.sets()
-        kept = {found.tag for found in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
-        leaving = [found for found in sets if found.tag not in kept and found.path != saved.path]
+        kept = {checkpoint.tag for checkpoint in (*sets[-keep:], *(best_of(sets, best) if best else ()))}
+        leaving = [made for made in sets if made.tag not in kept and made.path != saved.path]
         if leaving and (problem := saved.problem(contents=True)):
             problem = f"the checkpoint was not stored as it was written: {problem}"
             raise CheckpointError(problem, place=str(saved), remedy="check the disk; older checkpoints were kept")
@@ -410,36 +421,15 @@ def read_checkpoint(folder: str | Path, pattern: str = "") -> StoredCheckpoint:
     Raises:
         CheckpointError: no such folder, no complete set, or a damaged file.
     """
-    found = CheckpointFolder(folder).newest(pattern)
-    paths = {name: path for name in found.modules if (path := found.path_of(name)) is not None}
-    step, epoch = found.step, found.epoch
-    trainer = found.path_of(TRAINER)
+    newest = CheckpointFolder(folder).newest(pattern)
+    paths = {name: path for name in newest.modules if (path := newest.path_of(name)) is not None}
+    step, epoch = newest.step, newest.epoch
+    trainer = newest.path_of(TRAINER)
     if trainer is not None and step is None:  # an index of before they were in it
         state = load_training_state(trainer)
         step, epoch = state.get("step"), state.get("epoch")
     weights = {name: read_tensors(path) for name, path in paths.items()}
-    return StoredCheckpoint(str(found), found.about, weights, step, epoch, found.evaluations)
-
-
-def _check_numbers(kind: str, number: int, keep: int) -> None:
-    if kind not in ("STEP", "EPOCH") or number < 0 or keep < 1:
-        raise UsageError(
-            "such a checkpoint cannot be",
-            got=f"kind {kind}, number {number}, keep {keep}",
-            wanted="kind STEP or EPOCH, number from 0, keep from 1",
-        )
-
-
-def _files_of_set(found: CheckpointSet, modules: Mapping[str, nn.Module]) -> dict[str, Path]:
-    files = {name: path for name in modules if (path := found.path_of(name)) is not None}
-    missing = [f"{name}{did_you_mean(name, found.modules)}" for name in modules if name not in files]
-    if missing:
-        raise CheckpointError(
-            f"checkpoint {found.tag} has no {', '.join(missing)}",
-            place=str(found.path.parent),
-            got=", ".join(found.modules) or "no modules",
-        )
-    return files
+    return StoredCheckpoint(str(newest), newest.about, weights, step, epoch, newest.evaluations)
 
 
 # The mean of the weights of a folder's newest checkpoints. Statistics of normalisation are not averaged here.
@@ -471,18 +461,17 @@ def mean_of_newest(folder: str | Path, modules: Mapping[str, nn.Module], count: 
     sets = CheckpointFolder(folder).sets()[-count:]
     if not sets:
         raise CheckpointError("there is no checkpoint to average", place=str(folder))
-    sums: dict[str, dict[str, Tensor]] = {}
-    for found in sets:  # one at a time: memory holds one checkpoint and the sums
+    sums: dict[str, dict[str, Tensor]] = {name: {} for name in modules}
+    for checkpoint in sets:  # one at a time: memory holds one checkpoint and the sums
         for module_name, module in modules.items():
-            path = found.path_of(module_name)
+            path = checkpoint.path_of(module_name)
             if path is None:
-                raise CheckpointError(f"checkpoint {found.tag} has no {module_name}", place=str(folder))
-            stored, sums_of_module = read_fitting(module, path), sums.setdefault(module_name, {})
+                raise CheckpointError(f"checkpoint {checkpoint.tag} has no {module_name}", place=str(folder))
+            stored, totals = read_fitting(module, path), sums[module_name]
             for name, _ in module.named_parameters():
                 value = stored[name].to(torch.float32)
-                sums_of_module[name] = sums_of_module[name].add_(value) if name in sums_of_module else value.clone()
-    means = {
-        module_name: {name: total.div_(len(sets)) for name, total in of_module.items()}
-        for module_name, of_module in sums.items()
-    }
-    return MeanWeights(means, tuple(found.number if found.step is None else found.step for found in sets))
+                totals[name] = totals[name].add_(value) if name in totals else value.clone()
+    for total in (total for totals in sums.values() for total in totals.values()):
+        total.div_(len(sets))
+    steps = (checkpoint.number if checkpoint.step is None else checkpoint.step for checkpoint in sets)
+    return MeanWeights(sums, tuple(steps))

@@ -84,7 +84,7 @@ def save_module(module: nn.Module | Weights, path: str | Path) -> None:
 
 
 def module_writer(module: nn.Module | Weights, suffix: str, part: Part = WHOLE) -> Writer:
-    """What writes the content of the file of :func:`save_module` with this suffix, or of a part of it.
+    """The writer of the content of the file of :func:`save_module` with this suffix, or of a part of it.
 
     A part holds this rank's pieces; what is not divided is in the first part.
 
@@ -140,7 +140,7 @@ def load_module(module: nn.Module, path: str | Path | BytesIO) -> None:
 
 
 def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Tensor]:
-    """What :func:`load_module` would put into ``module``: checked against it, which stays as it is.
+    """The tensors that :func:`load_module` would put into ``module``: checked against it, which stays as it is.
 
     Of weights that are divided among the ranks only this rank's piece is read.
 
@@ -148,14 +148,14 @@ def read_fitting(module: nn.Module, path: str | Path | BytesIO) -> dict[str, Ten
         CheckpointError: as :func:`load_module`.
     """
     own = {name: value for name, value in module.state_dict().items() if is_divided(value)}
-    if not own or isinstance(path, BytesIO) or is_torch_file(_found(path)):
+    if not own or isinstance(path, BytesIO) or is_torch_file(_existing(path)):
         return fitted(module, read_tensors(path), _name_of(path))
-    path = _found(path)
+    path = _existing(path)
     with stored_tensors(path) as stored:
         names = {id(outline): name for name, outline in stored.outlines.items()}
         todays = with_todays_names(module, _with_aliases(stored.outlines, stored.metadata, path))
-        found = {name: read_for(own.get(name), stored, names[id(outline)]) for name, outline in todays.items()}
-    return fitted(module, found, str(path))
+        tensors = {name: read_for(own.get(name), stored, names[id(outline)]) for name, outline in todays.items()}
+    return fitted(module, tensors, str(path))
 
 
 def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ def read_tensors(path: str | Path | BytesIO) -> dict[str, Tensor]:
     """
     if isinstance(path, BytesIO):
         return read_torch_tensors(path, _name_of(path))
-    path = _found(path)
+    path = _existing(path)
     if is_torch_file(path):
         return read_torch_tensors(path, str(path))
     with stored_tensors(path) as stored:
@@ -197,7 +197,7 @@ def save_training_state(path: str | Path, state: TrainingState) -> None:
 
 
 def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Writer:
-    """What writes the content of the file of :func:`save_training_state` with this suffix, or of a part of it.
+    """The writer of the content of the file of :func:`save_training_state` with this suffix, or of a part of it.
 
     A part holds this rank's pieces; all else is in the first part.
 
@@ -246,7 +246,7 @@ def state_writer(state: TrainingState, suffix: str, part: Part = WHOLE) -> Write
 
 
 def load_training_state(path: str | Path, optimizers: Sequence[torch.optim.Optimizer] = ()) -> TrainingState:
-    """Read what :func:`save_training_state` or NeMo 0.x wrote, under our names; tensors are on the CPU.
+    """Read a file of :func:`save_training_state` or of NeMo 0.x, under our names; tensors are on the CPU.
 
     Args:
         path: the file, or any part of it where it was written in parts.
@@ -256,7 +256,7 @@ def load_training_state(path: str | Path, optimizers: Sequence[torch.optim.Optim
     Raises:
         CheckpointError: no such file, a damaged one, or another kind of file.
     """
-    path = _found(path)
+    path = _existing(path)
     if is_torch_file(path):
         state = read_torch_file(path, str(path))
     else:
@@ -303,13 +303,13 @@ def _name_of(source: str | Path | BytesIO) -> str:
     return str(getattr(source, "name", "a file in memory") if isinstance(source, BytesIO) else source)
 
 
-def _found(path: str | Path) -> Path:
+def _existing(path: str | Path) -> Path:
     """The file of this name; where a script of NeMo's says X.pt and we wrote X.safetensors, that one."""
     path = Path(path).expanduser()
-    found = path if path.exists() else stored_as(path)
-    if found != path:
-        logging.info("%s is not there; reading %s", path, found)
-        return found
+    stored = path if path.exists() else stored_as(path)
+    if stored != path:
+        logging.info("%s is not there; reading %s", path, stored)
+        return stored
     if not path.is_file():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no such file{did_you_mean(path.name, beside)}", place=str(path))
@@ -319,10 +319,8 @@ def _found(path: str | Path) -> Path:
 def _with_aliases(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path) -> dict[str, Tensor]:
     """The tensors by all of their names: a tied one is stored under the first."""
     try:
-        found = parse_json(metadata.get("aliases", "{}"), path, KIND)
-        if not isinstance(found, dict):
-            raise TypeError("aliases are no object")
-        return {**tensors, **{name: tensors[str(first_name)] for name, first_name in found.items()}}
+        aliases: Any = parse_json(metadata.get("aliases", "{}"), path, KIND)
+        return {**tensors, **{name: tensors[first_name] for name, first_name in aliases.items()}}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(str(path), error) from error
 
@@ -399,10 +397,11 @@ def copied_to_host(tree: T) -> T:
         if isinstance(value, Tensor):
             key = identity(value)
             if key not in copies:
-                copies[key] = _on_host(value)
+                with torch.no_grad():
+                    copies[key] = value.detach().clone() if value.device.type == "cpu" else value.detach().cpu()
             return copies[key]
         if isinstance(value, Mapping):
-            return {key: copied(each) for key, each in value.items()}
+            return {key: copied(item) for key, item in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*map(copied, value))
         if isinstance(value, (list, tuple)):
@@ -420,8 +419,3 @@ def num_bytes_of(tree: object) -> int:
     if isinstance(tree, Mapping):
         return sum(map(num_bytes_of, tree.values()))
     return sum(map(num_bytes_of, tree)) if isinstance(tree, (list, tuple)) else 0
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    with torch.no_grad():
-        return tensor.detach().clone() if tensor.device.type == "cpu" else tensor.detach().cpu()

@@ -87,17 +87,17 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
 # StoredTensors: the tensors of a safetensors file, whole or a slice of each, also where it was written in parts.
 # Any part stands for all of them. The header of each says which slices of the whole tensors it holds: ``places``
 # gives, by name, the dimension along which the tensor is divided, the slice's first index in it, and its size in the
-# whole. What is not divided is in the first part. Which values are wanted, and what they mean, is not decided here.
+# whole. A tensor that is not divided is in the first part.
 
 
 # Any: an open file of the library, and JSON.
 
-KIND = FileKind("the checkpoint", 1 << 44, CheckpointError)
+KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpoint")
 _PART, _PLACES = "part", "places"
 
 
 class _Slice(NamedTuple):
-    """What one file holds of a tensor: indices from ``start`` to ``stop`` of ``dim``; all of it if that is None."""
+    """The indices from ``start`` to ``stop`` of ``dim`` of a tensor, in one file; all of it if ``dim`` is None."""
 
     file: Any
     file_name: str
@@ -116,7 +116,7 @@ class _Slice(NamedTuple):
 
 
 def part_metadata(part: Part, pieces: Mapping[str, Piece]) -> dict[str, str]:
-    """What the header of a part says about it."""
+    """The texts in the header of a part that say which it is."""
     places = {name: [piece.dim, piece.start, piece.size] for name, piece in pieces.items()}
     return {_PART: f"{part.number} of {part.total}", _PLACES: json.dumps(places)}
 
@@ -149,17 +149,17 @@ class StoredTensors:
         slices = self._slices[name]
         shape = [*slices[0].whole_shape]
         shape[dim] = stop - start
-        found = torch.empty(shape, dtype=slices[0].dtype)
-        for each in slices:
-            wanted, there = [slice(0, size) for size in each.shape], [slice(0, size) for size in shape]
-            offset = each.start if each.dim == dim else 0
-            first, last = max(start, offset), min(stop, offset + each.shape[dim])
-            wanted[dim], there[dim] = slice(first - offset, last - offset), slice(first - start, last - start)
-            if each.dim is not None and each.dim != dim:
-                there[each.dim] = slice(each.start, each.stop)
-            if first < last and 0 not in each.shape:
-                found[tuple(there)] = each.file.get_slice(name)[tuple(wanted)]
-        return found
+        tensor = torch.empty(shape, dtype=slices[0].dtype)
+        for part in slices:
+            source, target = [slice(0, size) for size in part.shape], [slice(0, size) for size in shape]
+            offset = part.start if part.dim == dim else 0
+            first, last = max(start, offset), min(stop, offset + part.shape[dim])
+            source[dim], target[dim] = slice(first - offset, last - offset), slice(first - start, last - start)
+            if part.dim is not None and part.dim != dim:
+                target[part.dim] = slice(part.start, part.stop)
+            if first < last and 0 not in part.shape:
+                tensor[tuple(target)] = part.file.get_slice(name)[tuple(source)]
+        return tensor
 
 
 @contextmanager
@@ -170,82 +170,65 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
         CheckpointError: a file is damaged; a part is missing, or of another file; parts overlap or leave something out.
     """
     metadata: dict[str, str] = {}
-    found: dict[str, list[_Slice]] = {}
+    slices: dict[str, list[_Slice]] = {}
+    name = parse_checkpoint_name(path.name)
     with ExitStack() as opened:
-        for each in _files_of(path):
-            open_file(each, KIND).close()  # the library would wait for a pipe
-            try:
-                file = opened.enter_context(safe_open(each, framework="pt"))
-                about = file.metadata() or {}
-                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            except (SafetensorError, OSError) as error:
-                raise damaged(str(each), error) from error
-            _check_part(each, about)
-            metadata = metadata or about
-            places = _places_in(each, about)
-            for name, part in parts.items():
-                found.setdefault(name, []).append(_slice(file, each, name, part, places.get(name)))
-        for name, slices in found.items():
-            found[name] = _in_order(slices)
-            if problem := _problem_of(found[name]):
-                raise CheckpointError(f"the parts of {name} do not fit together: {problem}", place=str(path))
+        for part in [None] if name is None or name.part is None else _parts(name.part.total):
+            part_path = path if name is None or part is None else path.with_name(name._replace(part=part).file_name)
+            file_metadata, file_slices = _open_part(part_path, part, opened)
+            metadata = metadata or file_metadata
+            for tensor_name, of_file in file_slices.items():
+                slices.setdefault(tensor_name, []).append(of_file)
+        for tensor_name, of_tensor in slices.items():
+            # An empty slice is of a rank for which no row was left.
+            with_values = [each for each in of_tensor if each.dim is None or each.start < each.stop]
+            slices[tensor_name] = sorted(with_values or of_tensor[:1], key=lambda each: each.start)
+            if problem := _problem_of(slices[tensor_name]):
+                raise CheckpointError(f"the parts of {tensor_name} do not fit together: {problem}", place=str(path))
         try:
-            yield StoredTensors(found, metadata)
+            yield StoredTensors(slices, metadata)
         except (SafetensorError, OSError) as error:
             raise damaged(str(path), error) from error
 
 
-def _files_of(path: Path) -> list[Path]:
-    """The file, or all parts of the file of which it is one, in their order."""
-    name = parse_checkpoint_name(path.name)
-    if name is None or name.part is None:
-        return [path]
-    files: list[Path] = []
-    for number in range(1, name.part.total + 1):
-        files.append(path.with_name(name._replace(part=Part(number, name.part.total)).file_name))
-        if not files[-1].is_file():  # the first, however many a name promises
-            problem = f"this part is missing, one of {name.part.total}"
-            raise CheckpointError(problem, place=str(files[-1]), remedy="copy the whole folder of the checkpoint")
-    return files
+def _parts(total: int) -> Iterator[Part]:
+    for number in range(1, total + 1):  # however many a name promises: the first that is missing ends it
+        yield Part(number, total)
 
 
-def _check_part(path: Path, metadata: Mapping[str, str]) -> None:
-    name = parse_checkpoint_name(path.name)
-    wanted = f"{name.part.number} of {name.part.total}" if name and name.part else ""
-    got = metadata.get(_PART, "")
-    if got != wanted:
-        problem = "the file holds another part than its name says"
-        raise CheckpointError(problem, place=str(path), got=got or "a whole file", wanted=wanted or "a whole file")
-
-
-def _places_in(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, int, int]]:
+def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[str, str], dict[str, _Slice]]:
+    """The metadata and the slices of one file, which stays open."""
+    if part is not None and not path.is_file():
+        problem = f"this part is missing, one of {part.total}"
+        raise CheckpointError(problem, place=str(path), remedy="copy the whole folder of the checkpoint")
+    open_file(path, KIND).close()  # the library would wait for a pipe
+    try:
+        file = opened.enter_context(safe_open(path, framework="pt"))
+        metadata: dict[str, str] = file.metadata() or {}
+        headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise damaged(str(path), error) from error
+    wanted = f"{part.number} of {part.total}" if part else ""
+    if metadata.get(_PART, "") != wanted:
+        problem, got = "the file holds another part than its name says", metadata.get(_PART, "a whole file")
+        raise CheckpointError(problem, place=str(path), got=got, wanted=wanted or "a whole file")
     places: Any = parse_json(metadata.get(_PLACES, "{}"), path, KIND)
-    if not isinstance(places, dict):
-        raise CheckpointError("the file is damaged: its places are no object", place=str(path))
-    for name, place in places.items():
-        is_place = isinstance(place, list) and len(place) == 3
-        if not is_place or not all(type(each) is int and 0 <= each < 2**62 for each in place):
-            problem = f"the file is damaged: {name[:80]} has the place {str(place)[:40]}"
-            raise CheckpointError(problem, place=str(path))
-    return {name: (int(dim), int(start), int(size)) for name, (dim, start, size) in places.items()}
-
-
-def _slice(file: Any, path: Path, name: str, part: Any, place: tuple[int, int, int] | None) -> _Slice:
-    shape, dtype = tuple(part.get_shape()), DTYPES.get(part.get_dtype())
-    if dtype is None:
-        raise CheckpointError(f"{name} has a type that is not known here", place=str(path), got=part.get_dtype())
-    if place is None:
-        return _Slice(file, path.name, shape, dtype, None, 0, 0, 0)
-    dim, start, size = place
-    if dim >= len(shape) or start + shape[dim] > size:
-        problem = f"the file is damaged: {name[:80]} of shape {shape} has the place {place}"
-        raise CheckpointError(problem, place=str(path))
-    return _Slice(file, path.name, shape, dtype, dim, start, start + shape[dim], size)
-
-
-def _in_order(slices: list[_Slice]) -> list[_Slice]:
-    with_values = [each for each in slices if each.dim is None or each.start < each.stop]
-    return sorted(with_values or slices[:1], key=lambda each: each.start)
+    slices: dict[str, _Slice] = {}
+    for name, header in headers.items():
+        shape, dtype = tuple(header.get_shape()), DTYPES.get(header.get_dtype())
+        if dtype is None:
+            raise CheckpointError(f"{name} has a type that is not known", place=str(path), got=header.get_dtype())
+        place = places.get(name, (None, 0, 0)) if isinstance(places, dict) else places
+        try:
+            dim, start, size = place
+            stop = start if dim is None else start + shape[dim]
+            if not 0 <= start <= stop <= size or (dim is not None and dim < 0):
+                raise ValueError
+        except (IndexError, TypeError, ValueError):
+            problem = f"the file is damaged: {name[:80]} of shape {shape} has the place {str(place)[:40]}"
+            raise CheckpointError(problem, place=str(path)) from None
+        slices[name] = _Slice(file, path.name, shape, dtype, dim, start, stop, size)
+    return metadata, slices
 
 
 def _problem_of(slices: list[_Slice]) -> str:
@@ -282,12 +265,13 @@ def read_for(target: Tensor | None, stored: StoredTensors, name: str) -> Tensor:
 
 def params_by_place(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
     """The divided parameters by the place in a training state of what is kept for them."""
-    found: dict[str, Tensor] = {}
+    by_place: dict[str, Tensor] = {}
     for number, optimizer in enumerate(optimizers):
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        places = {f"state.optimizers.{number}.state.{key}": param for key, param in enumerate(params)}
-        found.update((place, param) for place, param in places.items() if is_divided(param))
-    return found
+        for key, param in enumerate(params):
+            if is_divided(param):
+                by_place[f"state.optimizers.{number}.state.{key}"] = param
+    return by_place
 
 
 def key_of(name: str) -> str:
@@ -301,17 +285,16 @@ def without_pieces(value: Any, pieces: dict[int, Piece]) -> Any:
         pieces[id(value.tensor)] = value
         return value.tensor
     if isinstance(value, Mapping):
-        return {key: without_pieces(each, pieces) for key, each in value.items()}
+        return {key: without_pieces(item, pieces) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        made = [without_pieces(each, pieces) for each in value]
-        return tuple(made) if isinstance(value, tuple) else made
+        items = [without_pieces(item, pieces) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 
 # Files of ``torch.save``: state dicts and training states as NeMo 0.x writes them, read without running their code.
 
 
-_KIND = FileKind("the checkpoint", 1 << 44, CheckpointError, "use another checkpoint")
 SUFFIXES = (".pt", ".pth", ".ckpt")
 _ZIP, _PICKLE, _HEAD_BYTES = b"PK\x03\x04", b"\x80", 9
 _CHUNK_BYTES = 1 << 20
@@ -319,7 +302,7 @@ _CHUNK_BYTES = 1 << 20
 
 def is_torch_file(path: Path) -> bool:
     """Whether ``torch.save`` wrote a file, by its content; by its suffix where the content is of neither kind."""
-    with open_file(path, _KIND) as file:
+    with open_file(path, KIND) as file:
         head = file.read(_HEAD_BYTES)
     if head[8:] == b"{":  # safetensors: eight bytes of length, then JSON
         return False
@@ -354,7 +337,7 @@ def read_torch_file(source: Path | BytesIO, place: str) -> object:
     """
     try:
         # Opened here: given a path, torch would choose a reader by the suffix.
-        with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, _KIND, place=place) as file:
+        with nullcontext(source) if isinstance(source, BytesIO) else open_file(source, KIND, place=place) as file:
             problem = _problem_of_zip(file)
             state = None if problem else torch.load(file, map_location="cpu", weights_only=True)
         problem = problem or _problem_of_torch_file(state)
@@ -382,18 +365,17 @@ def write_torch_file(path: str | Path, state: object) -> None:
 
 def own_tensors(tensors: Mapping[str, Tensor]) -> OrderedDict[str, Tensor]:
     """A state dict to be written: on the CPU, no tensor a part of a larger one. Tied ones stay one."""
-    return OrderedDict((name, _own(tensor)) for name, tensor in tensors.items())
+    own = OrderedDict()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        is_part = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+        own[name] = tensor.clone() if is_part else tensor
+    return own
 
 
 def damaged(place: str, error: Exception) -> CheckpointError:
     """The error about a file whose content cannot be read."""
     return CheckpointError("the file is damaged", place=place, got=f"{type(error).__name__}: {error}")
-
-
-def _own(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().cpu().contiguous()
-    is_part = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
-    return tensor.clone() if is_part else tensor
 
 
 def _problem_of_zip(file: BinaryIO) -> str:
@@ -424,9 +406,9 @@ def _problem_of_zip(file: BinaryIO) -> str:
 
 def _problem_of_torch_file(state: object) -> str:
     tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
-    if any(each.layout is not torch.strided or each.device.type != "cpu" or each.is_quantized for each in tensors):
+    if any(leaf.layout is not torch.strided or leaf.device.type != "cpu" or leaf.is_quantized for leaf in tensors):
         return "a tensor is sparse, quantized or without values"
-    if any(each.untyped_storage().nbytes() < each.numel() * each.element_size() for each in tensors):
+    if any(leaf.untyped_storage().nbytes() < leaf.numel() * leaf.element_size() for leaf in tensors):
         return "a tensor claims more elements than the file holds"
     return ""
 

@@ -82,10 +82,10 @@ def relabelled(path: Path, **changes: list[int]) -> None:
         ),
         ([0, 2, 6], r"parts of w do not fit together: .*part-1-of-3.* and .*part-2-of-3.* are of different tensors"),
         ([1, 0, 7], r"parts of w do not fit together: .* are of different tensors"),
-        ([0, 4, 5], r"part-2-of-3.*: the file is damaged: w of shape \(2, 7\) has the place \(0, 4, 5\)"),
+        ([0, 4, 5], r"part-2-of-3.*: the file is damaged: w of shape \(2, 7\) has the place \[0, 4, 5\]"),
         ([2, 0, 5], r"part-2-of-3.*: the file is damaged: w of shape"),
-        ([0, -1, 5], r"the file is damaged: w has the place"),
-        ([0, 1], r"the file is damaged: w has the place"),
+        ([0, -1, 5], r"the file is damaged: w of shape .* has the place"),
+        ([0, 1], r"the file is damaged: w of shape .* has the place"),
     ],
 )
 def test_parts_whose_places_do_not_fit_are_refused(tmp_path: Path, place: list[int], problem: str) -> None:
@@ -122,5 +122,5 @@ def test_a_part_that_is_missing_or_of_another_place_is_named(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match=r"part-2-of-3\.safetensors: this part is missing, one of 3"):
         read_tensors(path)
     alone = path.rename(tmp_path / "E-STEP-5.part-1-of-999999.safetensors")
-    with pytest.raises(CheckpointError, match=r"part-2-of-999999\.safetensors: this part is missing"):
+    with pytest.raises(CheckpointError, match=r"part-1-of-999999\.safetensors: .*: got 1 of 3"):
         read_tensors(alone)
