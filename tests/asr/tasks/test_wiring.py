@@ -93,7 +93,7 @@ def test_intermediate_ctc_adds_a_loss_in_training_and_nothing_in_evaluation(data
         "intermediate_total": LossAggregatorNM(weights=[0.75, 0.25]),
     }
     whole = replace(model(), encoder=encoder, intermediate=middle, augmentation=None)
-    loss, plain = (connect(each, data_layer, training=True).loss for each in (whole, replace(whole, intermediate=None)))
+    loss, plain = (connect(each, data_layer, training=True).loss for each in (whole, replace(whole, intermediate={})))
     assert loss is not None
     assert plain is not None
     assert inputs_of(loss.call.inputs["loss_2"])["input_length"] == "jasper_encoder.intermediate_lengths"

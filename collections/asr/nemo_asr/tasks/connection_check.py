@@ -257,6 +257,8 @@ class ConnectionCheck:
         part, derived = self._parts[role], self.derived[role]
         references = {name: self._modules.get(name) for name in references_in(part.target)}
         if None in references.values():
+            missing = [name for name in references if name not in self._parts]
+            self.problems += [f"{part.params.place()}: {part.target.__name__} needs a {name}" for name in missing]
             return None
         given = {**derived, **{name: Reference(module) for name, module in references.items() if module}}
         stand_ins = {name: _STAND_INS[name] for name, value in derived.items() if value is None and name in _STAND_INS}

@@ -117,8 +117,7 @@ class Family:
 
     Attributes:
         task: ``transcription`` or ``classification``: what the data layer gives, and what scripts do with the model.
-        roles: all roles by name, in the order in which modules are made: a module that takes a ``Reference`` comes
-            after the one that it refers to.
+        roles: all roles by name.
         label_roles: those whose weights have a row for each label and one for the blank, which comes last. Fine-tuning
             with other labels takes over the rows of labels that both models have.
     """
@@ -190,7 +189,7 @@ class Model:
     greedy: NeuralModule | None = None
     multiplier: NeuralModule | None = None
     augmentation: NeuralModule | None = None
-    intermediate: Mapping[str, NeuralModule] | None = None
+    intermediate: Mapping[str, NeuralModule] = field(default_factory=dict)
     others: Mapping[str, NeuralModule] = field(default_factory=dict)
     family: str = "ctc"
 
@@ -201,7 +200,7 @@ class Model:
         return {**own, **self.others}
 
     @staticmethod
-    def of(modules: Mapping[str, NeuralModule], family: str, intermediate: Mapping[str, NeuralModule] | None) -> Model:
+    def of(modules: Mapping[str, NeuralModule], family: str, intermediate: Mapping[str, NeuralModule]) -> Model:
         """The model of modules by role."""
         named = {role: module for role, module in modules.items() if role in Model.__dataclass_fields__}
         others = {role: module for role, module in modules.items() if role not in named}
@@ -235,7 +234,7 @@ class _Connector:
     """Connects the modules of a model; ``features`` stand for what its preprocessor gives."""
 
     def __init__(self, model: Model, features: list[Signal] | None = None) -> None:
-        self._modules = {**model.modules, **(model.intermediate or {})}
+        self._modules = {**model.modules, **model.intermediate}
         self._features = features
 
     def __contains__(self, role: object) -> bool:

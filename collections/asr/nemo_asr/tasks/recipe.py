@@ -109,20 +109,26 @@ class Recipe:
         return self._model(with_weights, intermediate_ctc)
 
     def _model(self, with_weights: bool, intermediate_ctc: float = 0.0) -> Model:
-        # The encoder first: the order decides which random numbers become which weights.
         roles = [role for role in family_of(self.family).roles if role in self._parts]
         modules: dict[str, NeuralModule] = {}
-        intermediate = None
-        for role in sorted(roles, key=lambda role: role != "encoder"):
-            with without_weights(not with_weights and issubclass(self._parts[role].target, TrainableNM)):
-                if role == "encoder" and intermediate_ctc:
-                    modules[role], intermediate = self._encoder_with_intermediate(intermediate_ctc)
-                else:
-                    modules[role] = self._build(role, **self._references(role, modules))
-        return Model.of(modules, self.family, intermediate)
+        intermediate: dict[str, NeuralModule] = {}
 
-    def _references(self, role: str, modules: Mapping[str, NeuralModule]) -> dict[str, Reference[NeuralModule]]:
-        return {name: Reference(modules[name]) for name in references_in(self._parts[role].target)}
+        def make(role: str) -> NeuralModule:
+            if role not in modules:
+                target = self._parts[role].target
+                references = {name: Reference(make(name)) for name in references_in(target)}
+                with without_weights(not with_weights and issubclass(target, TrainableNM)):
+                    if role == "encoder" and intermediate_ctc:
+                        modules[role], others = self._encoder_with_intermediate(intermediate_ctc)
+                        intermediate.update(others)
+                    else:
+                        modules[role] = self._build(role, **references)
+            return modules[role]
+
+        make("encoder")  # the order decides which random numbers become which weights
+        for role in roles:
+            make(role)
+        return Model.of(modules, self.family, intermediate)
 
     def _encoder_with_intermediate(self, weight: float) -> tuple[NeuralModule, dict[str, NeuralModule]]:
         if not 0 < weight < 1:

@@ -87,6 +87,16 @@ def register(
         DEFAULTS.setdefault(family, {})[known.role] = module_class
 
 
+def defaults_of(family: str) -> dict[str, type[NeuralModule]]:
+    """By role, what fills it where a file has no section for it: also the defaults of families that it derives from."""
+    kind = FAMILIES[family]
+    defaults = {"data layer": DEFAULTS[FAMILY_OF_TASK[kind.task]]["data layer"]}
+    for name, other in FAMILIES.items():
+        if isinstance(kind, type(other)):
+            defaults.update(DEFAULTS.get(name, {}))
+    return {**defaults, **DEFAULTS.get(family, {})}
+
+
 def _all_roles() -> Iterator[tuple[str, Role]]:
     """The roles of all families; two of them may have roles of one name."""
     for family in FAMILIES.values():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_asr.tasks.families import FAMILIES
-from nemo_asr.tasks.registry import DEFAULTS, FAMILY_OF_TASK, KNOWN, MODEL_NAMES, TASKS
+from nemo_asr.tasks.registry import FAMILY_OF_TASK, KNOWN, MODEL_NAMES, TASKS, defaults_of
 from nemo_asr.training_options import TRAINING_KEYS
 from nemo_lite import NeuralModule
 from nemo_lite.config import Config, shown, unknown_key
@@ -70,7 +70,7 @@ class Parts:
                     self._read_section(key)
         self.family = self._family()
         roles = FAMILIES[self.family].roles
-        for role, target in DEFAULTS.get(self.family, {}).items():
+        for role, target in defaults_of(self.family).items():
             for each in DATA_ROLES if role == "data layer" else (role,):
                 self.by_role.setdefault(each, Part(target, config.without(*config)))
         for role in [role for role in self.by_role if role not in (*roles, *DATA_ROLES)]:
