@@ -1,4 +1,4 @@
-"""What is refused by its head, before a decoder sees it."""
+"""What is refused by its head or by the sizes in it."""
 
 import os
 import resource
@@ -11,9 +11,68 @@ import soundfile
 from toys.hostile_audio import RATE, chunk, encoded, format_chunk, rf64, speech_like
 from toys.hostile_audio import wav as wav_of
 
-from nemo_asr.audio.headers import check_head
+from nemo_asr.audio.headers import check_flac, check_head
 from nemo_asr.audio.reading import read_audio
 from nemo_lite.errors import DataError
+
+# The head of a FLAC file against its first frame: what is changed in one of them alone is found.
+
+
+def refusal(content):
+    """The text of the refusal; "" where there is none."""
+    try:
+        check_flac(lambda size, start: content[start : start + size])
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("num_channels", [1, 2, 4])
+@pytest.mark.parametrize(("subtype", "rate"), [("PCM_16", 16000), ("PCM_24", 44100), ("PCM_S8", 655350)])
+def test_files_of_libsndfile_agree_with_themselves(num_channels, subtype, rate):
+    assert refusal(encoded(speech_like(6000, num_channels), "FLAC", subtype, rate)) == ""
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit", "told"),
+    [
+        (18, 0x80, "got 16000 Hz, 2 channels, 16 bits, wanted 540288 Hz, 2 channels, 16 bits"),
+        (20, 0x04, "got 16000 Hz, 2 channels, 16 bits, wanted 16000 Hz, 4 channels, 16 bits"),
+        (21, 0x80, "got 16000 Hz, 2 channels, 16 bits, wanted 16000 Hz, 2 channels, 8 bits"),
+    ],
+    ids=["rate", "channels", "bits"],
+)
+def test_another_rate_or_number_of_channels_or_bits_in_the_head_is_found(byte, bit, told):
+    content = bytearray(encoded(speech_like(6000, 2), "FLAC"))
+    content[byte] ^= bit
+    assert refusal(bytes(content)) == f"is damaged: its head and its first frame of samples disagree: {told}"
+
+
+@pytest.mark.parametrize(("sizes", "told"), [((65535, 65535), "65535 to 65535"), ((16, 4095), "16 to 4095")])
+def test_other_sizes_of_blocks_in_the_head_are_found_which_the_decoder_would_fill_with_zeros(sizes, told):
+    content = encoded(speech_like(6000, 2), "FLAC")
+    changed = content[:8] + sizes[0].to_bytes(2, "big") + sizes[1].to_bytes(2, "big") + content[12:]
+    assert refusal(changed).endswith(f"disagree: got a frame of 4096 samples, wanted {told}")
+
+
+@pytest.mark.parametrize("length", [1, 16, 192, 200, 256, 257, 576, 4096, 4097, 65535])
+def test_files_of_any_length_agree_with_themselves(length):
+    assert refusal(encoded(speech_like(length), "FLAC")) == ""
+
+
+@pytest.mark.parametrize("byte", range(4, 42))
+def test_two_bytes_lost_anywhere_in_the_head_are_found(byte):
+    content = encoded(speech_like(6000, 2), "FLAC")
+    assert refusal(content[:byte] + content[byte + 2 :]).startswith("is damaged: ")
+
+
+@pytest.mark.parametrize("content", [b"fLaC", b"fLaC" + bytes(50), b"fLaC\0\0\0\x22" + bytes(34) + b"\1\0\0\0" * 1000])
+def test_a_head_without_properties_and_one_without_end_are_refused(content):
+    assert refusal(content).startswith("is damaged: ")
+
+
+# What is refused by its head, before a decoder sees it.
+
 
 IMA = 0x11
 
@@ -29,8 +88,8 @@ def wav(*formats, before=b""):
     return b"RIFF" + struct.pack("<I", len(content)) + content
 
 
-def refusal(content):
-    """The text of the refusal; "" where there is none."""
+def head_refusal(content):
+    """The text of the head_refusal; "" where there is none."""
     try:
         check_head(lambda size, start: content[start : start + size], "a.wav", "train.json:7")
     except DataError as error:
@@ -40,7 +99,7 @@ def refusal(content):
 
 @pytest.mark.parametrize("content", [b"\xff\xfdmp2", b"<html>", b"RIFF\0\0\0\0AVI ", b"RI", b"FORM\0\0\0\0ILBM"])
 def test_other_kinds_of_files_never_reach_the_decoder(content):
-    text = refusal(content)
+    text = head_refusal(content)
     assert text.startswith("train.json:7: a.wav is not a WAV, FLAC, OGG, MP3, AIFF, AU, CAF, W64 or SPHERE file")
     assert text.endswith("convert it to 16-bit WAV or FLAC")
 
@@ -62,25 +121,25 @@ def test_codecs_that_no_corpus_uses_are_refused(kind, codec):
     [{"samples": 506}, {"samples": 65535}, {"block": 4}, {"channels": 3}, {"channels": 0}, {"bits": 16}, {"block": 0}],
 )
 def test_an_adpcm_header_that_contradicts_itself_never_reaches_the_decoder(changes):
-    assert refusal(wav(format_of(IMA))) == ""
+    assert head_refusal(wav(format_of(IMA))) == ""
     wanted = "its ADPCM header contradicts itself"
-    assert wanted in refusal(wav(format_of(IMA, **changes)))
-    assert wanted in refusal(wav(format_of(IMA), format_of(IMA, **changes)))
+    assert wanted in head_refusal(wav(format_of(IMA, **changes)))
+    assert wanted in head_refusal(wav(format_of(IMA), format_of(IMA, **changes)))
 
 
 @pytest.mark.parametrize("codec", ["IMA_ADPCM", "MS_ADPCM"])
 @pytest.mark.parametrize(("kind", "channels"), [("WAV", 1), ("WAV", 2), ("W64", 1)])
 def test_the_adpcm_headers_of_libsndfile_are_sound(kind, channels, codec, tmp_path):
     soundfile.write(tmp_path / "a", [[0.1] * channels] * 5000, RATE, codec, format=kind)
-    assert refusal((tmp_path / "a").read_bytes()) == ""
+    assert head_refusal((tmp_path / "a").read_bytes()) == ""
     content = bytearray((tmp_path / "a").read_bytes())
     content[content.index(b"fmt ") + (26 if kind == "WAV" else 42)] ^= 1  # of the samples in a block
-    assert "contradicts itself" in refusal(bytes(content))
+    assert "contradicts itself" in head_refusal(bytes(content))
 
 
 @pytest.mark.parametrize("content", [b"RIFF\x24\0\0\0WAVEdata\0\0\0\0", b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 1000])
 def test_a_wav_file_without_a_format_and_endless_chunks_are_refused(content):
-    assert "a.wav is damaged: a WAV file without a format" in refusal(content)
+    assert "a.wav is damaged: a WAV file without a format" in head_refusal(content)
 
 
 SAMPLES = speech_like(1000)[:, 0]

@@ -1,4 +1,4 @@
-"""The synthesiser: the same words and voice give the same samples; voices, rates and places."""
+"""The demo's speech."""
 
 import os
 import subprocess
@@ -6,10 +6,14 @@ import sys
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from nemo_asr.corpora import synth
-from nemo_asr.corpora.espeak import Synthesizer, Voice
+from nemo_asr.corpora.espeak import VOCABULARY, Synthesizer, Voice, new_sentence, sentence
 from nemo_lite.errors import UsageError
+
+# The synthesiser: the same words and voice give the same samples; voices, rates and places.
+
 
 pytest.importorskip("espeakng_loader", reason="the speech synthesiser is not installed")
 
@@ -82,3 +86,26 @@ def test_packages_in_a_deep_folder_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(espeakng_loader, "get_data_path", lambda: str(deep / "espeak-ng-data"))
     with Synthesizer() as synthesizer:
         assert len(synthesizer.speak("yes", Voice("en-us"))) > 2000
+
+
+# Sentences of the synthetic corpus.
+
+
+def test_sentences_use_the_whole_vocabulary_and_nothing_else():
+    rng = default_rng(0)
+    words = {word for _ in range(2000) for word in sentence(rng).split()}
+    assert words == set(VOCABULARY)
+    assert len(VOCABULARY) == len(set(VOCABULARY)) == 93
+
+
+def test_a_new_sentence_is_not_a_known_one():
+    known = {"go", "no"}
+    assert new_sentence(default_rng(3), known) not in known
+
+
+def test_dates_are_said_as_people_do():
+    rng = default_rng(5)
+    texts = {sentence(rng) for _ in range(3000)}
+    dates = [text.split() for text in texts if "nineteen" in text.split()[2:]]
+    assert any(len(date) == 6 for date in dates)
+    assert all(word not in ("zero", "oh") for date in dates for word in date)

@@ -1,4 +1,4 @@
-"""What all speech data layers share, for manifests and for a zip file: unusable utterances, plans, fingerprints."""
+"""SpeechDataLayer, what is checked before training, and durations that are not those of the files."""
 
 import hashlib
 import json
@@ -18,13 +18,19 @@ from toys.ranks import on_ranks
 from toys.zip_data_layer import ZipDataLayer
 
 from nemo_asr import AudioToTextDataLayer
-from nemo_asr.data.speech_data_layer import _tell_counts
+from nemo_asr.audio.reading import audio_seconds
+from nemo_asr.data.manifest import Manifest
+from nemo_asr.data.speech_data_layer import _tell_counts, lengths_in_samples, unwritable, with_file_durations
 from nemo_asr.data.utterances import MIXED_DOWN, OTHER_DURATION, RESAMPLED, UNKNOWN
+from nemo_asr.models.losses import ctc_frames_needed
+from nemo_asr.text.parser import make_parser
 from nemo_lite import DeviceType, NeuralModuleFactory
 from nemo_lite.backends.pytorch.data.loaders import settle
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.errors import DataError
 from nemo_lite.files import Content, plain_values
+
+# What all speech data layers share, for manifests and for a zip file: unusable utterances, plans, fingerprints.
 
 
 def evaluate(folder, num_times, max_corrupt):
@@ -222,3 +228,158 @@ def test_an_archive_is_checked_before_training(archive):
     prints = layer.fingerprint()
     assert [name for name, value in prints.items() if isinstance(value, Content)] == ["clips.zip"]
     assert prints[f"{layer.label}.batch_size"] == 4
+
+
+# What is found before audio is decoded: missing files, and texts that do not fit their frames.
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_missing_audio_files_are_found_when_the_layer_is_made(folder):
+    make_set(folder)
+    for number in (2, 5):
+        (folder / f"{number}.wav").unlink()
+    with pytest.raises(DataError) as error:
+        layer_of()
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("train.json:2: the audio file 2.wav cannot be opened (No such file or directory); mend")
+    assert lines[1].startswith("train.json:5: ")
+    assert len(lines) == 2
+    assert len(layer_of(load_audio=False)) == 12
+
+
+def test_empty_audio_files_are_found_when_the_layer_is_made(folder):
+    make_set(folder)
+    (folder / "2.wav").write_bytes(b"")
+    with pytest.raises(DataError, match=r"^train\.json:2: the audio file 2\.wav is empty \(0 bytes\); make it again"):
+        layer_of()
+
+
+def test_of_a_large_set_evenly_spread_lines_are_looked_at_and_the_rest_when_read(folder):
+    make_set(folder)
+    (folder / "5.wav").unlink()
+    manifest, parser = Manifest.open("train.json"), make_parser(LABELS)
+    refused, all_seen = unwritable(manifest, parser, limit=3)
+    assert (len(refused), bool(refused.any()), all_seen) == (12, False, False)
+    (folder / "12.wav").unlink()
+    with pytest.raises(DataError, match=r"^train\.json:12: "):
+        unwritable(manifest, parser, limit=3)
+
+
+def test_utterances_that_ctc_cannot_align_are_listed_by_line(folder):
+    make_set(folder, 3)
+    texts = ["aab", "aabb", "abc"]
+    lines = [json.loads(line) for line in (folder / "train.json").read_text().splitlines()]
+    lines = [{**line, "text": text} for line, text in zip(lines, texts, strict=True)]
+    (folder / "train.json").write_text("\n".join(map(json.dumps, lines)))
+    asked = []
+    found = layer_of().infeasible(lambda num_samples: asked.append(num_samples) or 4, ctc_frames_needed)
+    assert [str(item) for item in found] == ['train.json:2: 4 frames cannot hold "aabb", which needs 6']
+    assert sorted(asked) == [3360, 3520, 3680]
+
+
+def test_feasibility_agrees_with_torchs_ctc_loss(folder):
+    make_set(folder, 1)
+    for text in ("aab", "aabb", "abab", "aaa", "abc a"):
+        line = json.loads((folder / "train.json").read_text())
+        (folder / "one.json").write_text(json.dumps({**line, "text": text}))
+        ids = torch.tensor([[LABELS.index(character) for character in text]])
+        log_probs = torch.full((4, 1, 5), -np.log(5.0))
+        loss = torch.nn.functional.ctc_loss(log_probs, ids, torch.tensor([4]), torch.tensor([len(text)]), blank=4)
+        assert bool(torch.isinf(loss)) == bool(layer_of("one.json").infeasible(lambda _: 4, ctc_frames_needed)), text
+
+
+def test_infeasible_utterances_tell_their_positions(folder):
+    make_set(folder)
+    layer = layer_of()
+    found = layer.infeasible(lambda num_samples: 1, ctc_frames_needed)  # one frame: "a" fits, "ab" does not
+    assert [infeasible.row for infeasible in found] == [1, 3, 5, 7, 9, 11]
+    assert [infeasible.place for infeasible in found] == [layer.place_of(infeasible.row) for infeasible in found]
+
+
+# Durations that are not the files': what is measured when, what is told, and what the filters make of it.
+
+
+@pytest.fixture
+def headers_read(monkeypatch):
+    """The files whose headers are read."""
+    paths = []
+    monkeypatch.setattr(
+        "nemo_asr.data.speech_data_layer.audio_seconds",
+        lambda path, *, place: paths.append(path) or audio_seconds(path, place=place),
+    )
+    return paths
+
+
+def test_a_duration_beyond_the_end_becomes_the_files(folder, capsys):
+    make_set(folder, 3)
+    make_set(folder, 3, "wrong.json", duration=2.00275)
+    true = Manifest.open("train.json")
+    assert with_file_durations(true) is true
+    manifest = with_file_durations(Manifest.open("wrong.json"))
+    assert lengths_in_samples(manifest, 16000).tolist() == [3360, 3520, 3680]
+    told = capsys.readouterr().err
+    assert "wrong.json: 3 of 3 durations differ from their files by more than 0.1 s and 1 %: what a file" in told
+    assert "wrong.json:1 says 2.003 s, the file has 0.210 s" in told
+
+
+def test_a_difference_within_the_tolerance_stays_as_written(folder):
+    make_set(folder, 3, duration=0.3)
+    manifest = Manifest.open("train.json")
+    assert with_file_durations(manifest) is manifest
+
+
+def test_a_duration_that_is_shorter_than_the_file_stays_and_is_told(folder, capsys):
+    make_set(folder, 3, duration=0.05)
+    assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.05] * 3)
+    told = capsys.readouterr().err
+    assert "what a file has of its duration is read (of 3 longer files the rest is not read). The largest" in told
+
+
+def test_a_part_that_reaches_beyond_the_end_is_as_long_as_the_file_allows(folder):
+    make_set(folder, 2, duration=18000, offset=0.1)
+    assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.11, 0.12])
+
+
+def test_parts_inside_files_and_files_that_cannot_be_read_keep_their_durations(folder):
+    make_set(folder, 3, duration=2.0)
+    make_set(folder, 3, "parts.json", duration=0.05, offset=0.1)
+    (folder / "2.wav").unlink()
+    assert with_file_durations(Manifest.open("train.json")).durations.tolist() == pytest.approx([0.21, 2.0, 0.23])
+    parts = Manifest.open("parts.json")
+    assert with_file_durations(parts) is parts
+
+
+def test_headers_of_all_files_are_read_only_where_one_of_a_few_differs(folder, headers_read, capsys):
+    make_set(folder, 12)
+    with_file_durations(Manifest.open("train.json"), limit=3)
+    assert len(headers_read) == 3
+    make_set(folder, 12, duration=2.0)
+    headers_read.clear()
+    with_file_durations(Manifest.open("train.json"), limit=3)
+    assert len(headers_read) == 15
+    captured = capsys.readouterr()
+    assert (
+        "3 of 3 durations, evenly spread, differ from their files: reading the headers of all 12 files" in captured.out
+    )
+    assert "train.json: 12 of 12 durations differ" in captured.err
+
+
+def test_no_header_is_read_where_data_are_strict_or_no_audio_is_wanted(folder, headers_read):
+    make_set(folder, 4, duration=2.0)
+    layer_of(strict_data=True)
+    layer_of(load_audio=False)
+    assert headers_read == []
+    layer_of()
+    assert len(headers_read) == 4
+
+
+def test_filters_and_buckets_see_the_files_durations(folder):
+    make_set(folder, 12, duration=60.0)
+    layer = layer_of(min_duration=0.25, max_duration=0.3)
+    assert [layer.place_of(row) for row in (0, len(layer) - 1)] == ["train.json:5", "train.json:10"]
+    assert layer.durations.max() < 0.31

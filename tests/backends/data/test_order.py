@@ -1,21 +1,43 @@
-"""Which items come in which batch: a pure function of size, seed, epoch, rank and world size."""
+"""The order of items, requests for them, and seeds."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, training_plan
 from nemo_lite.backends.pytorch.data.cost_sampling import plans as plans_of
-from nemo_lite.backends.pytorch.data.order import Leftover, Plan, Shard, evaluation_plan, evened_out
-from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.backends.pytorch.data.loaders import Batch, DatasetLoader
+from nemo_lite.backends.pytorch.data.order import (
+    Counts,
+    DataChangedError,
+    ItemDataset,
+    Leftover,
+    Loaded,
+    Plan,
+    Request,
+    Shard,
+    Stretch,
+    evaluation_plan,
+    evened_out,
+    seed_all,
+    seed_of,
+)
+from nemo_lite.errors import DataError, UnknownNameError, UsageError
+
+# Which items come in which batch: a pure function of size, seed, epoch, rank and world size.
+
 
 SIZES = st.integers(0, 200)
 BATCHES = st.integers(1, 17)
@@ -221,3 +243,198 @@ def test_a_batch_size_of_minus_one_is_one_batch_of_everything() -> None:
     assert orders(7, -1, 2, shuffle=False) == [[[0, 2, 4, 6]], [[1, 3, 5]]]
     assert orders(7, -1, 2, shuffle=False, drop_last=True) == [[[0, 2, 4]], [[1, 3, 5]]]
     assert orders(0, -1, 1) == [[]]
+
+
+# What a worker does: a request in, one batch out, faults told instead of raised.
+
+
+class Words(ItemDataset[str, str]):
+    """Items that are the word they are found by; some words cannot be read."""
+
+    def read(self, position: int, ref: str, request: Request[str], counts: Counts) -> str:
+        counts["read"][ref] += 1
+        if ref == "bad":
+            raise DataError("it is bad", place=f"words:{position}")
+        if ref == "gone":
+            raise DataChangedError("the words are others now")
+        if ref == "wrong":
+            raise UsageError("an argument does not fit the words")
+        return f"{ref}!" if request.training else ref
+
+    def collate(self, items: Sequence[str]) -> tuple[Any, ...]:
+        return (list(items),)
+
+    def amount(self, items: Sequence[str]) -> float:
+        return float(sum(map(len, items)))
+
+
+def load(words: str, spares: str = "", training: bool = False) -> Loaded:
+    items = list(enumerate(words.split()))
+    return Words()[Request(0, items, list(enumerate(spares.split(), len(items))), training)]
+
+
+def test_a_batch_holds_its_items_their_positions_and_its_amount() -> None:
+    assert load("one three") == Loaded((["one", "three"],), [0, 1], 8.0, [], {"read": {"one": 1, "three": 1}})
+    assert load("one", training=True).values == (["one!"],)
+
+
+def test_faults_are_told_with_their_position_and_the_rest_of_the_batch_is_kept() -> None:
+    loaded = load("bad one bad")
+    assert loaded.values == (["one"],)
+    assert loaded.ids == [1]
+    assert loaded.faults == [(0, "words:0: it is bad"), (2, "words:2: it is bad")]
+    assert loaded.counts == {"read": {"bad": 2, "one": 1}}
+
+
+def test_one_spare_is_used_when_no_other_item_can_be() -> None:
+    assert load("one", spares="two three").ids == [0]
+    loaded = load("bad", spares="bad two three")
+    assert (loaded.values, loaded.ids) == ((["two"],), [2])
+    assert [position for position, _ in loaded.faults] == [0, 1]
+    nothing = load("bad", spares="bad")
+    assert (nothing.values, nothing.ids, nothing.amount) == ((), [], 0.0)
+
+
+def test_what_is_wrong_with_all_items_ends_the_run() -> None:
+    assert load("bad gone one") == Loaded(fatal="the words are others now")
+    assert load("wrong").fatal == "an argument does not fit the words"
+
+
+def test_torch_pins_the_values_of_a_batch_and_leaves_the_rest_as_it_is() -> None:
+    class Pinnable:
+        def pin_memory(self) -> str:
+            return "pinned"
+
+    loaded = load("bad one")._replace(values={"words": (Pinnable(), ["one"])})
+    pinned: Any = pin_memory(loaded)
+    assert type(pinned) is Loaded
+    assert pinned.values == {"words": ("pinned", ["one"])}
+    assert pinned[1:] == loaded[1:]
+
+
+# Every random draw follows from (base, rank, epoch, position): the seeds, and what data sets draw for a batch.
+
+
+def test_each_base_rank_and_epoch_has_a_seed_of_its_own() -> None:
+    bases = [0, 1, 2, 2**32 - 1, 2**32, 2**32 + 1, 2**64]
+    places = list(product(bases, range(4), range(30)))
+    seeds = {seed_of(base, rank=rank, epoch=epoch) for base, rank, epoch in places}
+    assert len(seeds) == len(places)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_of(2, rank=1, epoch=3) in seeds  # the same in another call
+
+
+def test_seeding_gives_python_numpy_and_torch_streams_of_their_own() -> None:
+    def draws(seed: int) -> tuple[float, float, float]:
+        seed_all(seed)
+        return random.random(), float(np.random.rand()), torch.rand((), dtype=torch.float64).item()
+
+    one, other = draws(seed_of(1)), draws(seed_of(2))
+    assert one == draws(seed_of(1))
+    assert len({*one, *other}) == 6
+
+
+# Data sets
+
+EMPTY = Batch((torch.empty(0, 5, dtype=torch.float64),))
+
+
+class Draws(Dataset[Any]):
+    """Items that tell which worker made them and a draw of each generator."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        worker = get_worker_info()
+        drawn = [random.random(), float(np.random.rand()), torch.rand((), dtype=torch.float64).item()]
+        return torch.tensor([-1 if worker is None else worker.id, index, *drawn], dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return 8
+
+
+def loader_of(seed: int = 3, rank: int = 0, workers: int = 2) -> DatasetLoader:
+    shard = Shard(rank, 1 + rank, seed)
+    return DatasetLoader(Draws(), plans_of(8, Batching(1), shard, training=True), ["item"], shard, num_workers=workers)
+
+
+def rows_of(batches: Iterable[Batch]) -> list[list[float]]:
+    """The item of each batch with what was drawn for it."""
+    return [row[1:] for row in torch.cat([batch.values[0] for batch in batches]).tolist()]
+
+
+def test_what_is_drawn_for_a_batch_follows_from_base_rank_epoch_and_position() -> None:
+    loader = loader_of()
+    torch.manual_seed(1)
+    first, second, again = (rows_of(loader.epoch(epoch)) for epoch in (0, 1, 0))
+    assert again == first  # the workers lived through all three passes
+    for workers in (0, 1):
+        torch.manual_seed(2)
+        assert rows_of(loader_of(workers=workers).epoch(1)) == second
+    others = [rows_of(loader_of(**place, workers=0).epoch(0)) for place in ({"seed": 4}, {"rank": 1})]
+    drawn = [number for rows in (first, second, *others) for row in rows for number in row[1:]]
+    assert len(set(drawn)) == len(drawn) == 3 * (8 + 8 + 8 + 4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_goes_on_behind_some_rounds_reads_and_draws_what_is_left(workers: int) -> None:
+    loader = loader_of(workers=workers)
+    whole = rows_of(loader.epoch(3))
+    for done in (1, 5, 8):
+        assert rows_of([*loader.rest_of_epoch(3, [Stretch(1, done)]), EMPTY]) == whole[done:]
+
+
+def test_a_pass_that_was_left_early_does_not_change_the_next() -> None:
+    loader = loader_of()
+    whole = rows_of(loader.epoch(1))
+    for passes in (0, 1):
+        started = loader.epoch(passes)
+        next(started)
+    assert rows_of(loader.epoch(1)) == whole
+
+
+def test_torch_alone_lets_the_draws_of_an_epoch_depend_on_those_before() -> None:
+    """The reason for seeds that travel with the requests; should this fail, torch does it itself."""
+    epochs = []
+    for passes in (1, 2):
+        generator = torch.Generator()
+        loader: DataLoader[Any] = DataLoader(Draws(), num_workers=1, persistent_workers=True, generator=generator)
+        for epoch in range(2 - passes, 2):
+            generator.manual_seed(epoch)
+            rows = torch.cat(list(loader))
+        epochs.append(rows)
+    assert not torch.equal(epochs[0][:, 2:], epochs[1][:, 2:])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_runs_own_generators_are_left_where_they_were(workers: int) -> None:
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), torch.rand(()).item()
+
+    seed_all(3)
+    expected = drawn()
+    seed_all(3)
+    list(loader_of(workers=workers).epoch(0))
+    assert drawn() == expected
+
+
+def test_the_runs_own_generators_are_put_back_where_a_data_set_fails() -> None:
+    class Fails(Dataset[Any]):
+        def __getitem__(self, index: int) -> float:
+            raise RuntimeError(f"drawn {random.random()}")
+
+    plan_of = plans_of(3, Batching(1), Shard(), training=True)
+    seed_all(3)
+    expected = random.random(), float(np.random.rand())
+    seed_all(3)
+    with pytest.raises(RuntimeError, match="drawn"):
+        list(DatasetLoader(Fails(), plan_of, ["x"], Shard()).epoch(0))
+    assert (random.random(), float(np.random.rand())) == expected
+
+
+def test_a_data_set_that_fetches_a_batch_at_once_is_asked_for_it() -> None:
+    class AtOnce(Dataset[Any]):
+        def __getitems__(self, positions: list[int]) -> list[int]:
+            return [100 + position for position in positions]
+
+    plan_of = plans_of(5, Batching(3), Shard(), training=False)
+    batches = DatasetLoader(AtOnce(), plan_of, ["x"], Shard()).epoch(0)
+    assert [batch.values[0].tolist() for batch in batches] == [[100, 101, 102], [103, 104]]

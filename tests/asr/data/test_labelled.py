@@ -1,16 +1,55 @@
-"""The data layer of classified recordings: classes, batches, lengths, refusals."""
+"""Recordings with a class each: names of classes, and the data layer."""
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import soundfile
 import torch
 
-from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, UnknownClassError, of_length
+from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer, ClassParser, UnknownClassError, class_names, of_length
+from nemo_asr.data.manifest import Line, class_of
 from nemo_lite.backends.pytorch.data.order import Shard
 from nemo_lite.core.neural_types import AudioSignal, LabelsType
 from nemo_lite.errors import ConfigError, DataError, UsageError
+
+# Names of classes: in lines, in lists, as numbers.
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (b'{"command": "go", "label": "x"}', "go"),
+        (b'{"target": 3}', "3"),
+        (b'{"label": null, "text": "go"}', ""),
+        (b'{"label": {"a": 1}}', ""),
+    ],
+)
+def test_a_line_names_its_class_in_text_or_number(line, name):
+    assert class_of(msgspec.json.decode(line, type=Line)) == name
+
+
+def test_a_parser_gives_the_number_of_a_class_as_a_list():
+    parser = ClassParser(["go", "stop here"])
+    assert parser("stop here") == [1]
+    assert parser("halt") is None
+    assert "1 texts refused" in parser.report()
+    assert parser.describe() == "names of classes"
+    with pytest.raises(UnknownClassError, match='class "halt" is not in labels'):
+        parser.encode("halt")
+
+
+def test_numbers_are_names_too_and_all_problems_are_told_at_once():
+    assert class_names([3, "a"]) == ("3", "a")
+    with pytest.raises(ConfigError) as error:
+        class_names([None, "a", "a"], lambda index: f"model.yaml:{index}")
+    assert len(error.value.problems) == 2
+    assert "model.yaml:2: class 'a' repeats the one at model.yaml:1" in str(error.value)
+
+
+# The data layer of classified recordings: classes, batches, lengths, refusals.
+
 
 NAMES = ["yes", "no", "stop"]
 
