@@ -76,6 +76,19 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _children_start_with_default_signals() -> Iterator[None]:
+    """Under ``nohup`` SIGHUP is ignored, and whatever tests start would inherit that. A handler ends with an exec."""
+    ignored = [
+        each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_IGN
+    ]
+    for number in ignored:
+        signal.signal(number, lambda number, frame: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     # Small tensors gain nothing from a second thread, and several test processes lose much.
     torch.set_num_threads(1)

@@ -114,6 +114,15 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     assert ended.stderr.count("ZeroDivisionError") == 1
 
 
+def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
+    told = "from nemo_lite.errors import DistributedError as error\nfailures.print_each_once()\n"
+    silent = script(f"{told}error = error('rank 1 is gone')\nfailures.mark_told(error)\nraise error")
+    assert (silent.returncode, silent.stderr) == (3, "")
+    shown = script(f"{told}raise error('rank 1 is gone')")
+    assert shown.returncode == 3
+    assert shown.stderr.count("DistributedError: rank 1 is gone") == 1
+
+
 LOST_STORE = """
 import signal, torch.distributed as dist
 server = os.fork()

@@ -239,12 +239,14 @@ def is_told(error: BaseException) -> bool:
 
 
 def print_each_once() -> None:
-    """From now on, what was told is not printed again when it leaves the script."""
+    """From now on, what was told is not printed again when it leaves the script, and our errors give its exit code."""
     show = sys.excepthook
 
     def show_untold(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
         if not is_told(error):
             show(kind, error, at)
+        if isinstance(error, NemoLiteError):
+            raise SystemExit(error.exit_code)  # the interpreter takes it from this hook
 
     sys.excepthook = show_untold
 

@@ -64,14 +64,14 @@ def numeric_address(info: ProcessInfo) -> str:
     if is_on_one_machine(info) and not info.agent_hosts_store:
         return LOOPBACK
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DistributedError(
             f"the address of the first machine, {host}, is not known on {socket.gethostname()}",
             got=str(error),
             remedy="give its IP address (--master_addr, MASTER_ADDR or the rendezvous endpoint)",
         ) from error
-    addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
+    addresses = [str(entry[4][0]) for entry in sorted(entries, key=lambda entry: entry[0] != socket.AF_INET)]
     if is_on_one_machine(info) or not is_loopback(addresses[0]):
         return addresses[0]
     is_here = info.is_first or host.partition(".")[0] == socket.gethostname().partition(".")[0]
@@ -153,7 +153,7 @@ def _ipv6_addresses() -> dict[str, list[str]]:
     return addresses
 
 
-def use_route(route: Route, master: tuple[str, int], environ: MutableMapping[str, str] = os.environ) -> list[str]:
+def use_route(route: Route, environ: MutableMapping[str, str] = os.environ) -> list[str]:
     """Make gloo and nccl use that interface, unless the user chose one.
 
     gloo takes one interface, so it is told which. nccl takes all cards that it finds, and its choice is left to it. Two
@@ -162,13 +162,14 @@ def use_route(route: Route, master: tuple[str, int], environ: MutableMapping[str
     by its whole name (``=eth0``; ``eth0`` would also mean ``eth01``).
 
     Returns:
-        The problems with the user's choice, one line each.
+        A line for each choice of the user's that this machine does not have.
     """
     problems = []
     for variable in (_GLOO, _NCCL):
         chosen = environ.get(variable)
-        if chosen:
-            problems += _problems_of(variable, chosen, route, master)
+        if chosen and not any(_is_meant(variable, chosen, name) for name in interfaces()):
+            existing = ", ".join(interfaces())
+            problems.append(f"{variable}={chosen}: this machine has no such interface (it has {existing})")
         elif chosen is None and route.interface and (variable == _GLOO or not nccl_finds(route)):
             environ[variable] = route.interface if variable == _GLOO else f"={route.interface}"
     return problems
@@ -193,34 +194,10 @@ def is_card(interface: str) -> bool:
     return Path("/sys/class/net", interface, "device").exists()
 
 
-def _problems_of(variable: str, chosen: str, route: Route, master: tuple[str, int]) -> list[str]:
-    found = interfaces()
-    names = [name for name in found if _is_meant(variable, chosen, name)]
-    if not names:
-        return [f"{variable}={chosen}: this machine has no such interface (it has {', '.join(found)})"]
-    if route.interface in names or any(_reaches(address, master) for name in names for address in found[name]):
-        return []
-    through = f", the way to it is {route.interface}" if route.interface else ""
-    return [f"{variable}={chosen}: from there {master[0]} cannot be reached{through}"]
-
-
 def _is_meant(variable: str, chosen: str, name: str) -> bool:
     """Whether a setting selects an interface: for nccl prefixes, ``=`` for whole names, ``^`` for all others."""
-    if variable == "GLOO_SOCKET_IFNAME":
+    if variable == _GLOO:
         return name in chosen.split(",")
     is_exact, entries = "=" in chosen[:2], chosen.lstrip("^=").split(",")
     is_listed = any(name == entry if is_exact else name.startswith(entry) for entry in entries)
     return is_listed != chosen.startswith("^")
-
-
-def _reaches(address: str, master: tuple[str, int]) -> bool:
-    """Whether a packet from that address would have a route to rank 0."""
-    if (":" in address) != (":" in master[0]):
-        return False
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-            probe.connect(master)
-        except OSError:
-            return False
-    return True

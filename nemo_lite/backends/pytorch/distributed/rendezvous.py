@@ -60,7 +60,7 @@ class Member(NamedTuple):
 def this_member(info: ProcessInfo, address: tuple[str, int]) -> Member:
     """This process; gloo and nccl get the interface that leads to that address, where the user chose none."""
     route = route_to(*address)
-    problems = use_route(route, address)
+    problems = use_route(route)
     return Member(
         info.rank, socket.gethostname(), os.getpid(), route.interface, route.address, _process_space(), problems
     )
