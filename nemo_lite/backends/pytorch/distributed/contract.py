@@ -33,14 +33,14 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MOST_RANK_LINES = 16
-_NUMBERED_DEVICE = re.compile(r"(?P<kind>[a-z]+):(?P<index>[0-9]+)(?P<more>.*)", re.DOTALL)
+_DEVICE_NUMBER = re.compile(r"^(cuda):[0-9]+")
 
 
 def rank_table(backend: str, members: Sequence[Member], devices: Sequence[str]) -> str:
     """A table with a line for each rank: its host, device and network interface.
 
-    With more than 16 ranks, one line for all ranks of a host. Ranks of one host name count as two machines where their
-    addresses differ.
+    With more than 16 ranks, one line for all ranks of a host, without the numbers of devices. Ranks of one host name
+    count as two machines where their addresses differ.
 
     Args:
         backend: what exchanges the gradients: ``nccl``, ``gloo``.
@@ -55,8 +55,9 @@ def rank_table(backend: str, members: Sequence[Member], devices: Sequence[str]) 
     )
     rows = [("rank", "host", "device", "interface")]
     for (host, interface, _), there in lines:
-        ranks, own_devices = zip(*there, strict=True)
-        rows.append((ranges(ranks), host, _folded(own_devices), interface))
+        ranks, devices_there = zip(*there, strict=True)
+        kinds = dict.fromkeys(_DEVICE_NUMBER.sub(r"\1", device) if fold else device for device in devices_there)
+        rows.append((ranges(ranks), host, ", ".join(kinds), interface))
     title = f"{counted(len(members), 'rank')} on {counted(len(machines), 'machine')}, {backend}"
     return "\n".join([title, *aligned(rows)])
 
@@ -79,8 +80,11 @@ def effective_batch(per_rank: int, world_size: int, accumulated: int, unit: str)
 
 def ranges(numbers: Iterable[int]) -> str:
     """``0-3, 5, 6`` for 0, 1, 2, 3, 5, 6."""
-    runs = groupby(enumerate(sorted(numbers)), key=lambda found: found[1] - found[0])
-    return ", ".join(_run([number for _, number in run]) for _, run in runs)
+    texts = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0]):
+        row = [number for _, number in run]
+        texts.append(f"{row[0]}-{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)))
+    return ", ".join(texts)
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> list[tuple[K, list[V]]]:
@@ -97,22 +101,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _run(numbers: list[int]) -> str:
-    return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 2 else ", ".join(map(str, numbers))
-
-
 def _reached_at(member: Member) -> str:
     return f"{member.interface} ({member.address})" if member.interface else member.address
-
-
-def _folded(devices: Iterable[str]) -> str:
-    """``cuda:0-7 H200`` for ``cuda:0 H200`` to ``cuda:7 H200``; devices without a number are named once."""
-    numbered = [(_NUMBERED_DEVICE.fullmatch(device), device) for device in devices]
-    found = grouped(
-        (f"{match['kind']}:{{}}{match['more']}", int(match["index"])) if match else (device, 0)
-        for match, device in numbered
-    )
-    return ", ".join(text.replace("{}", ranges(set(indices))) for text, indices in found)
 
 
 # RunContract: one record of what makes a run what it is; it is compared between ranks and with checkpoints.
@@ -188,19 +178,19 @@ class RunContract:
 
     def as_json(self) -> dict[str, dict[str, Plain]]:
         """The sections by name, as they travel between ranks."""
-        return {each.name: dict(getattr(self, each.name)) for each in fields(self)}
+        return {section.name: dict(getattr(self, section.name)) for section in fields(self)}
 
     def saved(self) -> dict[str, dict[str, Plain]]:
         """The sections by name that checkpoints hold."""
-        left_out = {each.name for each in fields(self) if each.metadata["follows"]}
-        return {name: entries for name, entries in self.as_json().items() if name not in left_out}
+        followers = {section.name for section in fields(self) if section.metadata["follows"]}
+        return {name: entries for name, entries in self.as_json().items() if name not in followers}
 
     @classmethod
     def of_json(cls, value: object) -> RunContract:
         """What :meth:`as_json` gave. Sections that this version does not know, or that are none, are passed over."""
         sections = value if isinstance(value, Mapping) else {}
-        known = {each.name: sections.get(each.name) for each in fields(cls)}
-        return cls(**{name: dict(entries) for name, entries in known.items() if isinstance(entries, Mapping)})
+        by_name = {section.name: sections.get(section.name) for section in fields(cls)}
+        return cls(**{name: dict(entries) for name, entries in by_name.items() if isinstance(entries, Mapping)})
 
 
 def check_equal(comm: Comm, mine: Callable[[], RunContract]) -> None:
@@ -231,13 +221,13 @@ def check_equal_exchange(store: Store, rank: int, world_size: int, mine: RunCont
         UsageError: they differ; the same error on every rank.
     """
     store.set(f"exchange/{rank}", json.dumps([mine.as_json(), options_of(sys.argv)]))
-    arrived = [json.loads(each) for each in store.multi_get([f"exchange/{each}" for each in range(world_size)])]
+    arrived = [json.loads(text) for text in store.multi_get([f"exchange/{number}" for number in range(world_size)])]
     _refuse(compare(*zip(*arrived, strict=True)))
 
 
-def _refuse(found: tuple[str, str] | None) -> None:
-    if found is not None:
-        problem, remedy = found
+def _refuse(difference: tuple[str, str] | None) -> None:
+    if difference is not None:
+        problem, remedy = difference
         error = UsageError(problem, place="the ranks do not agree", remedy=remedy)
         error.is_common = True
         raise error
@@ -257,7 +247,7 @@ def compare(
     for section in fields(RunContract):
         if lines and section.metadata["follows"]:
             break
-        differences = _differences([each.get(section.name, {}) for each in contracts])
+        differences = _differences([contract.get(section.name, {}) for contract in contracts])
         lines += [f"{_labelled(name, values, commands)}: {_told(values)}" for name, values in differences]
         if differences:
             remedies |= dict.fromkeys(section.metadata["remedies"])
@@ -291,41 +281,34 @@ def options_of(command: Sequence[str]) -> dict[str, str]:
 
 
 def _differences(ranks: Sequence[Entries]) -> list[tuple[str, list[Plain]]]:
+    """The entries in which ranks differ, with the value of each rank."""
     if len({*map(json.dumps, ranks)}) == 1:  # as nearly always; there may be hundreds of entries and of ranks
         return []
-    names = dict.fromkeys(name for mine in ranks for name in mine)
-    values = [(name, [mine.get(name) for mine in ranks]) for name in names]
-    return [(name, found) for name, found in values if len({*map(_key, found)}) > 1]
-
-
-def _key(value: Plain) -> str:
-    return json.dumps(value)  # 1 and True are two values
+    names = dict.fromkeys(name for entries in ranks for name in entries)
+    by_name = [(name, [entries.get(name) for entries in ranks]) for name in names]
+    # As JSON, because 1 and True are two values.
+    return [(name, values) for name, values in by_name if len({*map(json.dumps, values)}) > 1]
 
 
 def _labelled(name: str, values: Sequence[Plain], commands: Sequence[Mapping[str, str]]) -> str:
-    """The option of the command line that explains a difference, with the entry's name where it is another; or that."""
-    alike = [*_options_like(values, commands)]
-    named = [option for option in alike if option == name.rpartition(".")[2]]
-    fitting = named or [option for option in alike if _has_values(option, values, commands)]
+    """The option of the command line that explains a difference, with the entry's name where it is another; or that.
+
+    It has the entry's name, or it alone has these values.
+    """
+    options = dict.fromkeys(option for command in commands for option in command if option not in _OF_ONE_PROCESS)
+    differing = [option for option in options if len({command.get(option) for command in commands}) > 1]
+    fitting = [option for option in differing if option == name.rpartition(".")[2]] or [
+        option for option in differing if _has_values(option, values, commands)
+    ]
     if len(fitting) != 1:
         return name
-    (option,) = fitting
-    return f"--{option}" if option == name else f"--{option} ({name})"
-
-
-def _options_like(values: Sequence[Plain], commands: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """The options in which the same ranks differ as in these values."""
-    ranks = [own for _, own in grouped((_key(value), rank) for rank, value in enumerate(values))]
-    for option in dict.fromkeys(option for command in commands for option in command):
-        given = grouped((command.get(option), rank) for rank, command in enumerate(commands))
-        if [own for _, own in given] == ranks and option not in _OF_ONE_PROCESS:
-            yield option
+    return f"--{name}" if fitting == [name] else f"--{fitting[0]} ({name})"
 
 
 def _has_values(option: str, values: Sequence[Plain], commands: Sequence[Mapping[str, str]]) -> bool:
     """Whether the option has these values, where it is given; without it a default holds."""
-    given = [(command[option], value) for command, value in zip(commands, values, strict=True) if option in command]
-    return all(text == str(value) or _number(text) == _number(str(value)) is not None for text, value in given)
+    pairs = [(command[option], value) for command, value in zip(commands, values, strict=True) if option in command]
+    return all(text == str(value) or _number(text) == _number(str(value)) is not None for text, value in pairs)
 
 
 def _number(text: str) -> float | None:
@@ -338,15 +321,14 @@ def _number(text: str) -> float | None:
 def _told(values: Sequence[Plain]) -> str:
     """``rank 1 has 0.5, the others 0.02``"""
     groups = grouped((_shown(value), rank) for rank, value in enumerate(values))
-    most, of_most = max(groups, key=lambda group: len(group[1]))
-    if len(of_most) > max(1, len(values) / 2):
-        few = [_had(text, ranks) for text, ranks in groups if text != most]
-        return f"{', '.join(few)}, the others {most}"
-    return ", ".join(_had(text, ranks) for text, ranks in groups)
-
-
-def _had(text: str, ranks: list[int]) -> str:
-    return f"rank {ranks[0]} has {text}" if len(ranks) == 1 else f"ranks {ranges(ranks)} have {text}"
+    most, ranks_of_most = max(groups, key=lambda group: len(group[1]))
+    has_others = len(ranks_of_most) > max(1, len(values) / 2)
+    parts = [
+        f"rank {ranks[0]} has {text}" if len(ranks) == 1 else f"ranks {ranges(ranks)} have {text}"
+        for text, ranks in groups
+        if text != most or not has_others
+    ]
+    return ", ".join([*parts, f"the others {most}"] if has_others else parts)
 
 
 def _shown(value: Plain) -> str:
@@ -373,38 +355,37 @@ class Agreement:
         self._settings = {**settings, "number of ranks": comm.world_size}
 
     def reached_on(
-        self, action: str, given: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList | None = None
+        self, action: str, arguments: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList | None = None
     ) -> Callable[[], RunContract]:
         """See that all ranks are about to do the same. Gives the contract, which is made when it is first asked for.
 
         Args:
             action: what was called: ``train``, ``eval``, ``infer``.
-            given: its arguments by name; mappings of them become an entry for each key.
+            arguments: those of the call by name; mappings of them become an entry for each key.
             dags: by a name for messages, e.g. ``training DAG``. Their modules count.
             called: the callbacks; what they evaluate counts as a DAG.
 
         Raises:
             UsageError: ranks differ, or a file cannot be read.
         """
-        contract = cache(lambda: self._contract(action, given, dags, called or CallbackList([])))
+        contract = cache(lambda: self._contract(action, arguments, dags, called or CallbackList([])))
         check_equal(self._comm, contract)
         return contract
 
     def _contract(
-        self, action: str, given: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList
+        self, action: str, arguments: Mapping[str, Any], dags: Mapping[str, Dag], called: CallbackList
     ) -> RunContract:
         evaluated = {f"evaluation DAG {number}": Dag(wires) for number, wires in enumerate(called.eval_wires, 1)}
         all_dags = {**dags, **evaluated}
         settings = {**self._settings, **_of_cudnn()}
         # What is not given to an action is as the factory has it.
-        asked = {name: value for name, value in given.items() if value is not None or name not in self._settings}
-        used = [node.module for dag in all_dags.values() for node in _nodes(dag)]
-        modules = list({id(module): module for module in used}.values())
+        of_call = {name: value for name, value in arguments.items() if value is not None or name not in self._settings}
+        modules = list({id(node.module): node.module for dag in all_dags.values() for node in _nodes(dag)}.values())
         of_modules, of_data = _fingerprints(modules)
         return RunContract(
             run={"run id": self._comm.run_id, "attempt id": self._comm.attempt_id},
             action={"action": action},
-            arguments=_plain(asked | {name: each for name, each in settings.items() if name not in asked}),
+            arguments=_plain(of_call | {name: value for name, value in settings.items() if name not in of_call}),
             callbacks=_of_callbacks(called),
             modules=of_modules,
             wiring={name: digest_of(_wiring(dag)) for name, dag in all_dags.items()},
@@ -422,28 +403,29 @@ def training_arguments(
     options: RunOptions,
 ) -> dict[str, Any]:
     """The arguments of ``train``; ``pairs`` are optimizers with their losses."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for optimizer in dict.fromkeys(optimizer for optimizer, _ in pairs):
-        name = unused_name("optimizer", found)
-        found[name] = optimizer if isinstance(optimizer, str) else type(optimizer).__qualname__
+        name = unused_name("optimizer", arguments)
+        arguments[name] = optimizer if isinstance(optimizer, str) else type(optimizer).__qualname__
         if isinstance(optimizer, Optimizer):
-            found |= {f"{name}.{key}": value for key, value in _settings_of(optimizer).items()}
-    found |= {**params, **{each.name: getattr(options, each.name) for each in fields(options)}}
-    return found | {"lr_policy": lr_policy, **_named("lr_policy", getattr(lr_policy, "__dict__", {}))}
+            arguments |= _named(name, _settings_of(optimizer))
+    of_options = {option.name: getattr(options, option.name) for option in fields(options)}
+    of_policy = {"lr_policy": lr_policy, **_named("lr_policy", getattr(lr_policy, "__dict__", {}))}
+    return {**arguments, **params, **of_options, **of_policy}
 
 
 def inference_arguments(options: InferOptions) -> dict[str, Any]:
     """The arguments of ``infer``; rank 0 alone shows progress and reads the folder of checkpoints."""
     restored = None if options.modules_to_restore is None else [module.label for module in options.modules_to_restore]
     of_rank_0 = ("verbose", "ckpt_pattern", "checkpoint_dir", "modules_to_restore")
-    plain = {each.name: getattr(options, each.name) for each in fields(options) if each.name not in of_rank_0}
-    return {**plain, "restores a checkpoint": options.checkpoint_dir is not None, "modules_to_restore": restored}
+    of_all = {option.name: getattr(options, option.name) for option in fields(options) if option.name not in of_rank_0}
+    return {**of_all, "restores a checkpoint": options.checkpoint_dir is not None, "modules_to_restore": restored}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Plain]:
     # Options in an object count by their values; a policy is such an object too, but it has an entry for its class.
-    options = {key: asdict(each) for key, each in values.items() if is_dataclass(each) and not callable(each)}
-    return {name: each for key, value in {**values, **options}.items() for name, each in plain_values(key, value)}
+    options = {key: asdict(value) for key, value in values.items() if is_dataclass(value) and not callable(value)}
+    return {name: plain for key, value in {**values, **options}.items() for name, plain in plain_values(key, value)}
 
 
 def _of_cudnn() -> dict[str, bool]:
@@ -463,34 +445,34 @@ def _settings_of(optimizer: Optimizer) -> dict[str, Any]:
 
 def _of_callbacks(callbacks: Iterable[Callback]) -> Entries:
     """The place of each in the list, what it says of itself, and what it reads of a step."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for index, callback in enumerate(callbacks):
-        name = unused_name(type(callback).__qualname__, found)
+        name = unused_name(type(callback).__qualname__, entries)
         read = [*(wire.place for wire in callback.wanted_wires()), *callback.wanted_names()]
-        found |= {name: f"callbacks[{index}]", **_named(name, callback.fingerprint()), f"{name} reads": read}
-    return _plain(found)
+        entries |= {name: f"callbacks[{index}]", **_named(name, callback.fingerprint()), f"{name} reads": read}
+    return _plain(entries)
 
 
 def _fingerprints(modules: Iterable[NeuralModule]) -> tuple[Entries, Entries]:
     """What the modules say of themselves, and of the data that they read."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for module in modules:
         for name, value in module.fingerprint().items():
-            found[unused_name(name, found)] = value
-    data = {name: str(value) for name, value in found.items() if isinstance(value, Content)}
-    return _plain({name: value for name, value in found.items() if name not in data}), data
+            entries[unused_name(name, entries)] = value
+    data = {name: str(value) for name, value in entries.items() if isinstance(value, Content)}
+    return _plain({name: value for name, value in entries.items() if name not in data}), data
 
 
 def _weights(modules: Iterable[NeuralModule]) -> Entries:
     """``encoder.0.weight: float32 (256, 64), trained``"""
-    found: dict[str, Plain] = {}
+    entries: dict[str, Plain] = {}
     for module in modules:
         for name, weight in module.named_parameters() if isinstance(module, nn.Module) else ():
             shape = "no shape yet" if nn.parameter.is_lazy(weight) else tuple(weight.shape)
             use = "trained" if weight.requires_grad else "frozen"
-            key = unused_name(f"{module.label}.{name}", found)
-            found[key] = f"{str(weight.dtype).removeprefix('torch.')} {shape}, {use}"
-    return found
+            key = unused_name(f"{module.label}.{name}", entries)
+            entries[key] = f"{str(weight.dtype).removeprefix('torch.')} {shape}, {use}"
+    return entries
 
 
 def _nodes(dag: Dag) -> tuple[Node, ...]:
@@ -518,11 +500,11 @@ def _script() -> list[str]:
 
 def _versions() -> dict[str, Plain]:
     """Those of torch, and on a machine with GPUs those of what computes and exchanges there."""
-    found: dict[str, Plain] = {"torch": str(torch.__version__)}
+    versions: dict[str, Plain] = {"torch": str(torch.__version__)}
     if torch.cuda.is_available():
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch's
-        found |= {"CUDA": torch.version.cuda, "nccl": ".".join(map(str, nccl))}
-    return found
+        versions |= {"CUDA": torch.version.cuda, "nccl": ".".join(map(str, nccl))}
+    return versions
 
 
 def _wiring(dag: Dag) -> list[str]:
@@ -531,6 +513,6 @@ def _wiring(dag: Dag) -> list[str]:
     lines = []
     for node in _nodes(dag):
         taken = ", ".join(f"{port}={names[wire.call]}.{wire.output_port_name}" for port, wire in node.inputs.items())
-        given = ", ".join(f"{port}: {wire.ntype.brief}" for port, wire in node.outputs.items())
-        lines.append(f"{node.name} = {type(node.module).__qualname__}({taken}) -> {given}")
+        outputs = ", ".join(f"{port}: {wire.ntype.brief}" for port, wire in node.outputs.items())
+        lines.append(f"{node.name} = {type(node.module).__qualname__}({taken}) -> {outputs}")
     return [*lines, *(f"{names[wire.call]}.{wire.output_port_name}" for wire in dag.outputs)]
