@@ -45,14 +45,10 @@ def test_fields_of_a_later_writer_of_the_same_version_are_passed_over():
     assert card_from_json(json.dumps({**fields, "sha256": digest}).encode(), "model.json") == CARD
 
 
-def test_a_card_without_a_digest_is_read_if_all_its_keys_are_known():
+def test_a_card_without_a_digest_is_read_as_it_is():
     fields = json.loads(card_to_json(CARD))
-    digest = fields.pop("sha256")
+    del fields["sha256"]
     assert card_from_json(json.dumps(fields).encode(), "model.json") == CARD
-    for key in ("sha257", "colour"):
-        told = rf'^model\.json: the card was changed or damaged: got no "sha256", and the unknown key "{key}"; copy'
-        with pytest.raises(CheckpointError, match=told):
-            card_from_json(json.dumps({**fields, key: digest}).encode(), "model.json")
 
 
 def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
@@ -74,9 +70,6 @@ def test_a_card_that_is_not_what_was_written_is_refused_with_what_to_do():
         ),
         ('{"format": "nemo_lite model", "version": 1, "frame_seconds": 1e308}', "<= 10.0 - at `$.frame_seconds`"),
         ('{"format": "nemo_lite model", "version": 1, "sample_rate": -1}', ">= 0 - at `$.sample_rate`"),
-        ('{"format": "nemo_lite model", "version": 1, "licence": "\\u001b[2J"}', "has control characters"),
-        ('{"format": "nemo_lite model", "version": 1, "labels": ["a", "\\u009b"]}', "has control characters"),
-        ('{"format": "nemo_lite model", "version": 1, "versions": {"\x7f": "1"}}', "has control characters"),
         ('{"format": "nemo_lite model", "version": 1', "the model card cannot be read: invalid JSON"),
         ("[1]", "this is no model card"),
         pytest.param("[" * 100_000, "nested 100000 levels deep", id="deep"),

@@ -15,7 +15,7 @@ from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.transcribe.calibrating import calibrate, card_file, store_calibration
 from nemo_asr.transcribe.folder import CARD, ModelCard, Rate, StoredModel, card_to_json, read_model
 from nemo_asr.transcribe.model import load_model
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import UsageError, printable
 from nemo_lite.files import write_atomically
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 
@@ -63,7 +63,7 @@ def _show(options: Namespace) -> None:
     if options.json:
         print(card_to_json(stored.card).decode())
     else:
-        print("\n".join(_described(stored)))
+        print(printable("\n".join(_described(stored))))
 
 
 def _described(stored: StoredModel) -> Iterator[str]:
@@ -121,4 +121,4 @@ def _convert(options: Namespace) -> None:
         raise UsageError("there is a model already", place=str(target), remedy="give another folder")
     recipe = load_recipe(options.model_config) if options.model_config else None
     card = load_model(options.source, recipe=recipe).save(target, licence=options.licence)
-    print(f"{target}: {card.name}, {card.progress()}")
+    print(printable(f"{target}: {card.name}, {card.progress()}"))
