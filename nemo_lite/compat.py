@@ -168,6 +168,11 @@ OLD_PATHS = {
         backends.pytorch.common.losses backends.pytorch.common.metrics backends.pytorch.common.multi_data
         backends.pytorch.common.other backends.pytorch.common.parts backends.pytorch.common.zero_data
     """,
+    "backends.pytorch.create_optimizer": """
+        backends.pytorch.optim backends.pytorch.optim.create backends.pytorch.optim.from_apex
+        backends.pytorch.optim.from_torch backends.pytorch.optim.groups backends.pytorch.optim.larc
+        backends.pytorch.optim.loading backends.pytorch.optimizers
+    """,
     "backends.pytorch.data.loaders": """
         backends.pytorch.data.sequential backends.pytorch.data.unusable backends.pytorch.data.workers
     """,
@@ -220,6 +225,10 @@ OLD_PATHS = {
     "backends.pytorch.export": """
         backends.pytorch.export.deployment backends.pytorch.export.onnx_files backends.pytorch.export.wires
     """,
+    "backends.pytorch.foreach_optimizers": """
+        backends.pytorch.optim backends.pytorch.optim.adam_w backends.pytorch.optim.foreach
+        backends.pytorch.optim.lamb backends.pytorch.optim.novograd backends.pytorch.optimizers
+    """,
     "backends.pytorch.neural_graph": """
         backends.pytorch.neural_graph.graph_weights backends.pytorch.neural_graph.runner
         core.neural_graph core.neural_graph.configuration core.neural_graph.graph_inputs
@@ -230,14 +239,6 @@ OLD_PATHS = {
     "backends.pytorch.nm": """
         backends.pytorch.module_wrapper backends.pytorch.torch_module backends.pytorch.weight_tying
     """,
-    "backends.pytorch.optim.adam_w": "backends.pytorch.optimizers",
-    "backends.pytorch.optim.create": """
-        backends.pytorch.optim.from_apex backends.pytorch.optim.from_torch backends.pytorch.optim.groups
-        backends.pytorch.optim.loading backends.pytorch.optimizers
-    """,
-    "backends.pytorch.optim.foreach": "backends.pytorch.optim.options",
-    "backends.pytorch.optim.lamb": "backends.pytorch.optimizers",
-    "backends.pytorch.optim.novograd": "backends.pytorch.optimizers",
     "backends.pytorch.placement": "backends.pytorch.snapshot",
     "backends.pytorch.precision": """
         backends.pytorch.precision.apex_amp backends.pytorch.precision.apex_package
@@ -298,4 +299,5 @@ OLD_PATHS = {
     "utils.curves": "utils.run_files.curves",
     "utils.helpers": "utils.misc",
     "utils.launch": "utils.launch.addresses utils.launch.identity utils.launch.launchers",
+    "utils.optimizers": "backends.pytorch.optim.options",
 }

@@ -32,8 +32,9 @@ ORDERS = {
         < dag, models, action_state, run_options < backend, trackers, view < callbacks, module_decorators, svg < show
     """,
     "nemo_lite.backends.pytorch": """
-        tensor_codec, lowering, placement, precision, data.order < distributed < checkpoint, data, optim, compiling
-        < nm < common, engine, tutorials < export, neural_graph, precision_check < actions
+        tensor_codec, lowering, placement, precision, data.order < distributed
+        < checkpoint, data, compiling, foreach_optimizers < nm, create_optimizer
+        < common, engine, tutorials < export, neural_graph, precision_check < actions
     """,
     "nemo_asr": """
         arguments, compat, options, shipped < text, data.manifest < audio, features, training_options
@@ -285,8 +286,6 @@ def test_the_guard_of_layers_sees_what_it_is_for(source: str, target: str, up: b
         ("nemo_lite/backends/pytorch/data/order.py", "nemo_lite.backends.pytorch.distributed", True),
         ("nemo_lite/backends/pytorch/distributed/group.py", "nemo_lite.backends.pytorch.data.order", False),
         ("nemo_lite/backends/pytorch/distributed/group.py", "nemo_lite.backends.pytorch.data.loaders", True),
-        ("nemo_lite/backends/pytorch/optim/lamb.py", "nemo_lite.backends.pytorch.optim.foreach", False),
-        ("nemo_lite/backends/pytorch/optim/create.py", "nemo_lite.backends.pytorch.optim.lamb", False),
         ("collections/asr/nemo_asr/text/parser.py", "nemo_asr.data.manifest", True),
         ("collections/asr/nemo_asr/jasper.py", "nemo_asr.models.jasper", False),
     ],

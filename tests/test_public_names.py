@@ -187,10 +187,11 @@ IMPORT_PATHS = {
         CheckpointName find_checkpoint_files get_checkpoint_from_dir parse_checkpoint_name rgetattr rsetattr
     """,
     "nemo_lite.utils.launch": "LAUNCHERS forget_launcher launch_line rank_in who_am_i",
+    "nemo_lite.utils.optimizers": "OPTIMIZERS register_optimizer",
     "nemo_lite.utils.lr_policies": """
         CosineAnnealing InverseSquareRootAnnealing LRPolicy PolynomialDecayAnnealing PolynomialHoldDecayAnnealing
         SquareAnnealing SquareRootAnnealing WarmupAnnealing WarmupHoldPolicy WarmupLR WarmupPolicy
-        get_all_lr_classes get_lr_policy
+        get_all_lr_classes get_lr_policy register_lr_policy
     """,
     "nemo_lite.utils.misc": "pad_to",
     "nemo_lite.utils.nemo_logging": "LogMode Logger logging",

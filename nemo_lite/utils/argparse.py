@@ -22,6 +22,7 @@ from nemo_lite.utils.helpers import parse_checkpoint_name, tag_of_folder
 from nemo_lite.utils.launch import LAUNCHERS, ProcessInfo, forget_launcher, who_am_i
 from nemo_lite.utils.lr_policies import get_all_lr_classes
 from nemo_lite.utils.nemo_logging import logging
+from nemo_lite.utils.optimizers import OPTIMIZERS
 
 # The options of scripts about precision, and what they mean together. Which device has what is decided elsewhere.
 
@@ -249,10 +250,6 @@ def _page(parser: argparse.ArgumentParser, title: str, actions: Iterable[argpars
 
 
 N = TypeVar("N", int, float)
-
-# The name of an optimizer -> its options beside lr, with their defaults. Filled by register() in
-# nemo_lite/backends/pytorch/optim/create.py when the backend is imported.
-OPTIMIZERS: dict[str, Mapping[str, object]] = {}
 
 _LARGEST_FLOAT32 = 3.4e38
 _LARGEST_INT = 2**63 - 1

@@ -273,23 +273,39 @@ class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
         return self.min_lr + (initial_lr - self.min_lr) * left
 
 
-_POLICIES: tuple[type[LRPolicy], ...] = (
-    CosineAnnealing,
-    InverseSquareRootAnnealing,
-    PolynomialDecayAnnealing,
-    PolynomialHoldDecayAnnealing,
-    SquareAnnealing,
-    SquareRootAnnealing,
-    WarmupAnnealing,
-    WarmupHoldPolicy,
-    WarmupLR,
-    WarmupPolicy,
-)
+_POLICIES: dict[str, type[LRPolicy]] = {
+    "CosineAnnealing": CosineAnnealing,
+    "InverseSquareRootAnnealing": InverseSquareRootAnnealing,
+    "PolynomialDecayAnnealing": PolynomialDecayAnnealing,
+    "PolynomialHoldDecayAnnealing": PolynomialHoldDecayAnnealing,
+    "SquareAnnealing": SquareAnnealing,
+    "SquareRootAnnealing": SquareRootAnnealing,
+    "WarmupAnnealing": WarmupAnnealing,
+    "WarmupHoldPolicy": WarmupHoldPolicy,
+    "WarmupLR": WarmupLR,
+    "WarmupPolicy": WarmupPolicy,
+    "warmuplr": WarmupLR,  # WeNet's name
+}
+
+
+def register_lr_policy(name: str, policy: type[LRPolicy]) -> None:
+    """Make a policy known by name: to ``--lr_policy``, to ``scheduler`` and ``lr_policy`` of a YAML file.
+
+    Args:
+        name: its name there.
+        policy: a subclass of :class:`LRPolicy`, which takes ``total_steps``; its other arguments need a default.
+
+    Raises:
+        UsageError: it takes no ``total_steps``.
+    """
+    if "total_steps" not in inspect.signature(policy).parameters:
+        raise UsageError("a policy by name must take total_steps", place=name, got=policy.__name__)
+    _POLICIES[name] = policy
 
 
 def get_all_lr_classes() -> dict[str, type[LRPolicy]]:
-    """Every policy of this file by its class name; WeNet's also by ``warmuplr``."""
-    return {policy.__name__: policy for policy in _POLICIES} | {"warmuplr": WarmupLR}
+    """Every policy by its name."""
+    return dict(_POLICIES)
 
 
 def get_lr_policy(name: str, /, **arguments: object) -> LRPolicy:

@@ -12,7 +12,8 @@ from nemo_asr.shipped import config_path
 from nemo_asr.training_options import policy_of
 from nemo_lite import DeviceType, logging
 from nemo_lite.errors import CheckpointError, ConfigError
-from nemo_lite.utils.argparse import OPTIMIZERS, factory_arguments, launch_arguments
+from nemo_lite.utils.argparse import factory_arguments, launch_arguments
+from nemo_lite.utils.optimizers import OPTIMIZERS, register_optimizer
 
 NEEDED = ("--model_config", "m.yaml", "--train_dataset", "t.json", "--max_steps", "2")
 
@@ -301,11 +302,15 @@ def test_a_new_optimizer_is_known_with_its_own_betas():
         assert parse("--optimizer", "lion").betas is None
 
 
-def test_every_optimizer_without_two_betas_refuses_the_options(monkeypatch, capsys):
-    for options in ({}, {"betas": (0.9, 0.9, 0.9)}):
-        monkeypatch.setitem(OPTIMIZERS, "other", options)
+def test_every_optimizer_without_two_betas_refuses_the_options(capsys):
+    def plain(params, lr=0.1): ...
+    def of_three(params, lr=0.1, betas=(0.9, 0.9, 0.9)): ...
+
+    for optimizer in (plain, of_three):
+        register_optimizer("other", optimizer)
         told = refusal(capsys, *NEEDED, "--optimizer", "other", "--beta2", "0.8")
         assert "--beta1 and --beta2 have no effect with --optimizer other; leave them out" in told
+        OPTIMIZERS.forget("other")
 
 
 def test_a_dtype_asks_for_mixed_precision():

@@ -12,12 +12,12 @@ from toys.sources import ROOT
 
 import nemo_asr
 from nemo_asr.tasks.classification import connect_classifier
+from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.backends.pytorch.optim.create import create_optimizer
 from nemo_lite.backends.pytorch.placement import to_device
 from nemo_lite.core.dag import Dag
-from nemo_lite.utils.argparse import OPTIMIZERS
+from nemo_lite.utils.optimizers import OPTIMIZERS
 
 SAME_MODULES = "quartznet15x5_zh"  # as quartznet15x5
 CONFIGS = [path for path in sorted((ROOT / "examples/asr/configs").glob("*.yaml")) if path.stem != SAME_MODULES]

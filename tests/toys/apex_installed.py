@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from nemo_lite.backends.pytorch import create_optimizer as from_apex
 from nemo_lite.backends.pytorch import precision as apex_amp
-from nemo_lite.backends.pytorch.optim import create as from_apex
 from nemo_lite.utils import logging
 
 FOLDER = Path(__file__).parent / "fake_apex"

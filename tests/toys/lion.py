@@ -1,4 +1,4 @@
-"""An optimizer as a user would write it for the package: moved to ``optim/`` it needs one line in ``create.py``."""
+"""An optimizer as a user would write it for the package: moved there it needs one line in `utils/optimizers.py`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nemo_lite.backends.pytorch.optim import create
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer, Options
-from nemo_lite.utils.argparse import OPTIMIZERS
+from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer, Options
+from nemo_lite.utils.optimizers import OPTIMIZERS, register_optimizer
 
 
 class Lion(ForeachOptimizer):
@@ -46,9 +45,9 @@ class Lion(ForeachOptimizer):
 
 @contextmanager
 def registered_lion() -> Iterator[None]:
-    """``lion`` is a known name within the block, by the line that create.py would have."""
-    create.register("lion", Lion)
+    """``lion`` is a known name within the block, by the line that the table would have."""
+    register_optimizer("lion", Lion)
     try:
         yield
     finally:
-        del OPTIMIZERS["lion"], create._CONSTRUCTORS["lion"]
+        OPTIMIZERS.forget("lion")

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import lr_policies
-from nemo_lite.utils.lr_policies import get_all_lr_classes, get_lr_policy
+from nemo_lite.utils.lr_policies import LRPolicy, get_all_lr_classes, get_lr_policy, register_lr_policy
 
 L, T, W, M = 0.02, 100, 10, 0.001
 AFTER_WARMUP = (10, 11, 37, 55, 99, 100)
@@ -185,3 +185,23 @@ def test_all_public_classes_of_the_file_are_listed_by_name():
         if issubclass(value, lr_policies.LRPolicy) and not name.startswith("_")
     }
     assert public - {"LRPolicy"} == set(get_all_lr_classes()) - {"warmuplr"}
+
+
+def test_a_registered_policy_is_known_by_name_and_must_take_the_total_steps(monkeypatch):
+    class Flat(LRPolicy):
+        def __init__(self, total_steps=None, height=1.0):
+            self.height = height
+
+        def __call__(self, initial_lr, step, epoch):
+            return self.height * initial_lr
+
+    class Bare(Flat):
+        def __init__(self):
+            super().__init__()
+
+    monkeypatch.setattr(lr_policies, "_POLICIES", dict(lr_policies._POLICIES))
+    register_lr_policy("flat", Flat)
+    assert get_lr_policy("flat", total_steps=3, height=0.5)(0.2, 1, 0) == 0.1
+    assert "flat" in get_all_lr_classes()
+    with pytest.raises(UsageError, match="bare: a policy by name must take total_steps: got Bare"):
+        register_lr_policy("bare", Bare)

@@ -27,7 +27,6 @@ from nemo_lite.config import Between
 from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import (
-    OPTIMIZERS,
     LaunchedParser,
     NemoArgParser,
     add_saving_options,
@@ -40,6 +39,7 @@ from nemo_lite.utils.argparse import (
 )
 from nemo_lite.utils.launch import ProcessInfo
 from nemo_lite.utils.nemo_logging import LEVELS, STYLES
+from nemo_lite.utils.optimizers import OPTIMIZERS
 
 # The first generation's name of an option -> the name it has now.
 _OLDER = {

@@ -13,8 +13,9 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.config import Between, Config, check_call, load_config, override, raise_if
 from nemo_lite.core import RunOptions
 from nemo_lite.errors import counted, did_you_mean
-from nemo_lite.utils.argparse import OPTIMIZERS, LaunchedParser, not_negative_float, positive_float, positive_int
+from nemo_lite.utils.argparse import LaunchedParser, not_negative_float, positive_float, positive_int
 from nemo_lite.utils.lr_policies import LRPolicy, WarmupLR, get_all_lr_classes, get_lr_policy
+from nemo_lite.utils.optimizers import OPTIMIZERS
 
 # Where jasper.py starts from: the options of fine-tuning, and checks. They act in ``transcribe/fine_tuning.py``.
 

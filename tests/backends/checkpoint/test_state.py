@@ -14,7 +14,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.state import as_ours, can_go_on, check_state
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_module, load_training_state, save_module
-from nemo_lite.backends.pytorch.optim.novograd import Novograd
+from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.errors import CheckpointError, NemoLiteError
 

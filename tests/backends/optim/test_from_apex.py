@@ -12,10 +12,9 @@ import torch
 from torch import nn
 from toys.apex_installed import FOLDER, apex_from, copy_without
 
-from nemo_lite.backends.pytorch.optim import create as from_apex
-from nemo_lite.backends.pytorch.optim.create import create_optimizer
-from nemo_lite.backends.pytorch.optim.lamb import Lamb
-from nemo_lite.backends.pytorch.optim.novograd import Novograd
+from nemo_lite.backends.pytorch import create_optimizer as from_apex
+from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
+from nemo_lite.backends.pytorch.foreach_optimizers import Lamb, Novograd
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.core.backend import Optimization
 from nemo_lite.utils import logging

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.optim.create import create_optimizer
+from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
 
 
 def expected_gradient(p, g, lr, decay, eta):

@@ -12,13 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys.lion import Lion, registered_lion
 
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
-from nemo_lite.backends.pytorch.optim.adam_w import AdamW
-from nemo_lite.backends.pytorch.optim.create import create_optimizer, register, with_own_flags
-from nemo_lite.backends.pytorch.optim.foreach import check_options
-from nemo_lite.backends.pytorch.optim.lamb import Lamb
-from nemo_lite.backends.pytorch.optim.novograd import Novograd
+from nemo_lite.backends.pytorch.create_optimizer import create_optimizer, with_own_flags
+from nemo_lite.backends.pytorch.foreach_optimizers import AdamW, Lamb, Novograd
 from nemo_lite.errors import UnknownNameError, UsageError
-from nemo_lite.utils.argparse import OPTIMIZERS
+from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, register_optimizer
 
 NAMES = tuple(OPTIMIZERS)
 
@@ -487,5 +484,5 @@ def test_an_optimizer_whose_arguments_lack_defaults_is_refused_by_their_names():
         raise AssertionError
 
     with pytest.raises(UsageError, match="optimizer bare: arguments without a default: rho, kwargs; give each"):
-        register("bare", bare)
+        register_optimizer("bare", bare)
     assert "bare" not in OPTIMIZERS

@@ -18,8 +18,8 @@ from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
 from nemo_lite.backends.pytorch.engine.objectives import Objective
+from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer
 from nemo_lite.backends.pytorch.nm import LossNM
-from nemo_lite.backends.pytorch.optim.foreach import ForeachOptimizer
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
 from nemo_lite.backends.pytorch.precision import Precision, own_part
 from nemo_lite.core.run_options import RunOptions

@@ -1,4 +1,7 @@
-"""Optimizers by name: parameter groups, torch's, apex's and our own, and states that are loaded."""
+"""Optimizers by name: torch's, apex's and our own; parameter groups, LARC, and states that are loaded.
+
+The names are in `nemo_lite/utils/optimizers.py`; learning rates, clipping and the loss scale are elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from nemo_lite.backends.pytorch.optim.adam_w import AdamW
-from nemo_lite.backends.pytorch.optim.foreach import NO_DEFAULT, Options, check_options, constructor_defaults
-from nemo_lite.backends.pytorch.optim.lamb import Lamb
-from nemo_lite.backends.pytorch.optim.larc import add_larc, larc_options
-from nemo_lite.backends.pytorch.optim.novograd import Novograd
+from nemo_lite.backends.pytorch.foreach_optimizers import AdamW as AdamW  # by name
+from nemo_lite.backends.pytorch.foreach_optimizers import Lamb, Novograd, Options, norms
 from nemo_lite.backends.pytorch.precision import problem_with_apex
 from nemo_lite.errors import UnknownNameError, UsageError, did_you_mean
 from nemo_lite.utils import LogMode, logging
-from nemo_lite.utils.argparse import OPTIMIZERS
+from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, constructor_defaults
 
 # An optimizer that loads a state stays the one that this run made: its kernels, and tensors laid out for them.
 
@@ -60,29 +60,29 @@ MODULE_LR = "module_lr"
 DECAY_WEIGHTS_ONLY = "decay_weights_only"
 
 
-def checked_module_lr(given: object, known: Iterable[str]) -> dict[str, float]:
+def checked_module_lr(rates: object, module_names: Iterable[str]) -> dict[str, float]:
     """``module_lr`` of the optimization parameters: learning rates by module name.
 
     Args:
-        given: what the user gave.
-        known: the names of the modules that are trained.
+        rates: what the user gave.
+        module_names: the names of the modules that are trained.
 
     Raises:
         UsageError: no dictionary of numbers from 0.
         UnknownNameError: no such module.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(rates, Mapping):
         wanted = "a dictionary of learning rates by module name"
-        raise UsageError("module_lr is of the wrong type", got=type(given).__name__, wanted=wanted)
-    known = list(known)
-    for name, rate in given.items():
-        if name not in known:
-            raise UnknownNameError("module", str(name), known, place=MODULE_LR)
+        raise UsageError("module_lr is of the wrong type", got=type(rates).__name__, wanted=wanted)
+    module_names = list(module_names)
+    for name, rate in rates.items():
+        if name not in module_names:
+            raise UnknownNameError("module", str(name), module_names, place=MODULE_LR)
         is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
         if not is_number or not 0 <= rate < math.inf:
             problem = "the learning rate is out of range"
             raise UsageError(problem, place=f"{MODULE_LR} {name}", got=repr(rate), wanted="a number from 0")
-    return {name: float(rate) for name, rate in given.items()}
+    return {name: float(rate) for name, rate in rates.items()}
 
 
 def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -110,25 +110,25 @@ def parameter_groups(modules: Mapping[str, nn.Module], module_lr: Mapping[str, f
                     got=f"{_shown(other)} for {its_name}, {_shown(rate)} for {name}",
                     remedy="give both the same",
                 )
-    rest = [parameter for parameter, (rate, _) in rates.items() if rate is None]
-    groups: list[dict[str, Any]] = [{"params": rest}] if rest else []
+    without_rate = [parameter for parameter, (rate, _) in rates.items() if rate is None]
+    groups: list[dict[str, Any]] = [{"params": without_rate}] if without_rate else []
     for name in modules:
-        own = [parameter for parameter, (rate, owner) in rates.items() if rate is not None and owner == name]
-        if own:
-            groups.append({"params": own, "lr": module_lr[name]})
+        parameters = [parameter for parameter, (rate, owner) in rates.items() if rate is not None and owner == name]
+        if parameters:
+            groups.append({"params": parameters, "lr": module_lr[name]})
     return groups
 
 
-def is_decay_of_weights_only(given: object) -> bool:
+def is_decay_of_weights_only(value: object) -> bool:
     """``decay_weights_only`` of the optimization parameters; None is False.
 
     Raises:
         UsageError: no truth value.
     """
-    if given is not None and not isinstance(given, bool):
+    if value is not None and not isinstance(value, bool):
         problem = "decay_weights_only is not a truth value"
-        raise UsageError(problem, got=repr(given), wanted="True or False")
-    return bool(given)
+        raise UsageError(problem, got=repr(value), wanted="True or False")
+    return bool(value)
 
 
 def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -237,11 +237,11 @@ def apex_or(own: Callable[..., Optimizer], name: str, apex_class: str, **fixed: 
     defaults = constructor_defaults(own)
 
     def make(groups: list[Options], **options: Any) -> Optimizer:
-        asked = {option: value for option, value in options.items() if value != defaults[option]}
-        problem, made = _made(groups, apex_class, options, asked, fixed)
+        changed = [option for option, value in options.items() if value != defaults[option]]
+        problem, optimizer = _of_apex(groups, apex_class, options, changed, fixed)
         which = f"not of apex: {problem}" if problem else f"apex.optimizers.{apex_class}"
         logging.info("%s: %s", name, which, mode=LogMode.ONCE)
-        return own(groups, **options) if made is None else made
+        return own(groups, **options) if optimizer is None else optimizer
 
     constructor: Any = make
     constructor.__signature__ = inspect.signature(own)
@@ -249,10 +249,10 @@ def apex_or(own: Callable[..., Optimizer], name: str, apex_class: str, **fixed: 
     return make
 
 
-def _made(
-    groups: list[Options], apex_class: str, options: Options, asked: Options, fixed: Options
+def _of_apex(
+    groups: list[Options], apex_class: str, options: Options, changed: Sequence[str], fixed: Options
 ) -> tuple[str, Optimizer | None]:
-    """Why apex's optimizer cannot be had, or "" and the optimizer; ``asked``: the options that are not the defaults."""
+    """Why apex's optimizer cannot be had, or "" and the optimizer; ``changed``: options that are not the defaults."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     if any(parameter.device.type not in _DEVICES for parameter in parameters):
         return "its optimizers are for GPUs", None
@@ -264,22 +264,98 @@ def _made(
     try:
         cls: Any = getattr(import_module("apex.optimizers"), apex_class)
         # apex knows amsgrad only to refuse it.
-        known = set(inspect.signature(cls).parameters) - {"amsgrad"}
-        if missing := [option for option in asked if option not in known]:
+        arguments = set(inspect.signature(cls).parameters) - {"amsgrad"}
+        missing = [option for option in changed if option not in arguments]
+        if missing:
             return f"it has no {', '.join(missing)}", None
-        optimizer: Optimizer = cls(groups, **{o: value for o, value in options.items() if o in known}, **fixed)
+        optimizer: Optimizer = cls(groups, **{o: value for o, value in options.items() if o in arguments}, **fixed)
     except (ImportError, AttributeError, RuntimeError) as error:  # built without its CUDA extensions
         return f"it cannot be used here ({error})", None
     return "", optimizer
 
 
-# Optimizers by NeMo's names. Learning rates: ``engine/training.py``; clipping and loss scale: ``precision.py``.
-# To add an optimizer: write it in a file beside this one, and add one line at the end of this file. It is then one of
-# ``nemo_lite.utils.argparse.OPTIMIZERS``, the choices of ``--optimizer``.
+fused_adam = apex_or(decoupled_adam, "fused_adam", "FusedAdam", adam_w_mode=True)
+fused_sgd = apex_or(sgd, "fused_sgd", "FusedSGD")
+fused_novograd = apex_or(Novograd, "fused_novograd", "FusedNovoGrad", reg_inside_moment=True)
+# apex clips by a norm of 1 unless told otherwise; here grad_norm_clip does that.
+fused_lamb = apex_or(Lamb, "fused_lamb", "FusedLAMB", max_grad_norm=math.inf)
 
 
-# What makes each of OPTIMIZERS.
-_CONSTRUCTORS: dict[str, Callable[..., Optimizer]] = {}
+# LARC: the learning rate of each tensor follows the sizes of the tensor and of its gradient, around any optimizer.
+
+
+DEFAULT_ETA = 0.02
+_EPS = 1e-8
+
+
+def larc_options(larc: object, eta: object) -> float | None:
+    """``larc_eta`` if ``larc`` is asked for, otherwise None.
+
+    Raises:
+        UsageError: ``larc`` is no truth value, or ``larc_eta`` is no number above 0.
+    """
+    if larc not in (None, True, False):
+        raise UsageError("larc is not a truth value", got=repr(larc), wanted="True or False")
+    if eta is not None and not (isinstance(eta, (int, float)) and not isinstance(eta, bool) and 0 < eta < float("inf")):
+        raise UsageError("larc_eta is out of range", got=repr(eta), wanted="a number above 0")
+    if eta is not None and larc is None:
+        logging.warning("larc_eta has no effect without larc; give larc=True, or leave it out")
+    return float(eta or DEFAULT_ETA) if larc else None
+
+
+class Larc:
+    """LARC around an optimizer: from now on, each of its steps scales the gradients first.
+
+    For a tensor p with gradient g, the group's weight decay wd and learning rate lr: the gradient becomes
+    ``(g + wd p) min(rate / lr, 1)`` with ``rate = eta |p| / (|g| + wd |p| + 1e-8)``, and the optimizer itself decays
+    nothing; so its rate is ``min(rate, lr)``. Where |p| or |g| is 0, g stays as it is.
+
+    Source: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017 (LARS, whose rate is
+    multiplied with lr); clipped to lr as in NVIDIA's LARC, with its constants.
+
+    Args:
+        optimizer: any; its gradients are changed in place.
+        eta: the trust coefficient.
+    """
+
+    def __init__(self, optimizer: Optimizer, eta: float) -> None:
+        self._eta = eta
+        self._decays: list[Any] = []  # of the groups, while the optimizer steps
+        optimizer.register_step_pre_hook(self._scale)
+        optimizer.register_step_post_hook(self._restore)
+
+    def _scale(self, optimizer: Optimizer, *unused: object) -> None:
+        self._decays = [group.get("weight_decay") for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            _scale_gradients(group, self._eta)
+            if "weight_decay" in group:
+                group["weight_decay"] = 0.0
+
+    def _restore(self, optimizer: Optimizer, *unused: object) -> None:
+        for group, decay in zip(optimizer.param_groups, self._decays, strict=True):
+            if decay is not None:
+                group["weight_decay"] = decay
+
+
+@torch.no_grad()
+def _scale_gradients(group: Options, eta: float) -> None:
+    """Nothing is read back from the device."""
+    params: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+    if not params:
+        return
+    grads: list[Tensor] = [parameter.grad for parameter in params if parameter.grad is not None]
+    decay, of_params, of_grads = group.get("weight_decay", 0.0), torch.stack(norms(params)), torch.stack(norms(grads))
+    rates = eta * of_params / (of_grads + decay * of_params + _EPS)
+    counts = (of_params > 0) & (of_grads > 0)
+    if decay:
+        added = torch._foreach_mul(params, list((decay * counts).to(of_params.dtype).unbind()))
+        torch._foreach_add_(grads, added)
+    factors = torch.where(counts, (rates / group["lr"]).clamp(max=1.0), 1.0)
+    torch._foreach_mul_(grads, list(factors.unbind()))
+
+
+# Optimizers by NeMo's names.
+
 
 # What train() reads from the same dictionary.
 _OF_THE_TRAINER = (
@@ -288,8 +364,6 @@ _OF_THE_TRAINER = (
 )
 # What is done around any optimizer.
 _AROUND = ("larc", "larc_eta")
-# Arguments of constructors that are no options by name; every optimizer takes ``lr``.
-_NOT_BY_NAME = ("lr", "luc_eps")
 _ALIASES = {"luc_eta": "luc_trust"}
 
 
@@ -297,23 +371,22 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
     """The optimizer called ``name``.
 
     Args:
-        name: one of those at the end of this file.
+        name: one of ``OPTIMIZERS``.
         params: parameters, or groups (dicts with ``params`` and options of their own).
         optimization_params: ``lr``, and options of the optimizer's constructor (``luc_eta`` is Novograd's
             ``luc_trust``); None stands for the default. What only ``train`` reads (``num_epochs``, ``max_steps``,
             ``grad_norm_clip``, ``amp_min_loss_scale``, ``ema_decay``, ``module_lr``, ``decay_weights_only``) is
             ignored. An option that only other optimizers take, or none, is left out with a warning. ``larc`` (True)
-            and ``larc_eta`` (0.02) go with all; see `add_larc`.
+            and ``larc_eta`` (0.02) go with all; see :class:`Larc`.
 
     Raises:
         UnknownNameError: no such optimizer.
         UsageError: no ``lr``, nothing to optimize, a value out of range or of a wrong type.
     """
-    if name not in OPTIMIZERS:
-        raise UnknownNameError("optimizer", name, OPTIMIZERS)
-    given = {key: value for key, value in optimization_params.items() if key not in _AROUND}
-    larc_eta = larc_options({key: optimization_params.get(key) for key in _AROUND})
-    options = {**OPTIMIZERS[name], **_own_options(name, given)}
+    constructor = OPTIMIZERS.constructor_of(name)
+    params_of_name = {key: value for key, value in optimization_params.items() if key not in _AROUND}
+    larc_eta = larc_options(optimization_params.get("larc"), optimization_params.get("larc_eta"))
+    options = {**OPTIMIZERS[name], **_own_options(name, params_of_name)}
     if "lr" not in options:
         raise UsageError("the learning rate is missing", place=f"optimizer {name}", remedy='give "lr"')
     items = list(params)
@@ -323,10 +396,10 @@ def create_optimizer(name: str, params: ParamsT, optimization_params: Mapping[st
         groups.insert(0, {"params": tensors})
     if not any(group["params"] for group in groups):
         raise UsageError("there is nothing to optimize", place=f"optimizer {name}", remedy="give it parameters")
-    optimizer = _CONSTRUCTORS[name](groups, **options)
+    optimizer: Optimizer = constructor(groups, **options)
     optimizer.register_load_state_dict_post_hook(lay_out_like_parameters)
     if larc_eta is not None:
-        add_larc(optimizer, larc_eta)
+        Larc(optimizer, larc_eta)
     return optimizer
 
 
@@ -337,53 +410,20 @@ def _group(name: str, item: object) -> Options:
     return {"params": [params] if isinstance(params, Tensor) else list(params), **_own_options(name, item)}
 
 
-def _own_options(name: str, given: Mapping[str, object]) -> Options:
-    """What of ``given`` the optimizer takes, under the names of its constructor."""
-    own = {"lr", *OPTIMIZERS[name]}
+def _own_options(name: str, params: Mapping[str, object]) -> Options:
+    """Those of ``params`` that the optimizer takes, under the names of its constructor."""
+    taken = {"lr", *OPTIMIZERS[name]}
     known = {"lr", *_ALIASES}.union(*OPTIMIZERS.values())
     options: Options = {}
-    for key, value in given.items():
+    for key, value in params.items():
         if key == "params" or key in _OF_THE_TRAINER or value is None:
             continue
         if key not in known:
             near = did_you_mean(key, {*known, *_OF_THE_TRAINER, *_AROUND})
             logging.warning("optimizer %s: %s is not a parameter%s; it is left out", name, key, near)
-        elif _ALIASES.get(key, key) in own:
+        elif _ALIASES.get(key, key) in taken:
             options[_ALIASES.get(key, key)] = tuple(value) if isinstance(value, list) else value
         else:
             logging.warning("optimizer %s does not use %s", name, key)
-    check_options(f"optimizer {name}", options, _CONSTRUCTORS[name])
+    check_options(f"optimizer {name}", options, OPTIMIZERS.constructor_of(name))
     return options
-
-
-def register(name: str, optimizer: Callable[..., Optimizer], **defaults: object) -> None:
-    """Make an optimizer known to :func:`create_optimizer`, and to ``--optimizer`` of the scripts.
-
-    Args:
-        name: its name there.
-        optimizer: a class or function. It takes the parameters (groups of them), ``lr``, and options. Each but the
-            first needs a default, which also says what type a given value must have.
-        defaults: where the name's defaults differ from the constructor's.
-
-    Raises:
-        UsageError: an argument without a default, or ``*args`` or ``**kwargs``.
-    """
-    options = {**constructor_defaults(optimizer), **defaults}
-    if without := [option for option, default in options.items() if default is NO_DEFAULT]:
-        problem = f"arguments without a default: {', '.join(without)}"
-        raise UsageError(problem, place=f"optimizer {name}", remedy="give each argument a default")
-    _CONSTRUCTORS[name] = optimizer
-    OPTIMIZERS[name] = {option: default for option, default in options.items() if option not in _NOT_BY_NAME}
-
-
-register("sgd", sgd)
-register("adam", adam)
-register("fused_adam", apex_or(decoupled_adam, "fused_adam", "FusedAdam", adam_w_mode=True))
-register("fused_sgd", apex_or(sgd, "fused_sgd", "FusedSGD"))
-register("adam_w", AdamW)
-register("novograd", Novograd, betas=(0.95, 0.25))
-novograd_of_apex = apex_or(Novograd, "fused_novograd", "FusedNovoGrad", reg_inside_moment=True)
-register("fused_novograd", novograd_of_apex, betas=(0.95, 0.25))
-register("lamb", Lamb)
-# apex clips by a norm of 1 unless told otherwise; here grad_norm_clip does that.
-register("fused_lamb", apex_or(Lamb, "fused_lamb", "FusedLAMB", max_grad_norm=math.inf))
