@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nemo_asr.arguments import BatchSeconds, BatchSize, Duration, SampleRate, Unusable, Workers
 from nemo_asr.audio.augmentation import AudioAugmentor, Perturbations
 from nemo_asr.data.manifest import Manifest, ManifestPaths, check_limits
-from nemo_asr.data.speech_data_layer import SpeechDataLayer, with_file_durations
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker, with_file_durations
 from nemo_asr.data.utterances import ItemTensors, Reading
 from nemo_asr.scoring.rates import Clusters, clusters_of
-from nemo_asr.text.parser import make_parser
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
 from nemo_lite.files import Content, digest_of, make_writable_folder, write_atomically
@@ -112,16 +110,7 @@ class AudioToTextDataLayer(SpeechDataLayer):
         strip_marks: bool | None = None,
     ) -> None:
         # What costs nothing to check comes before a large manifest is read.
-        new_parser = partial(
-            make_parser,
-            labels,
-            parser,
-            do_normalize=normalize_transcripts,
-            do_lowercase=None,
-            language=language,
-            strip_marks=strip_marks,
-        )
-        new_parser()
+        new_parser = parser_maker(labels, parser, normalize_transcripts, language, strip_marks)
         check_limits(min_duration, max_duration)
         reading = Reading(sample_rate, int_values, trim_silence, load_audio, bos_id, eos_id, pad_id, strict_data)
         batching = Batching(batch_size, shuffle, bucketing, drop_last, max_batch_seconds, _WORDS)

@@ -6,8 +6,8 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from nemo_asr.arguments import BatchSize, Duration, Unusable, Workers
 from nemo_asr.audio.reading import Samples
-from nemo_asr.data.manifest import Integers, Mask, Utterance, Utterances, check_limits
-from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.manifest import Integers, Mask, Problems, Utterance, Utterances, check_limits
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
 from nemo_asr.data.utterances import (
     FileSpans,
     Item,
@@ -28,13 +28,12 @@ from nemo_asr.data.utterances import (
     SpeechDataset,
     collate,
 )
-from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, CostWords
 from nemo_lite.backends.pytorch.data.order import Counts
 from nemo_lite.core.neural_types import AxisKind, AxisType, LabelsType, LengthsType, NeuralType, SpectrogramType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol
-from nemo_lite.errors import MAX_LISTED, DataError, UsageError, listed
+from nemo_lite.errors import DataError, UsageError
 from nemo_lite.files import FileKind, decode_text, numbered_lines, open_descriptor
 from nemo_lite.utils import logging
 
@@ -55,11 +54,11 @@ _COLUMN_HEADER_BYTES = 4 * 2
 _PLAIN = {b"FM": 4, b"DM": 8}
 _COMPRESSED = {b"CM": 1, b"CM2": 2, b"CM3": 1}
 # (4, 256) how much of a column's least value, quartiles and largest value is in the value of each byte.
-_SHARES = np.stack([np.interp(np.arange(256), [0, 64, 192, 255], each) for each in np.eye(4)]).astype(np.float32)
+_SHARES = np.stack([np.interp(np.arange(256), [0, 64, 192, 255], level) for level in np.eye(4)]).astype(np.float32)
 
 
 class Header(NamedTuple):
-    """What a matrix is.
+    """The kind and the size of a matrix.
 
     Attributes:
         kind: Kaldi's name: FM and DM are floats and doubles, CM, CM2 and CM3 compressed.
@@ -242,23 +241,28 @@ class KaldiUtterances(Utterances[KaldiRef]):
         if with_durations and not durations.is_file():
             remedy = "write it (utils/data/get_utt2dur.sh), or give no limit"
             raise UsageError("min_duration and max_duration need the durations", place=str(durations), remedy=remedy)
-        texts, found = _words(text), _Features(scp)
+        texts = {name: words for _, name, words in _lines(text)}
+        features = _features(scp)
         seconds = _seconds(durations) if durations.is_file() else {}
-        if missing := [name for name in found.names if with_durations and name not in seconds]:
+        names = {matrix.name for matrix in features}
+        if missing := [matrix.name for matrix in features if with_durations and matrix.name not in seconds]:
             raise DataError(f"{missing[0]} has no duration", place=str(durations), wanted="one for each utterance")
-        if unused := len(texts.keys() - set(found.names)):
+        if unused := len(texts.keys() - names):
             logging.warning(f"{text}: {unused} of {len(texts)} texts belong to no utterance of {scp}: not used")
-        frames = np.array([header.num_rows for header in found.headers], np.int64)
-        times = [seconds.get(name, count * FRAME_SECONDS) for name, count in zip(found.names, frames, strict=True)]
-        columns = zip(found.lines, found.names, times, found.spans(), strict=True)
-        paths = [str(path) for path in (scp, text, durations) if path.is_file()]
+        arks = list(dict.fromkeys(matrix.ark for matrix in features))
+        numbers = {ark: number for number, ark in enumerate(arks)}
+        entries = []
+        for line, name, ark, first, header in features:
+            span = Span(numbers[ark], first, header.size)
+            duration = seconds.get(name, header.num_rows * FRAME_SECONDS)
+            entries.append(KaldiRef(line, name, texts.get(name, ""), duration, span))
         return cls(
-            paths=tuple(paths),
-            reader=KaldiReader(str(scp), FileSpans(found.arks, "ark file")),
-            durations=np.array(times, np.float32),
-            entries=tuple(KaldiRef(line, name, texts.get(name, ""), time, span) for line, name, time, span in columns),
-            num_frames=frames,
-            num_features=found.headers[0].num_columns,
+            paths=tuple(str(path) for path in (scp, text, durations) if path.is_file()),
+            reader=KaldiReader(str(scp), FileSpans(arks, "ark file")),
+            durations=np.array([entry.duration for entry in entries], np.float32),
+            entries=tuple(entries),
+            num_frames=np.array([matrix.header.num_rows for matrix in features], np.int64),
+            num_features=features[0].header.num_columns,
         )
 
     @property
@@ -293,66 +297,76 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str]]:
         raise DataError("the file is empty", place=str(path), remedy="it needs a line for each utterance")
 
 
-def _words(path: Path) -> dict[str, str]:
-    return {name: words for _, name, words in _lines(path)}
-
-
 def _seconds(path: Path) -> dict[str, float]:
-    found = {}
+    seconds = {}
     for number, name, value in _lines(path):
         try:
-            found[name] = float(value)
-            if not 0.0 < found[name] <= _MOST_SECONDS:
+            seconds[name] = float(value)
+            if not 0.0 < seconds[name] <= _MOST_SECONDS:
                 raise ValueError
         except ValueError:
             problem = f"the duration of {name} is no number of seconds"
             raise DataError(problem, place=f"{path}:{number}", got=value, wanted="seconds") from None
-    return found
+    return seconds
 
 
-class _Features:
-    """Where the features of each line of ``feats.scp`` are, and their headers.
+class _Matrix(NamedTuple):
+    """The features of one line of ``feats.scp``: in which file, from which byte, and what the header says."""
 
-    Attributes:
-        lines: the line numbers.
-        names: of the utterances.
-        headers: of their matrices.
-        arks: the files, in the order of their first lines.
-    """
+    line: int
+    name: str
+    ark: str
+    first: int
+    header: Header
 
-    def __init__(self, scp: Path) -> None:
-        self.lines, self.names, self.headers = list[int](), list[str](), list[Header]()
-        self._places: list[tuple[str, int]] = []
-        problems: list[str] = []
-        with _Headers(scp.parent) as headers:
-            for line, name, written in _lines(scp):
-                try:
-                    path, first, header = headers.at(*_parsed(written))
-                except DataError as error:
-                    about = {"got": error.got, "wanted": error.wanted, "remedy": error.remedy}
-                    problems.append(str(DataError(error.problem, place=f"{scp}:{line}", **about)))
-                    continue
-                self._places.append((path, first))
-                self.lines.append(line)
-                self.names.append(name)
-                self.headers.append(header)
-        if problems:
-            raise DataError(listed(problems[:MAX_LISTED], len(problems)))
-        self.arks = list(dict.fromkeys(path for path, _ in self._places))
-        self._check_widths(scp)
 
-    def _check_widths(self, scp: Path) -> None:
-        wanted = self.headers[0].num_columns
-        for line, header in zip(self.lines, self.headers, strict=True):
-            if header.num_columns != wanted:
-                got = f"{header.num_columns} features a frame"
-                raise DataError("frames differ in size", place=f"{scp}:{line}", got=got, wanted=f"{wanted}, as before")
+def _features(scp: Path) -> list[_Matrix]:
+    """The features of all lines. DataError: the first few that cannot be read, or frames that differ in size."""
+    matrices: list[_Matrix] = []
+    arks: dict[str, str] = {}  # by the path that is written
+    problems = Problems()
+    with ExitStack() as stack:  # the file that was read last stays open: neighbours mostly share one
+        open_ark, descriptor = "", -1
+        for line, name, written in _lines(scp):
+            place = f"{scp}:{line}"
+            try:
+                path, first = _parsed(written)
+                if path not in arks:
+                    arks[path] = _ready(path, scp.parent)
+                ark = arks[path]
+                if ark != open_ark:
+                    open_ark = ""
+                    stack.close()
+                    descriptor = open_descriptor(ark, FileKind(f"the ark file {ark}", _MOST_ARK_BYTES))
+                    stack.callback(os.close, descriptor)
+                    open_ark = ark
+                header = _header_at(descriptor, first, ark)
+            except DataError as error:
+                details = {"got": error.got, "wanted": error.wanted, "remedy": error.remedy}
+                problems.add(str(DataError(error.problem, place=place, **details)))
+                continue
+            matrices.append(_Matrix(line, name, ark, first, header))
+    if problems.count:
+        raise DataError(str(problems))
+    wanted = matrices[0].header.num_columns
+    for matrix in matrices:
+        if matrix.header.num_columns != wanted:
+            place, got = f"{scp}:{matrix.line}", f"{matrix.header.num_columns} features a frame"
+            raise DataError("frames differ in size", place=place, got=got, wanted=f"{wanted}, as before")
+    return matrices
 
-    def spans(self) -> list[Span]:
-        """The bytes of each matrix."""
-        numbers = {path: number for number, path in enumerate(self.arks)}
-        both = zip(self._places, self.headers, strict=True)
-        return [Span(numbers[path], first, header.size) for (path, first), header in both]
+
+def _header_at(descriptor: int, first: int, ark: str) -> Header:
+    """The header of the matrix at a byte. DataError if there is no whole matrix."""
+    try:
+        header = header_of(os.pread(descriptor, HEADER_BYTES, first))
+        held = os.fstat(descriptor).st_size - first
+    except OSError as error:
+        raise DataError(f"the ark file {ark} cannot be read ({error.strerror})") from None
+    if held < header.size:
+        got, wanted = f"{held} bytes from byte {first}", str(header.size)
+        raise DataError(f"the ark file {ark} ends early", got=got, wanted=wanted)
+    return header
 
 
 def _parsed(written: str) -> tuple[str, int]:
@@ -370,42 +384,8 @@ def _parsed(written: str) -> tuple[str, int]:
     return path, int(first)
 
 
-class _Headers:
-    """Reads headers of matrices. The file that was read last stays open: neighbours mostly share one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._ready: dict[str, str] = {}
-        self._path, self._file = "", -1
-
-    def __enter__(self) -> _Headers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._path, self._file = "", -1
-
-    def at(self, written: str, first: int) -> tuple[str, int, Header]:
-        """The path ready to open, the byte, and the header there. DataError if there is no whole matrix."""
-        if written not in self._ready:
-            self._ready[written] = _ready(written, self._folder)
-        path = self._ready[written]
-        try:
-            if path != self._path:
-                self.__exit__()
-                self._path, self._file = path, open_descriptor(path, FileKind(f"the ark file {path}", _MOST_ARK_BYTES))
-            header = header_of(os.pread(self._file, HEADER_BYTES, first))
-            held = os.fstat(self._file).st_size - first
-        except OSError as error:
-            raise DataError(f"the ark file {path} cannot be read ({error.strerror})") from None
-        if held < header.size:
-            got, wanted = f"{held} bytes from byte {first}", str(header.size)
-            raise DataError(f"the ark file {path} ends early", got=got, wanted=wanted)
-        return path, first, header
-
-
 def _ready(path: str, folder: Path) -> str:
+    """A path of a list, ready to open."""
     path = os.path.expanduser(path)
     beside = os.path.join(folder, path)
     return beside if not os.path.exists(path) and os.path.exists(beside) else path
@@ -509,16 +489,7 @@ class KaldiFeatureDataLayer(SpeechDataLayer):
         name: str | None = None,
         strip_marks: bool | None = None,
     ) -> None:
-        new_parser = partial(
-            make_parser,
-            labels,
-            parser,
-            do_normalize=normalize_transcripts,
-            do_lowercase=None,
-            language=language,
-            strip_marks=strip_marks,
-        )
-        new_parser()
+        new_parser = parser_maker(labels, parser, normalize_transcripts, language, strip_marks)
         check_limits(min_duration, max_duration)
         has_limits = bool(min_duration) or max_duration is not None
         utterances = KaldiUtterances.open(kaldi_dir, with_durations=has_limits)

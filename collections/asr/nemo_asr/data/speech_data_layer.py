@@ -31,7 +31,7 @@ from nemo_asr.data.utterances import (
     SpeechDataset,
 )
 from nemo_asr.text.labels import shown_symbols
-from nemo_asr.text.parser import CharParser
+from nemo_asr.text.parser import CharParser, make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Counts, Plan, Shard
@@ -325,6 +325,27 @@ def speech_ports(sample_rate: int) -> Ports:
         "transcripts": NeuralType("B T", LabelsType()),
         "transcript_length": NeuralType("B", LengthsType()),
     }
+
+
+def parser_maker(
+    labels: Sequence[str], name: str, normalize: bool, language: str | None, strip_marks: bool | None
+) -> Callable[[], CharParser]:
+    """A function that gives a new text parser, with the settings of a data layer's constructor, which it checks here.
+
+    Raises:
+        UsageError, ConfigError: settings that contradict each other, labels that cannot be a vocabulary.
+    """
+    make = partial(
+        make_parser,
+        labels,
+        name,
+        do_normalize=normalize,
+        do_lowercase=None,
+        language=language,
+        strip_marks=strip_marks,
+    )
+    make()
+    return make
 
 
 class SpeechPorts(DataLayerNM):

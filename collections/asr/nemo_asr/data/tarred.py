@@ -8,10 +8,9 @@ import os
 import re
 import tarfile
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, NamedTuple, TypeAlias, cast
 
@@ -36,7 +35,7 @@ from nemo_asr.data.manifest import (
     Utterances,
     check_limits,
 )
-from nemo_asr.data.speech_data_layer import SpeechDataLayer
+from nemo_asr.data.speech_data_layer import SpeechDataLayer, parser_maker
 from nemo_asr.data.utterances import (
     FileSpans,
     ItemTensors,
@@ -44,7 +43,6 @@ from nemo_asr.data.utterances import (
     Span,
     collate,
 )
-from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching
 from nemo_lite.backends.pytorch.data.loaders import sequential_plans
 from nemo_lite.backends.pytorch.data.order import Plan, Shard
@@ -88,18 +86,18 @@ def expanded(paths: ShardPaths) -> list[str]:
     patterns = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not patterns or not all(map(os.fspath, patterns)):
         raise DataError("the list of tar shards is empty or has an empty part", remedy="name tar files")
-    found = [path for pattern in patterns for path in _expanded(os.path.expanduser(os.fspath(pattern)))]
-    for path, count in Counter(found).items():
+    shards = [path for pattern in patterns for path in _expanded(os.path.expanduser(os.fspath(pattern)))]
+    for path, count in Counter(shards).items():
         if count > 1:
             raise DataError(f"the tar shard is given {count} times", place=path, remedy="name it once")
-    missing = [path for path in found if not os.path.exists(path)]
+    missing = [path for path in shards if not os.path.exists(path)]
     if missing:
-        others = f" ({len(missing)} of {len(found)} are missing)" if len(missing) > 1 else ""
-        raise DataError(f"the tar shard does not exist{others}", place=missing[0], remedy="mend the list of tar shards")
-    for path in found:
+        share = f" ({len(missing)} of {len(shards)} are missing)" if len(missing) > 1 else ""
+        raise DataError(f"the tar shard does not exist{share}", place=missing[0], remedy="mend the list of tar shards")
+    for path in shards:
         if kind := kind_unless_file(os.stat(path)):
             raise DataError(f"the tar shard is {kind}", place=path, wanted="a tar file")
-    return found
+    return shards
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -188,10 +186,10 @@ def _regular_members(file: BinaryIO, path: str) -> Iterator[Member]:
         with tarfile.TarFile(fileobj=cast("BinaryIO", guard)) as archive:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
-                found = Member(member.name, member.offset_data, member.size)
-                end, name = found.end, found.name
+                content = Member(member.name, member.offset_data, member.size)
+                end, name = content.end, content.name
                 if member.isreg() and not member.issparse():
-                    yield found
+                    yield content
             end = archive.offset
     except (tarfile.TarError, ValueError, RecursionError) as error:
         if isinstance(error, DataError):
@@ -254,78 +252,57 @@ def match(manifest: Manifest, paths: Sequence[str], *, strict: bool = False) -> 
     Raises:
         DataError: see `members_of`; two recordings have one name; or with ``strict`` as said there.
     """
-    matching = _Matching(manifest)
-    for number, path in enumerate(paths):
+    written = list(manifest.written_paths())
+    rows_by_stem: dict[str, list[int]] = defaultdict(list)
+    for row, path in enumerate(written):
+        rows_by_stem[_stem(path)].append(row)
+    columns = {name: array("q") for name in _COLUMNS}
+    member_of_row: dict[int, tuple[str, int]] = {}  # its place and size
+    without_line, repeated = Problems(), Problems()
+    for shard, path in enumerate(paths):
         for member in members_of(path):
-            matching.enter(number, path, member)
-    matching.tell(strict)
-    return {name: np.array(column, np.int64) for name, column in matching.columns.items()}
+            if os.path.splitext(member.name)[1].lower() in _NO_RECORDINGS:
+                continue
+            place, rows = f"{path}:{member.name}", rows_by_stem.get(_stem(member.name), [])
+            if len({written[row] for row in rows}) > 1:  # files of several folders have this name
+                rows = [row for row in rows if os.path.normpath(written[row]) == os.path.normpath(member.name)]
+            if not rows:
+                without_line.add(place)
+                continue
+            before, size = member_of_row.get(rows[0], ("", 0))
+            if before and size != member.size:
+                problem = f"two recordings cannot be told apart: {before} has the same name"
+                remedy = "give recordings different names, as nemo-lite data tar does"
+                raise DataError(problem, place=place, remedy=remedy)
+            if before:
+                repeated.add(place)
+                continue
+            for row in rows:
+                member_of_row[row] = place, member.size
+                for column, value in zip(columns.values(), (row, shard, member.first, member.size), strict=True):
+                    column.append(value)
+    lost = [row for row in range(len(manifest)) if row not in member_of_row]
+    _tell_unused(manifest, lost, without_line, repeated, strict)
+    return {name: np.array(column, np.int64) for name, column in columns.items()}
 
 
-class _Matching:
-    def __init__(self, manifest: Manifest) -> None:
-        self.columns = {name: array("q") for name in _COLUMNS}
-        self._manifest = manifest
-        self._written = list(manifest.written_paths())
-        self._first: dict[str, int] = {}
-        self._others: dict[str, list[int]] = {}  # further lines: parts of one recording, or files of other folders
-        for row, path in enumerate(self._written):
-            stem = _stem(path)
-            if self._first.setdefault(stem, row) != row:
-                self._others.setdefault(stem, []).append(row)
-        self._found: dict[int, tuple[str, int]] = {}  # by row: the member's place and size
-        self._without_line, self._repeated = Problems(), Problems()
-
-    def enter(self, shard: int, path: str, member: Member) -> None:
-        """Take a member that the shard of this number and path has."""
-        if os.path.splitext(member.name)[1].lower() in _NO_RECORDINGS:
-            return
-        place, rows = f"{path}:{member.name}", self._rows_of(member)
-        if not rows:
-            self._without_line.add(place)
-            return
-        before, size = self._found.get(rows[0], ("", 0))
-        if before and size != member.size:
-            problem, remedy = (
-                f"{before} has the same name",
-                "give recordings different names, as nemo-lite data tar does",
-            )
-            raise DataError(f"two recordings cannot be told apart: {problem}", place=place, remedy=remedy)
-        if before:
-            self._repeated.add(place)
-            return
-        for row in rows:
-            self._found[row] = place, member.size
-            for column, value in zip(self.columns.values(), (row, shard, member.first, member.size), strict=True):
-                column.append(value)
-
-    def _rows_of(self, member: Member) -> list[int]:
-        """The lines with its name; where files of several folders have this name, those with its whole path."""
-        stem = _stem(member.name)
-        if stem not in self._first:
-            return []
-        rows = [self._first[stem], *self._others.get(stem, ())]
-        if len({self._written[row] for row in rows}) == 1:
-            return rows
-        return [row for row in rows if os.path.normpath(self._written[row]) == os.path.normpath(member.name)]
-
-    def tell(self, strict: bool) -> None:
-        """Warn of what is not used, or raise it."""
-        name, num_lost = self._manifest.name, len(self._manifest) - len(self._found)
-        problems = []
-        if num_lost:
-            lost = [row for row in range(len(self._manifest)) if row not in self._found][:MAX_LISTED]
-            places = ", ".join(self._manifest.place(row) for row in lost)
-            problems.append(f"{num_lost} of {len(self._manifest)} lines {IN_NO_SHARD} ({_shortened(places, num_lost)})")
-        if self._without_line.count:
-            problems.append(f"{_recordings_at(self._without_line)} in the tar shards without a manifest line")
-        if self._repeated.count:
-            problems.append(f"{_recordings_at(self._repeated)} in the tar shards with the name and size of another one")
-        if problems and strict:
-            remedy = "make the tar shards again (nemo-lite data tar), or leave out strict_data"
-            raise DataError("; ".join(problems), place=name, remedy=remedy)
-        for problem in problems:
-            logging.warning(f"{name}: {problem}: not used")
+def _tell_unused(
+    manifest: Manifest, lost: Sequence[int], without_line: Problems, repeated: Problems, strict: bool
+) -> None:
+    """Warn of what is not used, or raise it."""
+    problems = []
+    if lost:
+        places = _shortened(", ".join(manifest.place(row) for row in lost[:MAX_LISTED]), len(lost))
+        problems.append(f"{len(lost)} of {len(manifest)} lines {IN_NO_SHARD} ({places})")
+    if without_line.count:
+        problems.append(f"{_recordings_at(without_line)} in the tar shards without a manifest line")
+    if repeated.count:
+        problems.append(f"{_recordings_at(repeated)} in the tar shards with the name and size of another one")
+    if problems and strict:
+        remedy = "make the tar shards again (nemo-lite data tar), or leave out strict_data"
+        raise DataError("; ".join(problems), place=manifest.name, remedy=remedy)
+    for problem in problems:
+        logging.warning(f"{manifest.name}: {problem}: not used")
 
 
 def _recordings_at(places: Problems) -> str:
@@ -374,8 +351,7 @@ class TarredReader:
         """Read one line again; see `LineReader.utterance`."""
         line = self.lines.utterance(ref.line)
         path = f"{self.shards.paths[ref.span.file]}:{os.path.basename(line.audio_path)}"
-        about = (line.text, line.duration, line.offset, line.speaker, line.note)
-        return TarredUtterance(line.place, path, *about, span=ref.span)
+        return TarredUtterance(**{**vars(line), "audio_path": path, "span": ref.span})
 
     def check_audio(self, utterance: Utterance) -> None:
         """Raise DataError if its member is empty, or too large to be read at once."""
@@ -433,8 +409,8 @@ class TarredUtterances(Utterances[TarRef]):
         manifest = Manifest.open(
             manifests, strict=True, lenient=not strict
         )  # its paths lead nowhere: do not look for the files
-        found = match(manifest, paths, strict=strict)
-        rows = found["rows"]
+        columns = match(manifest, paths, strict=strict)
+        rows = columns["rows"]
         lost = np.ones(len(manifest), bool)
         lost[rows] = False
         return cls(
@@ -444,7 +420,7 @@ class TarredUtterances(Utterances[TarRef]):
             dropped=manifest.without(lost, IN_NO_SHARD).dropped,
             manifest=manifest,
             num_shards=len(paths),
-            **found,
+            **columns,
         )
 
     @property
@@ -549,16 +525,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         strip_marks: bool | None = None,
     ) -> None:
         # What costs nothing to check comes before the shards are read.
-        new_parser = partial(
-            make_parser,
-            labels,
-            parser,
-            do_normalize=normalize_transcripts,
-            do_lowercase=None,
-            language=language,
-            strip_marks=strip_marks,
-        )
-        new_parser()
+        new_parser = parser_maker(labels, parser, normalize_transcripts, language, strip_marks)
         check_limits(min_duration, max_duration)
         batching = Batching(batch_size, shuffle, drop_last=drop_last)
         utterances = TarredUtterances.open(audio_tar_filepaths, manifest_filepath, strict=strict_data)
@@ -597,8 +564,8 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """The manifests' content, the names and sizes of the shards, where the recordings are; no folders."""
-        found = dict(super().fingerprint())
-        found.pop(f"{self.label}.manifest_filepath")  # its content counts
+        fingerprint = dict(super().fingerprint())
+        fingerprint.pop(f"{self.label}.manifest_filepath")  # its content counts
         utterances = self.utterances
         assert isinstance(utterances, TarredUtterances)
         assert isinstance(utterances.reader, TarredReader)
@@ -606,7 +573,7 @@ class TarredAudioToTextDataLayer(SpeechDataLayer):
         names = [os.path.basename(path) for path in shards.paths]
         used = ~self._textless  # the same before and after training left the others out
         spans = [column[used].tobytes() for column in (utterances.rows, utterances.shards, utterances.firsts)]
-        return {**found, f"tar shards of {self.label}": Content(digest_of([names, shards.sizes, *spans]))}
+        return {**fingerprint, f"tar shards of {self.label}": Content(digest_of([names, shards.sizes, *spans]))}
 
 
 # make_shards: the recordings of manifests into tar shards, and a manifest of them. Nothing is read back in this file.
@@ -621,7 +588,7 @@ _RECORDING = FileKind("the audio file", MAX_CONTENT_BYTES, remedy="cut it into s
 
 @dataclass(frozen=True)
 class MadeShards:
-    """What was made.
+    """The tar shards and their manifest.
 
     Attributes:
         shards: the paths of the tar shards.
@@ -680,10 +647,8 @@ def make_shards(
     lines: list[dict[str, Any]] = []
     paths = []
     for number, part in enumerate(np.array_split(order, num_shards)):
-        writer = _ShardWriter(manifest, [recordings[index] for index in part.tolist()], names, number)
         paths.append(target / f"audio_{number}.tar")
-        write_atomically(paths[-1], writer.write)
-        lines += writer.lines
+        lines += _write_shard(paths[-1], manifest, [recordings[index] for index in part.tolist()], names, number)
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     write_atomically(target / MANIFEST_NAME, lambda path: path.write_text(text, encoding="utf-8"))
     seconds, num_bytes = sum(line["duration"] for line in lines), sum(path.stat().st_size for path in paths)
@@ -736,44 +701,31 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-class _ShardWriter:
-    """Writes one shard.
+def _write_shard(
+    path: Path, manifest: Manifest, recordings: Sequence[_Recording], names: Mapping[str, str], number: int
+) -> list[dict[str, Any]]:
+    """Write one shard; the lines of its recordings."""
+    lines: list[dict[str, Any]] = []
 
-    Attributes:
-        lines: those of its recordings, once it is written.
-    """
-
-    def __init__(
-        self, manifest: Manifest, recordings: Sequence[_Recording], names: Mapping[str, str], number: int
-    ) -> None:
-        self._manifest, self._recordings, self._names, self._number = manifest, recordings, names, number
-        self.lines: list[dict[str, Any]] = []
-
-    def write(self, path: Path) -> None:
-        """Write it to this path."""
-        with tarfile.open(path, "w") as archive:
-            for recording in self._recordings:
-                content = _content(recording.path)
-                member = tarfile.TarInfo(self._names[recording.path])  # no times, no owners: equal input, equal files
+    def write(temporary: Path) -> None:
+        with tarfile.open(temporary, "w") as archive:
+            for recording in recordings:
+                content = read_bytes(recording.path, _RECORDING)
+                member = tarfile.TarInfo(names[recording.path])  # no times, no owners: equal input, equal files
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-                self.lines += self._lines_of(recording, content)
+                for ref in manifest.refs(recording.rows):
+                    utterance = manifest.reader.utterance(ref)
+                    line = {
+                        "audio_filepath": names[recording.path],
+                        "duration": _duration(utterance, content),
+                        "text": utterance.text,
+                    }
+                    other_keys = manifest.sources[ref.source].other_keys(ref.offset)
+                    lines.append({**line, **other_keys, "shard_id": number})
 
-    def _lines_of(self, recording: _Recording, content: bytes) -> Iterator[dict[str, Any]]:
-        for row in recording.rows:
-            (ref,) = self._manifest.refs([row])
-            utterance = self._manifest.reader.utterance(ref)
-            yield {
-                "audio_filepath": self._names[recording.path],
-                "duration": _duration(utterance, content),
-                "text": utterance.text,
-                **self._manifest.sources[ref.source].other_keys(ref.offset),
-                "shard_id": self._number,
-            }
-
-
-def _content(path: str) -> bytes:
-    return read_bytes(path, _RECORDING)
+    write_atomically(path, write)
+    return lines
 
 
 def _duration(utterance: Utterance, content: bytes) -> float:
