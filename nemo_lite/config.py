@@ -393,7 +393,7 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
     problems = []
     misspelt: set[str] = set()
     unknown = [] if takes_any else [key for key in section if key not in parameters and key not in given]
-    told = {*unknown[:_MAX_UNKNOWN_KEYS]}
+    reported = set(unknown[:_MAX_UNKNOWN_KEYS])
     for key, value in section.items():
         if key in given:
             problems.append(f"{section.place(key)}: {section.path_of(key)} is set by the program; take it out")
@@ -401,7 +401,7 @@ def check_call(section: Config, target: Callable[..., Any], *, given: Collection
             problems += _type_problems(section, key, value, annotations.get(key, Any))
         elif takes_any:
             problems += _type_problems(section, key, value, Any)
-        elif key in told:
+        elif key in reported:
             problems.append(unknown_key(section, key, parameters))
             misspelt.update(nearest(key, parameters))
     if more := unknown[_MAX_UNKNOWN_KEYS:]:
@@ -618,8 +618,6 @@ def parse_value(text: str, source: Source, keys: Keys = (), *, number_keys: bool
         ConfigError: as for ``load_config``.
     """
     name = source.name
-    _check_version(text, name)
-    _check_brackets(text, name)
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _BoundedComposer
     values = _Values(source, yaml.constructor, _TEXTS | {f"{_TAG}int"} if number_keys else _TEXTS)
@@ -634,6 +632,8 @@ def _compose(yaml: YAML, text: str, name: str) -> Node:
         node = yaml.compose(text)
     except MarkedYAMLError as error:
         raise ConfigError(_yaml_problem(error, name)) from None
+    except AssertionError:  # ruamel.yaml's, for a version other than 1.1 and 1.2
+        raise ConfigError(f"{name}: its %YAML line asks for a version that is not read here; take it out") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{name}:{line}: character {error.character:#04x} has no place in YAML") from None
@@ -789,25 +789,6 @@ def _missing(path: Path, name: str) -> str:
     return f"{name}: no such file; {folder} {listing}"
 
 
-def _check_version(text: str, name: str) -> None:
-    """Refuse a %YAML directive other than 1.1 and 1.2: ruamel.yaml would raise an AssertionError."""
-    match = re.search(r"^%YAML\b(?!\s+1\.[12]\s).*", text, re.MULTILINE)
-    if match:
-        line = text.count("\n", 0, match.start()) + 1
-        raise ConfigError(f"{name}:{line}: {shown(match[0])} asks for a version that is not read here; take it out")
-
-
-def _check_brackets(text: str, name: str) -> None:
-    """Refuse deeply nested brackets before the scan, whose time grows with the square of the depth."""
-    depth = 0
-    for match in re.finditer(r"[\[{]|[\]}]", text):
-        depth = depth + 1 if match[0] in "[{" else max(depth - 1, 0)
-        if depth > MAX_DEPTH:
-            before = text[: match.start()]
-            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-            raise ConfigError(f"{name}:{line}:{column}: nested deeper than {MAX_DEPTH} levels")
-
-
 def _yaml_problem(error: MarkedYAMLError, name: str) -> str:
     mark = error.problem_mark or error.context_mark
     place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -821,20 +802,11 @@ def _yaml_problem(error: MarkedYAMLError, name: str) -> str:
 # Any: values are what a YAML file holds.
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """``KEY=VALUE``: where it is given, the words and numbers that lead to the value, and the value's text."""
-
-    place: str
-    words: tuple[str, ...]
-    value: str
-
-
 def override(config: Config, settings: Sequence[str]) -> Config:
     """A whole file's mapping with other values; those that come from here have ``--set KEY=VALUE`` as their place.
 
     Args:
-        config: what ``load_config`` gave.
+        config: the mapping of :func:`load_config`.
         settings: each ``KEY=VALUE``. ``JasperEncoder.jasper.0.dropout`` (also ``JasperEncoder.jasper[0].dropout``) is a
             key; the value is YAML: a number, text, a list such as ``[1, 2]``, ``null``. A key that the file does not
             have is added: whether anything takes it is for those who check the file.
@@ -844,66 +816,66 @@ def override(config: Config, settings: Sequence[str]) -> Config:
             that holds no others, or sets what another one sets.
     """
     source = Source(config.source.name, config.source.marks, config.source.anchored)
+    values = config.plain()
     problems: list[str] = []
-    values: Any = Config(config, source)
     for setting in settings:
         try:
-            values = _with(values, _read(setting), source)
+            _set(values, setting, source)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    moved: Config = _moved(values, source, ())
-    return moved
+    changed: Config = _with_places(values, source, ())
+    return changed
 
 
-def _read(setting: str) -> _Setting:
-    key, equals, value = setting.partition("=")
+def _set(values: dict[str, Any], setting: str, source: Source) -> None:
+    """Set one value in the plain mappings and lists of a file, and note its place."""
+    path, equals, text = setting.partition("=")
     place = f"--set {setting}"
-    words = tuple(word.strip() for word in re.sub(r"\[(\d+)\]", r".\1", key).split("."))
+    words = [word.strip() for word in re.sub(r"\[(\d+)\]", r".\1", path).split(".")]
     if not equals or not all(words):
         raise ConfigError(f"{place}: is not KEY=VALUE, such as JasperEncoder.jasper.0.dropout=0.1")
-    if not value.strip() or value.lstrip().startswith("#"):
+    if not text.strip() or text.lstrip().startswith("#"):
         raise ConfigError(f"{place}: has no value; write null for none, '\"\"' for empty text")
-    return _Setting(place, words, value)
-
-
-def _with(values: Any, setting: _Setting, source: Source, keys: Keys = ()) -> Any:
-    """``values``, which ``keys`` lead to, with the value of a setting in place of the one that it had."""
-    depth = len(keys)
-    if depth == len(setting.words):
-        before = [place for other, place in source.overrides.items() if other[:depth] == keys]
-        if before:
-            raise ConfigError(f"{setting.place}: {dotted(keys)} is set already: {before[0]}; leave one out")
-        source.overrides[keys] = setting.place
-        return _value_of(setting, keys)
-    word = setting.words[depth]
-    if isinstance(values, list):
-        if not word.isdecimal() or int(word) >= len(values):
-            items = f"{len(values)} items, 0 to {len(values) - 1}" if values else "no items"
-            raise ConfigError(f"{setting.place}: {word} is not an item of {dotted(keys)}, which has {items}")
-        index = int(word)
-        return [*values[:index], _with(values[index], setting, source, (*keys, index)), *values[index + 1 :]]
-    if values is None:  # a new section, or one that is empty in the file
-        source.overrides.setdefault(keys, setting.place)
-        values = Config({}, source, keys)
-    if not isinstance(values, Config):
-        raise ConfigError(f"{setting.place}: {dotted(keys)} is {shown(values)}, which has no {word}")
-    return Config({**values, word: _with(values.get(word), setting, source, (*keys, word))}, source, keys)
-
-
-def _value_of(setting: _Setting, keys: Keys) -> Any:
+    holder: Any = values
+    keys: Keys = ()
+    for word in words[:-1]:
+        key = _key_of(word, holder, keys, place)
+        keys = (*keys, key)
+        if isinstance(holder, dict) and holder.get(word) is None:  # a new section, or one that is empty in the file
+            source.overrides.setdefault(keys, place)
+            holder[word] = {}
+        holder = holder[key]
+    key = _key_of(words[-1], holder, keys, place)
+    keys = (*keys, key)
+    before = [other for other_keys, other in source.overrides.items() if other_keys[: len(keys)] == keys]
+    if before:
+        raise ConfigError(f"{place}: {dotted(keys)} is set already: {before[0]}; leave one out")
+    source.overrides[keys] = place
     try:
-        return parse_value(setting.value, Source(setting.place), keys)
+        holder[key] = _plain(parse_value(text, Source(place), keys))
     except ConfigError as error:  # its place is a line and a column of the value, which is one line
-        mark = re.compile(rf"^{re.escape(setting.place)}(:\d+)+")
-        raise ConfigError(*(mark.sub(lambda _: setting.place, problem) for problem in error.problems)) from None
+        mark = re.compile(rf"^{re.escape(place)}(:\d+)+")
+        raise ConfigError(*(mark.sub(lambda _: place, problem) for problem in error.problems)) from None
 
 
-def _moved(value: Any, source: Source, keys: Keys) -> Any:
-    """The same values with all their places in one source."""
+def _key_of(word: str, holder: Any, keys: Keys, place: str) -> Key:
+    """The key or the index that a word stands for in a mapping or a list, which ``keys`` lead to."""
+    if isinstance(holder, dict):
+        return word
+    if not isinstance(holder, list):
+        raise ConfigError(f"{place}: {dotted(keys)} is {shown(holder)}, which has no {word}")
+    if not word.isdecimal() or int(word) >= len(holder):
+        items = f"{len(holder)} items, 0 to {len(holder) - 1}" if holder else "no items"
+        raise ConfigError(f"{place}: {word} is not an item of {dotted(keys)}, which has {items}")
+    return int(word)
+
+
+def _with_places(value: Any, source: Source, keys: Keys) -> Any:
+    """Plain values with their places in a source."""
     if isinstance(value, list):
-        return [_moved(item, source, (*keys, index)) for index, item in enumerate(value)]
-    if isinstance(value, Config):
-        return Config({key: _moved(item, source, (*keys, key)) for key, item in value.items()}, source, keys)
+        return [_with_places(item, source, (*keys, index)) for index, item in enumerate(value)]
+    if isinstance(value, dict):
+        return Config({key: _with_places(item, source, (*keys, key)) for key, item in value.items()}, source, keys)
     return value

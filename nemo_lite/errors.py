@@ -19,9 +19,9 @@ _STDOUT = 1  # the file descriptor
 _LEAST_LIKENESS = 0.75  # of a name that an error suggests, by difflib: 1 for equal names
 MAX_LISTED = 5  # how many places an error or a summary names
 _MAX_LINES = 50  # of problems with one file: more than a screen
-# What when_failing was given last.
-_tell: list[Callable[[BaseException], object]] = []
-# What a terminal obeys or cannot show: control characters, marks that turn the order of letters, halves of surrogates.
+# Called with the error that ends the program; when_failing sets it.
+_tell_others: Callable[[BaseException], object] | None = None
+# Characters that a terminal obeys or cannot show: controls, marks that turn the order of letters, half surrogates.
 _NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -272,7 +272,8 @@ def when_failing(tell: Callable[[BaseException], object]) -> None:
 
     It takes the place of the one before: a backend tells other processes, which wait for this one.
     """
-    _tell[:] = [tell]
+    global _tell_others
+    _tell_others = tell
 
 
 @contextmanager
@@ -293,28 +294,28 @@ def reported_to_user(program: str = "") -> Iterator[None]:
         except NemoLiteError as error:  # first, because one may be an OSError too
             if not getattr(error, "is_told", False):
                 print(f"{program}: {marked('error:')} {error}", file=sys.stderr, flush=True)
-            _tell_others(error)
+            _tell(error)
             sys.exit(error.exit_code)
         except OSError as error:
             _end_if_output_fails(error, program)
             raise
         except SystemExit as end:
             if isinstance(end.__cause__, NemoLiteError):
-                _tell_others(end.__cause__)
+                _tell(end.__cause__)
             raise
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
             if not stopped.is_told:
                 name = name_of(stopped.number)
                 print(f"{name}: stopped; no training was running, so nothing had to be saved", file=sys.stderr)
-                _tell_others(stopped)
+                _tell(stopped)
             sys.exit(stopped.exit_code)
 
 
-def _tell_others(error: BaseException) -> None:
-    with suppress(KeyboardInterrupt):  # a signal ends the telling, and the exit code stays
-        for tell in _tell:
-            tell(error)
+def _tell(error: BaseException) -> None:
+    if _tell_others is not None:
+        with suppress(KeyboardInterrupt):  # a signal ends the telling, and the exit code stays
+            _tell_others(error)
 
 
 def _end_if_output_fails(error: OSError, program: str) -> None:

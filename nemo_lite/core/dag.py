@@ -136,15 +136,12 @@ class Dag:
         Raises:
             DagError: two wires of one name.
         """
-        found: dict[str, NmTensor] = {}
+        named: dict[str, NmTensor] = {}
         for wire in _led_to(self.data_node.call):
-            if wire.is_renamed and found.setdefault(wire.name, wire) is not wire:
-                raise DagError(
-                    f'two wires are named "{wire.name}"',
-                    got=f"{found[wire.name].place} and {wire.place}",
-                    remedy="rename one",
-                )
-        return found
+            if wire.is_renamed and named.setdefault(wire.name, wire) is not wire:
+                got = f"{named[wire.name].place} and {wire.place}"
+                raise DagError(f'two wires are named "{wire.name}"', got=got, remedy="rename one")
+        return named
 
     def _refuse_foreign(self, wires: Iterable[NmTensor]) -> None:
         for wire in wires:
@@ -213,7 +210,7 @@ def _led_to(call: ModuleCall) -> list[NmTensor]:
                 if reader not in seen:
                     seen[reader] = None
                     pending.append(reader)
-    return [wire for found in seen for wire in found.outputs.values()]
+    return [wire for reached in seen for wire in reached.outputs.values()]
 
 
 def _only_source(calls: Iterable[ModuleCall], outputs: Sequence[NmTensor]) -> ModuleCall:

@@ -40,8 +40,9 @@ def serialize(module: NeuralModule) -> dict[str, Any]:
         ConfigError: an argument that is not None, text, a number, a list or a dictionary of such.
     """
     cls = type(module)
-    found = module._serialize_configuration()
-    params = {key: value for key, value in found.items() if not (key == "name" and value is None)}
+    params = dict(module._serialize_configuration())
+    if params.get("name") is None:
+        params.pop("name", None)
     raise_if(
         f"{cls.__name__}.{key}: {type(value).__name__} cannot be written to YAML"
         for key, value in params.items()
@@ -109,47 +110,34 @@ def deserialize(
 ) -> M:
     """Make a module of the one of these classes that the configuration names; see ``NeuralModule.deserialize``."""
     with _as_import_errors():
-        return _made(classes, configuration, name, overwrite_params)
-
-
-def _made(
-    classes: list[type[M]], configuration: Mapping[str, Any], name: str | None, overwrite_params: Mapping[str, Any]
-) -> M:
-    config = _as_config(configuration, f"configuration of {classes[0].__name__}")
-    header, params = config.get("header"), config.get("init_params") or _as_config({}, config.place())
-    if not isinstance(header, Mapping) or not isinstance(header.get("full_spec"), str):
-        raise ConfigError(f"{config.place()}: header.full_spec is missing; it names the class")
-    if not isinstance(params, Mapping):
-        raise ConfigError(f"{config.place('init_params')}: init_params is {shown(params)}, wanted a mapping")
-    found = _find_class(classes, header["full_spec"], config.place("header"))
-    parameters = inspect.signature(found.__init__).parameters
-    if name is not None and "name" in parameters:
-        overwrite_params = {**overwrite_params, "name": name}
-    _refuse_unknown(overwrite_params, found)
-    kept = _as_config(params, config.place()).without(*overwrite_params)
-    # Without the hook the arguments are checked one by one; what a class' own hook makes of them is its own business.
-    if "_deserialize_configuration" in {key for cls in found.__mro__[:-1] if not _is_core(cls) for key in vars(cls)}:
-        module = found(**found._deserialize_configuration({**kept.plain(), **overwrite_params}))
-    else:
-        module = build(found, kept, **overwrite_params)
-    if name is not None and module.label != name:
-        module.name = name
-    return module
-
-
-def _is_core(cls: type) -> bool:
-    return cls.__module__.startswith(f"{__name__.partition('.')[0]}.core.")
+        config = _as_config(configuration, f"configuration of {classes[0].__name__}")
+        header, params = config.get("header"), config.get("init_params") or {}
+        if not isinstance(header, Mapping) or not isinstance(header.get("full_spec"), str):
+            raise ConfigError(f"{config.place()}: header.full_spec is missing; it names the class")
+        if not isinstance(params, Mapping):
+            raise ConfigError(f"{config.place('init_params')}: init_params is {shown(params)}, wanted a mapping")
+        cls = _find_class(classes, header["full_spec"], config.place("header"))
+        parameters = inspect.signature(cls.__init__).parameters
+        if name is not None and "name" in parameters:
+            overwrite_params = {**overwrite_params, "name": name}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            overwritten = _as_config(overwrite_params, f"overwrite_params of {cls.__name__}")
+            names = parameters.keys() - {"self"}
+            raise_if(unknown_key(overwritten, key, names) for key in overwritten if key not in names)
+        kept = _as_config(params, config.place()).without(*overwrite_params)
+        hook = "_deserialize_configuration"
+        if any(hook in vars(base) for base in cls.__mro__ if not base.__module__.startswith("nemo_lite.core.")):
+            # The result of a class's own hook is its own business; without one the arguments are checked one by one.
+            module = cls(**cls._deserialize_configuration({**kept.plain(), **overwrite_params}))
+        else:
+            module = build(cls, kept, **overwrite_params)
+        if name is not None and module.label != name:
+            module.name = name
+        return module
 
 
 def _as_config(mapping: Mapping[str, Any], place: str) -> Config:
     return mapping if isinstance(mapping, Config) else Config(_in_lists(mapping), _NoFile(place))
-
-
-def _refuse_unknown(arguments: Mapping[str, Any], cls: type) -> None:
-    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]  # the constructor of this very class
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        given = _as_config(arguments, f"overwrite_params of {cls.__name__}")
-        raise_if(unknown_key(given, key, parameters.keys() - {"self"}) for key in given if key not in parameters)
 
 
 def _in_lists(value: Any) -> Any:
@@ -165,18 +153,18 @@ def _full_spec(cls: type) -> str:
 
 def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
     # The first of a name is the class itself: torch.export leaves subclasses behind that copy its module and name.
-    known = {_full_spec(cls): cls for cls in reversed(classes)}
-    if full_spec in known:
-        return known[full_spec]
+    by_spec = {_full_spec(cls): cls for cls in reversed(classes)}
+    if full_spec in by_spec:
+        return by_spec[full_spec]
     # A full_spec written by NeMo names the same class at another place.
     name = full_spec.rpartition(".")[2]
-    same_name = {spec: cls for spec, cls in known.items() if cls.__name__ == name}
+    same_name = {spec: cls for spec, cls in by_spec.items() if cls.__name__ == name}
     if len(same_name) == 1:
         return next(iter(same_name.values()))
     if same_name:
         which = " or ".join(sorted(same_name))
         raise UnknownClassError(f"{place}: full_spec {full_spec} could be {which}; write which")
-    near = did_you_mean(name, sorted(cls.__name__ for cls in known.values()))
+    near = did_you_mean(name, sorted(cls.__name__ for cls in by_spec.values()))
     raise UnknownClassError(
         f"{place}: full_spec {full_spec} is not a {classes[0].__name__} that is loaded{near}; "
         "import the package that defines it"
