@@ -39,7 +39,7 @@ ORDERS = {
     "nemo_asr": """
         arguments, compat, options, shipped < text, data.manifest < audio, features, training_options
         < argparse, models < decoding < scoring < data < parts, tasks, tracking
-        < corpora, seeds, transcribe < cli
+        < corpora, seeds, transcribe < evaluation, training < cli
     """,
 }
 # Imports inside functions: packages that a user may do without, and those whose import is worth putting off.
@@ -47,9 +47,14 @@ LATE_IMPORTS = {
     "nemo_lite.backends.pytorch.compiling": "imports torch._dynamo, which is slow; only runs that compile pay for it",
     "argcomplete": "optional: completion of the options by a shell",
     "wandb": "optional: logging to Weights & Biases",
+    "matplotlib": "optional: the curves of the demo",
     "mlflow": "optional: logging to MLflow",
     "espeakng_loader": "optional: the speech synthesiser of the demo",
     "onnxruntime": "optional: runs exported models",
+    "nemo_asr.evaluation": "imports torch; --help is shown without",
+    "nemo_asr.training": "imports torch; --help is shown without",
+    "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
+    "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
     "nemo_lite.utils.curves": "imports TensorBoard's files; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
@@ -73,6 +78,7 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.core.action_state",
     "nemo_lite.core.backend",
     "nemo_lite.core.callbacks",
+    "nemo_lite.core.callbacks.base",
     "nemo_lite.core.dag",
     "nemo_lite.core.models",
     "nemo_lite.core.module_config",

@@ -43,8 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = did_you_mean(name, commands)
         return _refuse(f'"{name}" is not a subcommand; known: {", ".join(commands)}{near}')
     code = None
-    with reported_to_user(f"{PROGRAM} {name}"):
-        code = commands[name].load()(options)
+    before, sys.argv = sys.argv, [f"{PROGRAM} {name}", *options]  # what messages, logs and records call the program
+    try:
+        with reported_to_user(sys.argv[0]):
+            code = commands[name].load()(options)
+    finally:
+        sys.argv = before
     return code or 0
 
 

@@ -1,23 +1,17 @@
 """The demo: what it draws, and that it ends with a transcript, pictures and commands that work."""
 
 import json
-import runpy
 import shlex
 
 import pytest
-from toys.tone_corpus import ASR, run_process, run_subcommand
+from toys.tone_corpus import run_process, run_subcommand
 
+from nemo_asr.cli import demo
 from nemo_asr.corpora import synth
 
 pytest.importorskip("matplotlib", reason="what draws the curves is not installed")
 
 PNG = b"\x89PNG"
-
-
-@pytest.fixture(scope="module")
-def demo():
-    """The names of the script."""
-    return runpy.run_path(str(ASR / "demo.py"))
 
 
 def write_metrics(folder, *records):
@@ -28,28 +22,28 @@ def evaluation(name, step, wer):
     return {"kind": "evaluation", "set": name, "step": step, "loss": 10 * wer, "wer": wer}
 
 
-def test_the_new_sentence_and_its_voice_are_not_in_the_corpus(demo):
+def test_the_new_sentence_and_its_voice_are_not_in_the_corpus():
     plan = synth._plan(synth.Arguments())
     items = [item for each in plan.values() for item in each]
     assert len(items) == 3900
-    assert demo["NEW_TEXT"] not in {item.text for item in items}
-    assert demo["NEW_VOICE"] not in {item.voice for item in items}
-    assert set(demo["NEW_TEXT"].split()) <= {word for item in items for word in item.text.split()}
+    assert demo.NEW_TEXT not in {item.text for item in items}
+    assert demo.NEW_VOICE not in {item.voice for item in items}
+    assert set(demo.NEW_TEXT.split()) <= {word for item in items for word in item.text.split()}
 
 
-def test_the_rates_are_those_of_the_best_model(demo, tmp_path):
-    sets = list(demo["SETS"])
+def test_the_rates_are_those_of_the_best_model(tmp_path):
+    sets = list(demo.SETS)
     rates = [(0, 1.0, 1.0), (250, 0.1, 0.3), (500, 0.2, 0.2)]
     evaluations = [evaluation(name, at, wer) for at, *wers in rates for name, wer in zip(sets, wers, strict=True)]
     steps = [{"kind": "train", "step": step, "loss": 300 / step} for step in (1, 250, 500)]
     write_metrics(tmp_path, *steps, *evaluations, {"kind": "model", "step": 0}, {"kind": "model", "step": 250})
-    assert demo["curves"](tmp_path) == {sets[0]: 0.1, sets[1]: 0.3}
+    assert demo.curves(tmp_path) == {sets[0]: 0.1, sets[1]: 0.3}
     assert (tmp_path / "curves.png").read_bytes()[:4] == PNG
 
 
-def test_a_long_command_is_shown_in_lines_that_begin_with_an_option_and_can_be_copied(demo):
+def test_a_long_command_is_shown_in_lines_that_begin_with_an_option_and_can_be_copied():
     words = ["nemo-lite", "train", *(word for number in range(12) for word in (f"--option_{number}", "a value"))]
-    shown = demo["wrapped"](*words)
+    shown = demo.wrapped(*words)
     lines = shown.split(" \\\n")
     assert len(lines) > 2
     assert max(map(len, lines)) <= 100

@@ -1,6 +1,7 @@
 """jasper.py --plan: what will be run, before any audio is read."""
 
 import re
+from typing import Any
 
 import pytest
 from toys.tone_corpus import ASR, read_manifest, run_script, write_manifest
@@ -68,21 +69,22 @@ def test_a_plan_counts_without_the_texts_that_do_not_fit(corpus, tmp_path):
 
 
 def test_the_plan_of_a_large_model_draws_no_weights(corpus, tmp_path, monkeypatch):
-    encoders = []
-    make = nemo_asr.Recipe.encoder
+    models: list[Any] = []
+    make = nemo_asr.Recipe.model
 
-    def recording(self):
-        encoders.append(make(self))
-        return encoders[-1]
+    def recording(self, **options):
+        model = make(self, **options)
+        models.append(model.encoder)
+        return model
 
-    monkeypatch.setattr(nemo_asr.Recipe, "encoder", recording)
+    monkeypatch.setattr(nemo_asr.Recipe, "model", recording)
     lines = [{**line, "text": "ab"} for line in read_manifest(corpus / "train.json")]
     write_manifest(tmp_path / "train.json", lines)
     printed = plan(
         *("--model_config", ASR / "configs" / "jasper10x5dr.yaml", "--train_dataset", "train.json"),
         *("--num_epochs", 1, "--batch_size", 2),
     )
-    assert {parameter.device.type for parameter in encoders[0].parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in models[0].parameters()} == {"meta"}
     assert re.search(r"JasperEncoder +B 64 T -> B 1024 T/2 +332,602,624", printed)
 
 

@@ -22,7 +22,6 @@ IMPORTS_BY_NAME = {
     "nemo_lite/lazy.py": "names of a package that its stub file lists",
     "nemo_lite/compat.py": "modules of the package that its table of old paths names",
     "nemo_lite/utils/argparse.py": "files that the user names with --import",
-    "collections/asr/nemo_asr/shipped.py": "the scripts of the package, by their own names",
     "collections/asr/nemo_asr/cli/data.py": "the corpora that the command lists",
 }
 # Files that name pickle, and what for; none reads a file with it.

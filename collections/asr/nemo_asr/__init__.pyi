@@ -56,6 +56,7 @@ from nemo_asr.tasks.registry import register as register
 from nemo_asr.tracking import ScoredSet as ScoredSet
 from nemo_asr.tracking import start_record as start_record
 from nemo_asr.tracking import trackers_of as trackers_of
+from nemo_asr.training import TrainingRun as TrainingRun
 from nemo_asr.transcribe.best import AveragedModelCallback as AveragedModelCallback
 from nemo_asr.transcribe.best import BestModelCallback as BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from as init_from

@@ -22,6 +22,9 @@ from nemo_asr.training_options import (
     policy_problem,
     take_from_configuration,
 )
+from nemo_asr.training_options import (
+    refuse_options_of_texts as refuse_options_of_texts,
+)
 from nemo_lite import DeviceType, logging
 from nemo_lite.config import Between
 from nemo_lite.core.trackers import TRACKERS
@@ -304,8 +307,6 @@ class EvalArgParser(LaunchedParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.prog == "nemo-lite eval":  # which makes options of the models before it calls the script
-            self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
         self.add_argument("--model_config", help="YAML file to use instead of the model's own; it must fit the model")
         self.add_argument("--batch_size", type=positive_int, default=64, help="utterances in a batch")
         load_help = "the model: a run's folder, a model folder or one of checkpoints; nemo-lite eval MODEL is the same"

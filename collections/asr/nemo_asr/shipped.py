@@ -1,16 +1,12 @@
-"""The scripts and configurations that come with the package: where they are, running one, configurations by name.
+"""The scripts and configurations that come with the package: where they are, configurations by name.
 
 A wheel carries them inside the package (``setup.py``); in a checkout they are in ``examples/asr``.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from nemo_lite import logging
 from nemo_lite.errors import ConfigError, did_you_mean
@@ -48,24 +44,3 @@ def config_path(given: str | os.PathLike[str]) -> Path:
         return path
     names = f"{', '.join(shipped)}{did_you_mean(path.name, shipped)}"
     raise ConfigError(f"{given}: is neither a file nor the name of a configuration; known names: {names}")
-
-
-def load_script(script: str) -> ModuleType:
-    """One of the scripts as a module."""
-    path = examples_folder() / script
-    spec = importlib.util.spec_from_file_location(f"nemo_asr_script_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run_script(script: str, subcommand: str, arguments: Sequence[str]) -> None:
-    """Call ``main()`` of one of the scripts, as if its name were ``nemo-lite SUBCOMMAND``."""
-    module = load_script(script)
-    before, sys.argv = sys.argv, [f"nemo-lite {subcommand}", *arguments]
-    try:
-        module.main()
-    finally:
-        sys.argv = before

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nemo_lite import logging
-from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.config import Between, Config, check_call, load_config, override, raise_if
 from nemo_lite.core import RunOptions
 from nemo_lite.errors import counted, did_you_mean
@@ -57,12 +56,21 @@ def check_what_is_left(parser: LaunchedParser, parsed: Any) -> None:
     """
     if parsed.load_dir is None or not parser.acts_for_all(parsed):
         return
+    from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
+
     found = CheckpointFolder(parsed.load_dir).latest()
     if found is None or found.step is None or found.epoch is None:  # of an older version, or of NeMo
         return
     options = RunOptions(num_epochs=parsed.num_epochs, max_steps=parsed.max_steps)
     if error := options.nothing_left(found.step, found.epoch):
         parser.error(str(error))
+
+
+def refuse_options_of_texts(parser: LaunchedParser, parsed: Any) -> None:
+    """End the script where an option is given that a classifier's training does not have."""
+    for option in _OF_TEXTS:
+        if getattr(parsed, option):
+            parser.error(f"--{option} is for models that transcribe; leave it out")
 
 
 def _path(text: str) -> str:
@@ -81,7 +89,10 @@ def _module_lr(text: str) -> tuple[str, float]:
 
 
 # Those that a classifier's training does not have.
-OF_TRANSCRIPTION = ("label_smoothing", "intermediate_ctc", "average_last", "ema_decay")
+_OF_TEXTS = (
+    *("init_from", "freeze_encoder_until", "eval_metric", "precision_check"),
+    *("label_smoothing", "intermediate_ctc", "average_last", "ema_decay"),
+)
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
 TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy")
 # WeNet's name of an optimizer, ours, and the weight decay that it has there where the file gives none.

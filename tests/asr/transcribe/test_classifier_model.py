@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from nemo_asr.tasks.recipe import recipe_from_text
-from nemo_asr.transcribe.fine_tuning import evaluation_script, task_of_model, training_script
+from nemo_asr.training import is_classifier
+from nemo_asr.transcribe.fine_tuning import task_of_model
 from nemo_asr.transcribe.folder import describe, write_model
 from nemo_asr.transcribe.model import load_classifier, load_model, trained_modules
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
@@ -43,20 +44,13 @@ def test_a_stored_classifier_has_its_weights_classes_and_task(stored):
         load_model(folder)
 
 
-def test_the_script_follows_from_the_model_or_the_configuration(stored, tmp_path):
+def test_the_task_follows_from_the_model_or_the_configuration(stored, tmp_path):
     folder, _ = stored
     assert task_of_model(folder) == "classification"
-    assert evaluation_script(["--load_dir", str(folder)]) == "classify_eval.py"
     (tmp_path / "model.yaml").write_text(TEXT)
-    assert training_script([f"--model_config={tmp_path / 'model.yaml'}", "--lr", "1"]) == "classify.py"
-    assert training_script([f"--config={tmp_path / 'model.yaml'}"]) == "classify.py", "another name of the option"
-    assert training_script(["--model_config", "digits"]) == "jasper.py"
-
-
-@pytest.mark.parametrize("given", [[], ["--load_dir"], ["--load_dir", "nowhere"]])
-def test_what_is_wrong_is_left_to_the_script_for_texts(given):
-    assert evaluation_script(given) == "jasper_eval.py"
-    assert training_script(["--model_config", "nowhere.yaml"]) == "jasper.py"
+    assert is_classifier(str(tmp_path / "model.yaml"))
+    assert not is_classifier("digits")
+    assert not is_classifier("nowhere.yaml"), "reading it as a model of texts says what is wrong"
 
 
 def test_no_model_is_told(tmp_path):

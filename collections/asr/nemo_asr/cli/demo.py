@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemo_asr.corpora import synth
-from nemo_asr.shipped import run_script
+from nemo_lite.core.trackers import read_metrics
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import OneLineParser, positive_int
 
+SETS = {"val_seen_voices": "voices heard in training", "val_unseen_voices": "new voices"}
+NUM_EPOCHS = 10
+NEW_TEXT, NEW_VOICE = "july twenty nineteen sixty nine", "en-us+m1"  # neither is in the corpus
 _NEEDED = ("espeakng_loader", "matplotlib")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the corpus, unless it is there, and run ``examples/asr/demo.py``.
+    """Make the corpus, unless it is there, and run the demo on it.
 
     Raises:
         UsageError: a package that only the demo needs is missing.
@@ -23,15 +34,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--corpus", default="data/synth", help="folder of the corpus; one that is complete stays")
     parser.add_argument("--work_dir", default="runs/demo", help="folder for the results; an old one is replaced")
     parser.add_argument("--utterances", type=positive_int, help="size of the training set to make (default: 3600)")
-    parser.add_argument("--num_epochs", type=positive_int, help="epochs to train (default: 10)")
+    parser.add_argument("--num_epochs", type=positive_int, default=NUM_EPOCHS, help="epochs to train")
     args = parser.parse_args(arguments)
     missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
     if missing:
         remedy = "pip install espeakng-loader matplotlib"
         raise UsageError(f"packages are missing: {', '.join(missing)}", remedy=remedy)
     synth.main([args.corpus, *_sizes(args.utterances)], parser.prog)
-    epochs = () if args.num_epochs is None else ("--num_epochs", str(args.num_epochs))
-    run_script("demo.py", "demo", ["--corpus", args.corpus, "--work_dir", args.work_dir, *epochs])
+    run_demo(Path(args.corpus), Path(args.work_dir), args.num_epochs)
 
 
 def _sizes(utterances: int | None) -> list[str]:
@@ -40,3 +50,118 @@ def _sizes(utterances: int | None) -> list[str]:
         return []
     validation = str(min(synth.Arguments.val1, max(1, utterances // 8)))
     return ["--train", str(utterances), "--val1", validation, "--val2", validation]
+
+
+def run_demo(corpus: Path, work_dir: Path, num_epochs: int = NUM_EPOCHS) -> None:
+    """Train, draw, transcribe, and say where everything is; subcommands run as a user would run them.
+
+    Args:
+        corpus: folder of the corpus that ``nemo-lite data make synth`` made.
+        work_dir: folder for the results; an old one is replaced.
+        num_epochs: epochs to train.
+    """
+    start = time.monotonic()
+    shutil.rmtree(work_dir, ignore_errors=True)
+    train(corpus, work_dir, num_epochs)
+    rates = curves(work_dir)
+    recording = work_dir / "new.wav"
+    synth.say(recording, NEW_TEXT, NEW_VOICE)
+    heard = run_subcommand("transcribe", str(work_dir), str(recording), wants_output=True).strip()
+    print(f"\nA new sentence in a new voice, {recording}")
+    print(f"  spoken:     {NEW_TEXT}\n  recognised: {heard}")
+    print("\nWord error rate of the model")
+    print("\n".join(f"  {rates[name]:6.1%}  {words}" for name, words in SETS.items()))
+    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    print(f"\nTrained, evaluated and transcribed in {minutes} min {seconds} s.\n")
+    print(ending(corpus, work_dir))
+
+
+def run_subcommand(*words: str, shown: str = "", wants_output: bool = False) -> str:
+    """Show and run a subcommand of nemo-lite; what it wrote to stdout, if that is wanted.
+
+    Ends the demo with the exit code of a subcommand that fails.
+    """
+    print("\n$", shown or wrapped("nemo-lite", *words), flush=True)
+    command = [sys.executable, "-m", "nemo_lite", *words]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE if wants_output else None) as process:
+        try:
+            output, _ = process.communicate()
+        except KeyboardInterrupt:  # the subcommand got the signal as well: it saves, and says how to go on
+            output, _ = process.communicate()
+    if process.returncode:
+        sys.exit(process.returncode)
+    return output or ""
+
+
+def wrapped(*words: str) -> str:
+    """A command as one would write it, in lines that begin with an option."""
+    lines = [""]
+    for part in re.split(r" (?=--)", shlex.join(words)):
+        if len(lines[-1]) + len(part) > 96:
+            lines.append("   ")
+        lines[-1] += f" {part}" if lines[-1] else part
+    return " \\\n".join(lines)
+
+
+def train(corpus: Path, work_dir: Path, num_epochs: int) -> None:
+    """Show what will be trained, with the DAGs as pictures, then train it."""
+    options = [
+        *("--model_config", "demo", "--train_dataset", str(corpus / "train.json")),
+        *("--eval_datasets", *(str(corpus / f"{name}.json") for name in SETS)),
+        *("--num_epochs", str(num_epochs), "--batch_size", "16", "--eval_batch_size", "64"),
+        *("--optimizer", "adam_w", "--lr", "0.006", "--beta2", "0.98", "--warmup_steps", "100"),
+        *("--eval_freq", "450", "--log_freq", "75", "--work_dir", str(work_dir.parent), "--exp_name", work_dir.name),
+    ]
+    plan = run_subcommand("plan", *options, wants_output=True)
+    # Its tables, which show each port, are in plan.txt.
+    print(*re.findall(r"^(?:\w+: \d+ nodes|\d+ steps|learning rate|Saved) ?.*", plan, re.MULTILINE), sep="\n")
+    run_subcommand("train", *options, shown="nemo-lite train, with the same options")
+
+
+def curves(work_dir: Path) -> dict[str, float]:
+    """Draw what metrics.jsonl of the run has; the word error rate of the best model on each validation set."""
+    from matplotlib.figure import Figure
+
+    records = list(read_metrics(work_dir / "metrics.jsonl"))
+    steps = [record for record in records if record["kind"] == "train"]
+    best = [record for record in records if record["kind"] == "model"][-1]["step"]
+    figure = Figure(figsize=(8, 6.5))
+    above, below = figure.subplots(2, 1, sharex=True)
+    above.plot([each["step"] for each in steps], [each["loss"] for each in steps], color="tab:gray", label="training")
+    rates: dict[str, float] = {}
+    for (name, words), color in zip(SETS.items(), ("tab:blue", "tab:orange"), strict=True):
+        found = [record for record in records if record["kind"] == "evaluation" and record["set"] == name]
+        at = [each["step"] for each in found]
+        above.plot(at, [each["loss"] for each in found], color=color, label=words)
+        below.plot(at, [100 * each["wer"] for each in found], color=color, marker="o", label=words)
+        rates[name] = next(each["wer"] for each in found if each["step"] == best)
+    above.set(ylabel="CTC loss", yscale="log", title="nemo_lite demo: a separable Jasper on synthetic speech")
+    below.set(xlabel="step", ylabel="word error rate (%)", ylim=(0, 100))
+    for axis in (above, below):
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(work_dir / "curves.png", dpi=100)
+    return rates
+
+
+def ending(corpus: Path, work_dir: Path) -> str:
+    """Where everything is, and what to try next."""
+    looks = {
+        "report.html": "rates, curves, the worst utterances to hear",
+        "curves.png": "loss and word error rate over the steps",
+        "training.svg": "the DAG that was trained",
+        "model": "the trained model; commands find it by the run's folder",
+    }
+    unseen = corpus / "val_unseen_voices"
+    commands = [
+        f"nemo-lite transcribe {work_dir} {unseen / '00000.wav'} --format srt",
+        f"nemo-lite eval {work_dir} --eval_datasets {unseen}.json --out results",
+        f"nemo-lite models show {work_dir}",
+        "nemo-lite train --help",
+    ]
+    if shutil.which("nemo-lite") is None:
+        commands.insert(0, f". {os.path.relpath(sys.prefix)}/bin/activate")
+    width = max(len(str(work_dir / name)) for name in looks)
+    places = [f"  {work_dir / name!s:{width}}  {words}" for name, words in looks.items()]
+    return "\n".join(["Look at", *places, "", "Try next", *(f"  {command}" for command in commands)])

@@ -3,49 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
+from typing import Any
 
-from nemo_asr.shipped import load_script, run_script
-from nemo_asr.transcribe.fine_tuning import evaluation_script
-from nemo_lite.errors import UsageError
+from nemo_asr.argparse import EvalArgParser, add_data_options, add_language_option, add_metric_option, add_report_option
+from nemo_asr.options import add_search_options, check_search_options
+from nemo_lite.errors import NemoLiteError, UsageError
+
+_OF_TEXTS = ("compare", "details", "eval_metric", "search_weights")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run ``examples/asr/jasper_eval.py``, or ``classify_eval.py`` where the model is a classifier."""
-    options = as_options(arguments)
-    run_script(evaluation_script(options), "eval", options)
+    """Evaluate a model that transcribes, or a classifier."""
+    parser = EvalParser(prog="nemo-lite eval", description="Error rates of a trained model")
+    args = parser.parse_args(arguments)
+    from nemo_asr.evaluation import evaluate_classes, evaluate_texts  # imports torch, which --help does not need
+    from nemo_asr.transcribe.fine_tuning import task_of_model
+
+    try:
+        task = task_of_model(args.load_dir)
+    except NemoLiteError:  # loading the model will say what is wrong with it
+        task = "transcription"
+    if task == "classification":
+        parser.refuse_options_of_texts(args)
+        evaluate_classes(args)
+    else:
+        evaluate_texts(args)
 
 
-def as_options(arguments: Sequence[str]) -> list[str]:
-    """``A ...`` becomes ``--load_dir A ...``, and ``A B ... --compare`` becomes ``--load_dir A ... --compare B``.
+class EvalParser(EvalArgParser):
+    """The options of ``nemo-lite eval``: also models in front of the options or between them.
 
-    The models stand before the options or behind them, as in ``--import my.py A``.
-
-    Raises:
-        UsageError: more than one model without --compare, or more than two.
+    ``A ...`` is ``--load_dir A ...``, and ``A B ... --compare`` is ``--load_dir A ... --compare B``.
     """
-    models = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    rest = list(arguments[len(models) :])
-    if not models:
-        models = _models_between(rest)
-        for model in models:  # the last of equal words: the others are values of options
-            del rest[len(rest) - 1 - rest[::-1].index(model)]
-    if not models:
-        return rest
-    if len(models) > 1:
-        if len(models) > 2 or "--compare" not in rest:
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.usage = "%(prog)s MODEL [MODEL_B --compare] --eval_datasets MANIFEST ... [options]"
+        self._option_string_actions["--load_dir"].required = False
+        add = self.add_argument
+        add("models", metavar="MODEL", nargs="*", help="as --load_dir; with --compare two")
+        add("--eval_datasets", nargs="+", required=True, help="manifests, each a set of its own")
+        add("--out", default=".", help="folder for the transcripts (default: here)")
+        details_help = (
+            "print error rates by speaker and by length, and the words most often lost, inserted and confused"
+        )
+        add("--details", action="store_true", help=details_help)
+        compare_help = (
+            "a second model: it is evaluated too, into OUT/compared, and a paired test says whether they differ"
+        )
+        add("--compare", metavar="MODEL", nargs="?", const="", help=compare_help)
+        add_report_option(self, "OUT/report.html")
+        add_data_options(self)
+        add_language_option(self)
+        add_metric_option(self)
+        add_search_options(self, with_weight_search=True)
+
+    def check(self, parsed: Any) -> None:
+        """The models become ``load_dir`` and ``compare``; what would have no effect ends the script.
+
+        Raises:
+            UsageError: more than one model without --compare, or more than two.
+        """
+        super().check(parsed)
+        models = [model for model in (parsed.load_dir, *parsed.models, parsed.compare) if model]
+        if not models:
+            self.error("the following arguments are required: --load_dir")
+        if len(models) != (1 if parsed.compare is None else 2):
             wanted = "one model, or two and --compare"
             raise UsageError("the models cannot be evaluated together", got=" ".join(models), wanted=wanted)
-        rest.insert(rest.index("--compare") + 1, models[1])
-    return ["--load_dir", models[0], *rest]
+        parsed.load_dir, parsed.compare = models[0], models[1] if len(models) > 1 else None
+        del parsed.models
+        check_search_options(self, parsed)
+        if parsed.compare and (parsed.overrides or parsed.model_config):
+            self.error(
+                "--compare takes models as they are; evaluate changed ones alone, then: nemo-lite compare OUT OUT"
+            )
 
-
-def _models_between(arguments: Sequence[str]) -> list[str]:
-    """The words that belong to no option of the script."""
-    if {"-h", "--help"} & set(arguments):
-        return []
-    parser = load_script("jasper_eval.py").make_parser()
-    parser.prog = "nemo-lite eval"
-    for action in parser._actions:
-        action.required = False
-    return [word for word in parser.parse_known_args(arguments)[1] if not word.startswith("-")]
+    def refuse_options_of_texts(self, parsed: Any) -> None:
+        """End the script where an option is given that the evaluation of a classifier does not have."""
+        for option in _OF_TEXTS:
+            if getattr(parsed, option):
+                self.error(f"--{option} is for models that transcribe; leave it out")
+        if parsed.decoder != "greedy":
+            self.error("--decoder is for models that transcribe; leave it out")

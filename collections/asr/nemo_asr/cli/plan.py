@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_asr.shipped import run_script
-from nemo_asr.transcribe.fine_tuning import training_script
+from nemo_asr.cli import train
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the script that ``nemo-lite train`` runs."""
-    run_script(training_script(arguments), "plan", [*arguments, "--plan"])
+    """The same as ``nemo-lite train --plan``."""
+    train.main([*arguments, "--plan"], "nemo-lite plan")

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_asr.shipped import run_script
-from nemo_asr.transcribe.fine_tuning import training_script
+import nemo_asr
+from nemo_asr.argparse import AsrArgParser, refuse_options_of_texts
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run ``examples/asr/jasper.py``, or ``classify.py`` where the configuration is that of a classifier."""
-    run_script(training_script(arguments), "train", arguments)
+def main(arguments: Sequence[str], program: str = "nemo-lite train") -> None:
+    """Train a speech recogniser, or a classifier where the configuration is that of one."""
+    parser = AsrArgParser(prog=program, description="Train a speech recogniser, or a classifier of recordings")
+    args = parser.parse_args(arguments)
+    from nemo_asr.training import TrainingRun, is_classifier  # imports torch, which --help does not need
+
+    classifies = is_classifier(args.model_config)
+    if classifies:
+        refuse_options_of_texts(parser, args)
+    if args.seeds > 1:  # each in a process of its own, which comes here again
+        nemo_asr.train_seeds(args)
+        return
+    run = TrainingRun(args, classifies)
+    connect = nemo_asr.connect_classifier if classifies else nemo_asr.connect
+    training = connect(run.model, run.training_data, training=True)
+    run.train(training, {tag: connect(run.model, data) for tag, data in run.evaluation_data.items()})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from nemo_asr.tasks.families import Model, family_of
-from nemo_asr.tasks.recipe import Recipe, recipe_from_text, task_of
+from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.tasks.registry import TASKS
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.folder import CARD, StoredModel, find_model, read_card, read_model
@@ -16,9 +16,8 @@ from nemo_asr.transcribe.initialise import Initialised, initialise
 from nemo_asr.transcribe.model import trained_modules
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.errors import CheckpointError, NemoLiteError
+from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
-from nemo_lite.utils.argparse import OneLineParser
 
 if TYPE_CHECKING:
     from nemo_lite import NeuralModuleFactory
@@ -147,33 +146,6 @@ def _is_same(key: str, mine: object, theirs: object) -> bool:
 
 
 # Which script trains a configuration or evaluates a stored model: by what it is for, texts or classes.
-
-
-_TRAINING = {"transcription": "jasper.py", "classification": "classify.py"}
-_EVALUATION = {"transcription": "jasper_eval.py", "classification": "classify_eval.py"}
-
-
-def training_script(arguments: Sequence[str]) -> str:
-    """The script that trains the model of ``--model_config``."""
-    return _script_for(arguments, "--model_config", task_of, _TRAINING)
-
-
-def evaluation_script(arguments: Sequence[str]) -> str:
-    """The script that evaluates the model of ``--load_dir``."""
-    return _script_for(arguments, "--load_dir", task_of_model, _EVALUATION)
-
-
-def _script_for(
-    arguments: Sequence[str], option: str, task_in: Callable[[str], str], scripts: Mapping[str, str]
-) -> str:
-    """By the task of what stands behind the option; what is wrong with it, the script for texts says."""
-    parser = OneLineParser(add_help=False)  # takes other spellings of the option, as the script will
-    parser.add_argument(option, dest="given", nargs="?")
-    given = parser.parse_known_args(list(arguments))[0].given
-    try:
-        return scripts[task_in(given) if given else TASKS[0]]
-    except NemoLiteError:
-        return scripts[TASKS[0]]
 
 
 def task_of_model(path: str | Path) -> str:

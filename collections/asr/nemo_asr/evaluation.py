@@ -1,0 +1,228 @@
+"""Evaluation of trained models: error rates of texts, accuracy of classes; for ``nemo-lite eval`` and the scripts."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_asr.data.audio_to_text import clusters_in_data, hypotheses_in_data, references_in_data, write_transcripts
+from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, search_weights, write_weights
+from nemo_asr.decoding.greedy import post_process_predictions, post_process_transcripts
+from nemo_asr.options import search_arguments, unique_tags
+from nemo_asr.scoring.rates import (
+    Clusters,
+    all_pairs,
+    bootstrap_interval,
+    class_errors,
+    classification_accuracy,
+    classification_confusion_matrix,
+    count_errors,
+    equal_error_rate,
+)
+from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
+from nemo_asr.scoring.report.records import score_transcripts, scores_table, write_scores
+from nemo_asr.tasks.classification import connect_classifier
+from nemo_asr.tasks.families import connect
+from nemo_asr.tasks.recipe import load_recipe
+from nemo_asr.text.labels import main_metric
+from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model
+from nemo_lite import NeuralModuleFactory
+from nemo_lite.files import make_writable_folder, write_atomically
+from nemo_lite.utils.argparse import factory_arguments
+
+MOST_PAIRS = 5000  # recordings of which all pairs are compared
+
+
+def evaluate_texts(args: Namespace) -> None:
+    """Evaluate one model that transcribes, or with --compare two and whether they differ.
+
+    Args:
+        args: what the parser of ``nemo-lite eval`` gave.
+    """
+    recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
+    factory = NeuralModuleFactory(**factory_arguments(args))
+    model = load_model(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    second = load_model(args.compare, factory=factory) if args.compare else None
+    out = Path(args.out)
+    _use_search(model, args, factory, out)
+    sets = _evaluate_sets(model, args, factory, out, "A, " if second else "")
+    if second is not None:
+        _use_search(second, args, factory, out / "compared")
+        _evaluate_sets(second, args, factory, out / "compared", "B, ")
+        factory.on_first(lambda: _print_comparison(args, sets))
+
+
+def _evaluate_sets(
+    model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path, name: str = ""
+) -> list[str]:
+    """Evaluate every set, print its error rates, and write its transcripts; the names of the sets.
+
+    ``name`` of the model stands before the rates, where there are two.
+    """
+    recipe, manifests = model.recipe, zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    data = {tag: recipe.data_layer(path, training=False, **options) for tag, path in manifests}
+    out = factory.on_first(lambda: make_writable_folder(folder))
+    for tag, data_layer in data.items():
+        _, *wires = connect(model.modules, data_layer).scored  # all but the loss
+        heard: list[str] = []
+        said: list[str] = []
+        for predictions, texts, lengths in factory.infer_batches(wires):  # comes out on rank 0
+            heard += post_process_predictions([predictions], recipe.labels)
+            said += post_process_transcripts([texts], [lengths], recipe.labels)
+        if out is None:
+            continue
+        # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
+        scored = factory.get_trainer().inferred
+        assert scored is not None, "infer has run"
+        assert scored.items is not None, "data layers of speech number their items"
+        said = references_in_data(data_layer, scored.items, said)
+        heard = hypotheses_in_data(data_layer, heard)
+        path = out / f"{tag}.transcripts.jsonl"
+        write_transcripts(path, data_layer, scored.items, said, heard)
+        metric = args.eval_metric or main_metric(recipe.labels)
+        print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
+        print(f"{name}{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
+        if said:
+            _tell_scores(f"{name}{tag}", path, out / f"{tag}.scores.json", metric, args.details)
+    if args.report:
+        facts = {"model": f"{model.place}, step {model.card.step}"}
+        factory.on_first(lambda: try_report(folder, sets=list(data), facts=facts))
+    return list(data)
+
+
+def _use_search(model: TrainedModel, args: Namespace, factory: NeuralModuleFactory, folder: Path) -> None:
+    """Let the search that is asked for take the place of greedy decoding, with weights from ``--search_weights``."""
+    search = search_arguments(args)
+    if search is None:
+        return
+    decoder = BeamSearchCTCDecoder(model.recipe.labels, **search)
+    model.modules = replace(model.modules, greedy=decoder)
+    if not args.search_weights:
+        return
+    layer = model.recipe.data_layer(args.search_weights, training=False, batch_size=args.batch_size)
+    dag = connect(model.modules, layer)
+    wires = [dag.log_probs, dag.log_probs_lengths, dag.transcripts, dag.transcript_lengths]
+    use_cer = (args.eval_metric or main_metric(model.recipe.labels)) == "cer"
+    trials = search_weights(
+        decoder,
+        [wire for wire in wires if wire is not None],
+        factory,
+        lambda heard, said: count_errors(heard, said, use_cer).errors,
+    )
+    path = folder / "weights.json"
+    best, worst = trials[0], trials[-1]
+    factory.on_first(lambda: write_weights(make_writable_folder(folder) / path.name, args.search_weights, trials))
+    factory.on_first(
+        lambda: print(
+            f"{args.search_weights}: alpha {best.alpha:g} and beta {best.beta:g} make {best.errors} errors, the fewest "
+            f"of {len(trials)} trials (the most: {worst.errors}); in {path}"
+        )
+    )
+
+
+def _describe_rates(heard: list[str], said: list[str], metric: str) -> str:
+    """Both error rates, the one that comes first with its errors."""
+    rates = {"wer": count_errors(heard, said), "cer": count_errors(heard, said, use_cer=True)}
+    first, unit = rates.pop(metric), "words" if metric == "wer" else "characters"
+    errors = f"{first.insertions} insertions, {first.deletions} deletions, {first.substitutions} substitutions"
+    others = ", ".join(f"{name.upper()} {counts.rate:.2%}" for name, counts in rates.items())
+    return f"{metric.upper()} {first.rate:.2%} ({errors} in {first.reference_length} {unit}), {others}"
+
+
+def _tell_scores(name: str, transcripts: Path, path: Path, metric: str, with_tables: bool) -> None:
+    """Print the intervals of the rates, and with tables where the errors are; write all of it as JSON."""
+    scores = score_transcripts(transcripts)
+    write_scores(path, scores)
+    print(f"{name}: {scores.interval_line(metric)}; by speaker, length and word in {path}")
+    if with_tables:
+        print(f"\n{scores_table(scores)}\n")
+
+
+def _print_comparison(args: Namespace, sets: list[str]) -> None:
+    """A table of both models, from the transcripts that were just written."""
+    compared = compare_folders(args.out, Path(args.out) / "compared", sets=sets)
+    print("\n" + comparison_table(compared, args.load_dir, args.compare))
+
+
+def evaluate_classes(args: Namespace) -> None:
+    """Evaluate a classifier: accuracy and its interval; of a model with embeddings also the equal error rate.
+
+    Writes OUT/<set>.classes.jsonl, with embeddings also OUT/<set>.npy (N, D) and OUT/<set>_labels.npy (N,).
+
+    Args:
+        args: as of `evaluate_texts`.
+    """
+    recipe = load_recipe(args.model_config, args.overrides) if args.model_config else None
+    factory = NeuralModuleFactory(**factory_arguments(args))
+    model = load_classifier(args.load_dir, recipe=recipe, factory=factory, overrides=args.overrides)
+    options: dict[str, Any] = {"batch_size": args.batch_size, **({"strict_data": True} if args.strict_data else {})}
+    out = factory.on_first(lambda: make_writable_folder(Path(args.out)))
+    for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True):
+        data_layer: Any = model.recipe.data_layer(manifest, training=False, **options)
+        wires = connect_classifier(model.modules, data_layer)
+        outputs = [wires.logits, wires.classes, *([wires.embeddings] if wires.embeddings else [])]
+        batches = list(factory.infer_batches(outputs))  # comes out on rank 0
+        if out is None:
+            continue
+        logits, classes, *embeddings = (torch.cat(values) for values in zip(*batches, strict=True))
+        scored = factory.get_trainer().inferred
+        assert scored is not None, "infer has run"
+        assert scored.items is not None, "data layers of speech number their items"
+        labels, path = model.recipe.labels, out / f"{tag}.classes.jsonl"
+        text = _class_lines([data_layer.place_of(item) for item in scored.items], logits, classes, labels)
+        write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
+        print(f"{tag}: {_describe_accuracy(logits, classes, labels)}")
+        clusters = clusters_in_data(data_layer, scored.items)
+        print(f"{tag}: {_describe_interval(logits, classes, clusters)}")
+        print(f"{tag}: {scored.num_items} recordings, ids {scored.digest}, classes in {path}")
+        if embeddings:
+            np.save(out / f"{tag}.npy", embeddings[0].float().numpy())
+            np.save(out / f"{tag}_labels.npy", np.array([labels[int(each)] for each in classes]))
+            print(f"{tag}: {_describe_speakers(embeddings[0], classes)}")
+
+
+def _describe_accuracy(logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:
+    """The accuracy, and the pair of classes that was confused most often."""
+    (accuracy,) = classification_accuracy(logits, classes)
+    confused = classification_confusion_matrix(logits, classes).fill_diagonal_(0)
+    text = f"accuracy {accuracy:.2%} ({int(confused.sum())} errors in {len(classes)} recordings)"
+    if confused.any():
+        true, confused_with = divmod(int(confused.argmax()), len(labels))
+        text += f", most often {labels[true]} taken for {labels[confused_with]}: {int(confused.max())}"
+    return text
+
+
+def _describe_interval(logits: torch.Tensor, classes: torch.Tensor, clusters: Clusters | None) -> str:
+    """The 95 % interval of the accuracy, by speaker or recording where they are known."""
+    errors = class_errors((logits.argmax(dim=1) != classes).numpy(), clusters)
+    interval = bootstrap_interval(errors)
+    resampled = clusters or f"{len(classes)} recordings"
+    return (
+        f"95 % interval of the accuracy: {1 - interval.high:.2%} to {1 - interval.low:.2%}, by resampling {resampled}"
+    )
+
+
+def _class_lines(places: list[str], logits: torch.Tensor, classes: torch.Tensor, labels: list[str]) -> str:
+    """A line of JSON for each recording."""
+    best, predicted = logits.double().softmax(dim=1).max(dim=1)
+    rows = zip(places, classes.tolist(), predicted.tolist(), best.tolist(), strict=True)
+    lines = [
+        {"place": place, "class": labels[true], "found": labels[index], "probability": round(probability, 6)}
+        for place, true, index, probability in rows
+    ]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _describe_speakers(embeddings: torch.Tensor, classes: torch.Tensor) -> str:
+    """The equal error rate over all pairs of recordings."""
+    embeddings, classes = embeddings[:MOST_PAIRS], classes[:MOST_PAIRS]
+    rate, threshold = equal_error_rate(*all_pairs(embeddings, classes))
+    return f"equal error rate {rate:.2%} at a cosine of {threshold:.3f} (all pairs of {len(classes)} recordings)"

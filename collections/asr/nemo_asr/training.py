@@ -1,0 +1,294 @@
+"""TrainingRun: a training of the speech scripts, made from their options. ``examples/asr/jasper.py`` shows its use."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nemo_asr.argparse import evaluation_steps, steps_of_run
+from nemo_asr.data.check import warn_of_leaks
+from nemo_asr.models.jasper import set_batch_norm_momentum
+from nemo_asr.options import unique_tags
+from nemo_asr.scoring.callbacks import (
+    monitor_asr_train_progress,
+    monitor_classification_training_progress,
+    process_classification_evaluation_batch,
+    process_evaluation_batch,
+)
+from nemo_asr.scoring.report.page import try_report
+from nemo_asr.tasks.classification import ClassWires
+from nemo_asr.tasks.families import Wires
+from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
+from nemo_asr.tasks.recipe import Recipe, load_class_recipe, load_recipe, task_of
+from nemo_asr.text.labels import main_metric
+from nemo_asr.tracking import CLASS_METRIC, ScoredClasses, ScoredSet, start_record, trackers_of
+from nemo_asr.training_options import policy_of
+from nemo_asr.transcribe.best import AveragedModelCallback, BestModelCallback
+from nemo_asr.transcribe.fine_tuning import init_from, recipe_of
+from nemo_asr.transcribe.folder import about_checkpoint, describe
+from nemo_asr.transcribe.model import check_goes_on
+from nemo_lite import (
+    CheckpointCallback,
+    Dag,
+    DataLayerNM,
+    EvaluatorCallback,
+    NeuralModuleFactory,
+    SimpleLossLoggerCallback,
+    logging,
+)
+from nemo_lite.core import UnfreezeCallback
+from nemo_lite.core.callbacks import TrackingCallback
+from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.show import show_plan, show_precision
+from nemo_lite.errors import NemoLiteError
+from nemo_lite.utils.argparse import factory_arguments
+
+
+def is_classifier(model_config: str | None) -> bool:
+    """Whether a configuration is that of a classifier; what is wrong with it, reading it as one of texts will say."""
+    try:
+        return bool(model_config) and task_of(str(model_config)) == "classification"
+    except NemoLiteError:
+        return False
+
+
+class TrainingRun:
+    """What the options of a training stand for: recipe, data layers, factory and modules.
+
+    Args:
+        args: what ``AsrArgParser`` gave.
+        classifies: whether the model gives a class for each recording instead of a text.
+
+    Attributes:
+        recipe: the configuration: the given one, or that of the model whose weights training starts from.
+        training_data: the data layer of the training set.
+        evaluation_data: those of the evaluation sets, by the sets' names.
+        factory: with it there is the run's folder; a plan needs none.
+        model: the modules, to be connected to the data layers; see ``nemo_asr.connect``.
+
+    Raises:
+        ConfigError: the configuration has a mistake.
+        DataError: a manifest cannot be used.
+    """
+
+    def __init__(self, args: Namespace, classifies: bool = False) -> None:
+        self.args, self._classifies = args, classifies
+        # Input is checked before the factory makes the run's folder: a start that fails leaves nothing behind. But what
+        # the first process alone needs to have, the configuration of --init_from, it can give to the others only by a
+        # factory.
+        early = self._make_factory() if args.num_processes > 1 and not args.model_config else None
+        self.recipe = self._make_recipe(early)
+        args.eval_metric = CLASS_METRIC if classifies else args.eval_metric or main_metric(self.recipe.labels)
+        args.report = args.report and not classifies  # there is no page about classes
+        self.training_data = self._make_data(args.train_dataset, training=True)
+        self.evaluation_data = {
+            tag: self._make_data(manifest, training=False)
+            for tag, manifest in zip(unique_tags(args.eval_datasets), args.eval_datasets, strict=True)
+        }
+        self.factory = early or self._make_factory()
+        if classifies:
+            self.model: Any = self.recipe.classifier(with_weights=not args.plan)
+        else:
+            self.model = self.recipe.model(with_weights=not args.plan, intermediate_ctc=args.intermediate_ctc)
+        set_batch_norm_momentum(self.model.modules.values(), args.bn_momentum)
+        self._card, self._config = describe(self.recipe), self.recipe.config.as_yaml()
+
+    def train(self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires]) -> None:
+        """Train; with ``--plan`` say what would be trained, with ``--precision_check`` compare with float32.
+
+        Args:
+            training: the wires of the training DAG.
+            evaluations: those of the evaluation DAGs, by the names of the sets.
+
+        Raises:
+            UsageError: options that do not fit this training.
+            DistributedError: another process failed, died or hangs.
+        """
+        args, factory = self.args, self.factory
+        loss = training.scored[0]
+        if isinstance(training, Wires):
+            self._check_texts(training, evaluations)
+        steps_per_epoch = factory.steps_per_epoch(self.training_data, args.iter_per_step, args.uneven)
+        total_steps = steps_of_run(args, steps_per_epoch)
+        lr_policy = policy_of(args, total_steps)
+        dags = {"training": Dag([loss])}
+        dags |= {f"evaluation_{tag}": Dag(wires.scored) for tag, wires in evaluations.items()}
+        if args.plan:
+            self._take_weights()  # a plan refuses what training would refuse
+            factory.on_first(lambda: show_plan(dags, lr_policy, args.lr, steps_per_epoch, total_steps, args.run_dir))
+            return
+        if args.precision_check:
+            show_precision(factory.precision_check([loss], args.precision_check, args.load_dir), args.run_dir)
+            return
+        eval_step = evaluation_steps(args, steps_per_epoch)
+        factory.train(
+            tensors_to_optimize=[loss],
+            callbacks=[
+                *self._callbacks(training, evaluations, eval_step),
+                *self._fine_tuning(),
+                *self._averaging(evaluations),
+            ],
+            lr_policy=lr_policy,
+            optimizer=args.optimizer,
+            optimization_params={
+                "num_epochs": args.num_epochs,
+                "max_steps": args.max_steps,
+                "lr": args.lr,
+                "module_lr": args.module_lr,
+                "grad_norm_clip": args.grad_norm_clip,
+                "weight_decay": args.weight_decay,
+                "decay_weights_only": args.decay_weights_only,
+                "ema_decay": args.ema_decay,
+                "betas": args.betas,
+            },
+            batches_per_step=args.iter_per_step,
+            synced_batchnorm=args.synced_bn,
+            synced_batchnorm_groupsize=args.synced_bn_groupsize,
+            uneven=args.uneven,
+            static_graph=args.static_graph,
+            gradient_compression=args.gradient_compression,
+        )
+        if args.run_dir and args.report:
+            factory.on_first(lambda: try_report(args.run_dir, dags=dags))
+
+    def _make_recipe(self, factory: NeuralModuleFactory | None) -> Recipe:
+        args = self.args
+        if self._classifies:
+            return load_class_recipe(args.model_config, args.train_dataset, args.overrides)
+        if args.model_config:
+            return load_recipe(args.model_config, args.overrides)
+        return recipe_of(args.init_from, args.overrides, factory=factory)
+
+    def _make_data(self, manifest: str, training: bool) -> DataLayerNM:
+        """A data layer with the configuration's arguments, and those that the command line overrides."""
+        args = self.args
+        options: dict[str, Any] = {} if args.num_workers is None else {"num_workers": args.num_workers}
+        if args.strict_data:
+            options["strict_data"] = True
+        batch_size = args.batch_size if training else args.eval_batch_size or args.batch_size
+        layer = self.recipe.data_layer(manifest, training=training, batch_size=batch_size, **options)
+        layer.worker_timeout = args.worker_timeout
+        return layer
+
+    def _make_factory(self) -> NeuralModuleFactory:
+        args = self.args
+        folders = {
+            "log_dir": args.run_dir,
+            "checkpoint_dir": args.checkpoint_dir,
+            "tensorboard_dir": args.tensorboard_dir,
+            "create_tb_writer": args.create_tb_writer,
+            "files_to_copy": [args.model_config] if args.model_config else [],
+        }
+        return NeuralModuleFactory(
+            amp_backend=args.amp_backend,
+            cudnn_benchmark=args.cudnn_benchmark,
+            random_seed=args.random_seed,
+            **factory_arguments(args),
+            **({} if args.plan or args.precision_check else folders),
+        )
+
+    def _check_texts(self, training: Wires, evaluations: Mapping[str, Any]) -> None:
+        """Leave out texts that do not fit their frames, and warn of texts that are in several sets."""
+        leave_out_infeasible(self.training_data, training.frames, self.model.loss)
+        for tag, wires in evaluations.items():
+            warn_of_infeasible(self.evaluation_data[tag], wires.frames, self.model.loss)
+        self.factory.on_first(lambda: warn_of_leaks(self.training_data, self.evaluation_data))
+
+    def _callbacks(
+        self, training: Wires | ClassWires, evaluations: Mapping[str, Wires | ClassWires], eval_step: int
+    ) -> list[Callback]:
+        """The run's records, checkpoints, each evaluation set's error rate and the best model."""
+        args, factory = self.args, self.factory
+        trackers = trackers_of(args, factory)
+        callbacks: list[Callback] = [TrackingCallback(trackers, args.log_freq, start_record(args, factory))]
+        if logging.style == "nemo":
+            monitor = partial(monitor_asr_train_progress, labels=self.recipe.labels, eval_metric=args.eval_metric)
+            logger = SimpleLossLoggerCallback(
+                tensors=training.scored,
+                print_func=monitor_classification_training_progress if self._classifies else monitor,
+                get_tb_values=lambda values: [("loss", values[0])],
+                step_freq=args.log_freq,
+            )
+            callbacks.append(logger)
+        if folder := args.load_dir or factory.checkpoint_dir:
+            factory.on_first(partial(check_goes_on, folder, self.recipe))
+            saving: dict[str, Any] = {
+                "step_freq": args.checkpoint_save_freq,
+                "epoch_freq": args.checkpoint_epoch_freq or None,
+                "minutes": args.checkpoint_minutes or None,
+                "checkpoints_to_keep": args.checkpoints_to_keep,
+                "best_of": next(iter(evaluations), ""),
+                "best_metric": args.eval_metric,
+                "best_to_keep": args.best_to_keep,
+                "epoch_names": False,
+            }
+            checkpoints = CheckpointCallback(
+                folder=factory.checkpoint_dir or args.load_dir,
+                load_from_folder=args.load_dir,
+                force_load=args.load_dir is not None,
+                allow_world_size_change=args.allow_world_size_change,
+                about=about_checkpoint(self._card, self._config, self.recipe.tokenizer),
+                record=trackers.record,
+                **(saving if factory.checkpoint_dir else {}),
+            )
+            callbacks.append(checkpoints)
+        # After the checkpoints: an evaluation that fails costs no weights.
+        transcripts = args.run_dir and args.run_dir / "transcripts"
+        callbacks += [
+            self._evaluator(tag, wires, transcripts, name=tag, eval_step=eval_step)
+            for tag, wires in evaluations.items()
+        ]
+        if args.run_dir:
+            manifests = dict(zip(evaluations, args.eval_datasets, strict=True))
+            callbacks.append(self._writer(args.run_dir / "model", manifests, trackers.record, bool(args.init_from)))
+        return callbacks
+
+    def _evaluator(
+        self, tag: str, wires: Wires | ClassWires, transcripts: Path | None, **options: Any
+    ) -> EvaluatorCallback:
+        done: Any
+        if self._classifies:
+            collect: Any = process_classification_evaluation_batch
+            done = ScoredClasses(tag)
+        else:
+            collect = partial(process_evaluation_batch, labels=self.recipe.labels, scored=wires.scored)
+            done = ScoredSet(tag, self.evaluation_data[tag], transcripts, self.args.eval_metric)
+        return EvaluatorCallback(
+            eval_tensors=wires.scored, user_iter_callback=collect, user_epochs_done_callback=done, **options
+        )
+
+    def _writer(
+        self, folder: Path, manifests: Mapping[str, str], record: Any, is_fine_tuned: bool
+    ) -> BestModelCallback:
+        settings = self.args.eval_metric, record, self.recipe.tokenizer, is_fine_tuned
+        return BestModelCallback(folder, self.model, self._card, self._config, manifests, *settings)
+
+    def _take_weights(self) -> None:
+        """Start from the weights of --init_from, if it is given, unless the run goes on from its own checkpoints."""
+        args = self.args
+        if args.init_from:
+            own = args.checkpoint_dir or (args.run_dir and args.run_dir / "checkpoints")
+            change = args.allow_feature_change
+            self.factory.on_first(lambda: init_from(args.init_from, self.model, self.recipe, own, change))
+
+    def _fine_tuning(self) -> list[Callback]:
+        """Take over a trained model's weights and freeze the encoder, as far as asked for; the callbacks for it."""
+        self._take_weights()
+        if not self.args.freeze_encoder_until:
+            return []
+        self.model.encoder.freeze()
+        return [UnfreezeCallback([self.model.encoder], start_step=self.args.freeze_encoder_until)]
+
+    def _averaging(self, evaluations: Mapping[str, Wires | ClassWires]) -> list[Callback]:
+        """The callback that writes a model of averaged weights at the end, if one is asked for. It goes last."""
+        args = self.args
+        if not (args.average_last or args.ema_decay):
+            return []
+        evaluators = [self._evaluator(tag, wires, None, name=f"averaged_{tag}") for tag, wires in evaluations.items()]
+        manifests = {f"averaged_{tag}": files for tag, files in zip(evaluations, args.eval_datasets, strict=True)}
+        writer = self._writer(args.run_dir / "averaged", manifests, None, False)
+        checkpoints = self.factory.checkpoint_dir or args.load_dir or ""
+        return [AveragedModelCallback(writer, evaluators, args.average_last or 0, checkpoints)]
