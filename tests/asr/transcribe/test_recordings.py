@@ -45,7 +45,7 @@ def test_ranks_take_turns_and_few_recordings_are_shared():
 def test_a_batch_is_padded_with_zeros():
     layer = layer_of(0.5, 1)
     (batch,) = layer.loader(training=False, shard=Shard()).epoch(0)
-    signal, lengths, starts = batch.values
+    signal, lengths, starts, _ = batch.values
     assert starts.tolist() == [0, 0]
     assert (batch.ids, lengths.tolist()) == ([1, 0], [16000, 8000])
     assert torch.equal(signal[1, 8000:], torch.zeros(8000))
@@ -105,7 +105,7 @@ def test_quiet_ends_are_left_out_and_the_batch_says_how_many_samples_were(num_wo
     recordings = [Recording("a", str(tmp_path / "a.wav")), recording_of(np.pad(sound(16000), (4096, 0)), 16000, 1)]
     layer = RecordingsDataLayer(recordings, 16000, 2, num_workers=num_workers, trim_silence=True)
     (batch,) = layer.loader(training=False, shard=Shard()).epoch(0)
-    signal, lengths, starts = batch.values
+    signal, lengths, starts, _ = batch.values
     assert batch.ids == [0, 1]
     assert all(before - 1024 <= start <= before for start, before in zip(starts.tolist(), (8192, 4096), strict=True))
     for row, start, length in zip(signal, starts.tolist(), lengths.tolist(), strict=True):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nemo_asr.transcribe.inputs import Recording
 from nemo_asr.transcribe.transcript import Transcript, Word, hypothesis_of_path, transcript_of
 
 LABELS = [" ", "a", "b"]
@@ -12,7 +13,10 @@ BLANK = 3
 def made(path, probabilities=None, labels=LABELS, frame_seconds=0.1, duration=10.0):
     scores = np.log(probabilities or [0.5] * len(path))
     return transcript_of(
-        hypothesis_of_path(np.array(path), np.array(scores), len(labels)), labels, frame_seconds, duration, "a.wav"
+        hypothesis_of_path(np.array(path), np.array(scores), len(labels)),
+        labels,
+        Recording("a.wav", "a.wav", seconds=duration),
+        frame_seconds,
     )
 
 
@@ -39,9 +43,8 @@ def test_a_calibration_changes_each_confidence():
     found = transcript_of(
         hypothesis_of_path(np.array([1, 0, 2]), np.array(scores), len(LABELS)),
         LABELS,
+        Recording("a.wav", "a.wav", seconds=10.0),
         0.1,
-        10.0,
-        "a.wav",
         calibration=halved,
     )
     assert [word.confidence for word in found.words] == [0.25, 0.45]

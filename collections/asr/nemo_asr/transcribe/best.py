@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from nemo_asr.tasks.classification import Classifier
 from nemo_asr.tasks.families import Model
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.folder import (
@@ -58,7 +57,7 @@ class BestModelCallback(NeMoCallback):
     def __init__(
         self,
         folder: str | Path,
-        model: Model | Classifier,
+        model: Model,
         card: ModelCard,
         config: str,
         manifests: Mapping[str, str],

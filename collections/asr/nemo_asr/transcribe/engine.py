@@ -16,7 +16,7 @@ from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder, NBestCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, HypothesesType, label_ids
 from nemo_asr.models.jasper import valid_frames
 from nemo_asr.tasks.families import Model, Signal, Wires, connect, connect_features, is_lengths, signals_of
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, measured, named, padded
 from nemo_asr.transcribe.transcript import (
     Hypothesis,
     ScoredText,
@@ -31,7 +31,15 @@ from nemo_asr.transcribe.transcript import Transcribed as Transcribed
 from nemo_lite import Dag, DataLayerNM, NeuralModule, NeuralModuleFactory, NmTensor, NonTrainableNM, logging
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems
 from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Plan, Request, Shard
-from nemo_lite.core.neural_types import AudioSignal, AxisKind, LengthsType, LogprobsType, NeuralType, PredictionsType
+from nemo_lite.core.neural_types import (
+    AudioSignal,
+    AxisKind,
+    Index,
+    LengthsType,
+    LogprobsType,
+    NeuralType,
+    PredictionsType,
+)
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, frames_of, symbol
 from nemo_lite.errors import DataError, UsageError
@@ -324,30 +332,26 @@ class RecordingsDataLayer(DataLayerNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.recordings = list(recordings)
-        self.faults: dict[int, str] = {}
+        self.recordings, self.faults = measured(recordings)
         self.batch_size, self._batch_seconds, self.num_workers = batch_size, batch_seconds, num_workers
         self._sample_rate = sample_rate
         self._reading = _Reading(sample_rate, trim_silence, int_values)
-        for position, recording in enumerate(self.recordings):
-            try:
-                self.recordings[position] = recording.measured()
-            except DataError as error:
-                self.faults[position] = named(recording, error)
 
     @property
     def output_ports(self) -> Ports:
-        """Audio, its lengths, and where it starts."""
+        """Audio, its lengths, where it starts, and which recordings these are."""
         return {
             "audio_signal": NeuralType("B T", AudioSignal(freq=self._sample_rate)),
             "a_sig_length": NeuralType("B", LengthsType()),
             "start": NeuralType("B", LengthsType()),
+            "position": NeuralType("B", Index()),
         }
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Samples are the only free size."""
         batch = (symbol("B"),)
-        return {"audio_signal": (*batch, symbol("samples")), "a_sig_length": batch, "start": batch}
+        of_batch = dict.fromkeys(("a_sig_length", "start", "position"), batch)
+        return {"audio_signal": (*batch, symbol("samples")), **of_batch}
 
     def __len__(self) -> int:
         return len(self.recordings)
@@ -387,21 +391,18 @@ class RecordingsDataLayer(DataLayerNM):
         self.faults.update({position: named(self.recordings[position], reason) for position, reason in faults.items()})
 
 
-class _Reading(ItemDataset[Recording, Audio]):
+class _Reading(ItemDataset[Recording, tuple[int, Audio]]):
     def __init__(self, sample_rate: int, trim_silence: bool, int_values: bool) -> None:
         self._sample_rate, self._trim_silence, self._int_values = sample_rate, trim_silence, int_values
 
-    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> Audio:
-        return ref.read(self._sample_rate, trim_silence=self._trim_silence, int_values=self._int_values)
+    def read(self, position: int, ref: Recording, request: Request[Recording], counts: Counts) -> tuple[int, Audio]:
+        audio = ref.read(self._sample_rate, trim_silence=self._trim_silence, int_values=self._int_values)
+        return position, audio
 
-    def collate(self, items: Sequence[Audio]) -> tuple[Any, ...]:
-        lengths, starts = ([len(audio.samples) for audio in items], [audio.start for audio in items])
-        if len(items) == 1:  # an hour of samples need not be copied
-            return torch.from_numpy(items[0].samples[None]), torch.tensor(lengths), torch.tensor(starts)
-        signal = np.zeros((len(items), max(lengths)), np.float32)
-        for row, audio in zip(signal, items, strict=True):
-            row[: len(audio.samples)] = audio.samples
-        return torch.from_numpy(signal), torch.tensor(lengths), torch.tensor(starts)
+    def collate(self, items: Sequence[tuple[int, Audio]]) -> tuple[Any, ...]:
+        signals, lengths = padded([audio.samples for _, audio in items])
+        starts, positions = [audio.start for _, audio in items], [position for position, _ in items]
+        return torch.from_numpy(signals), torch.from_numpy(lengths), torch.tensor(starts), torch.tensor(positions)
 
 
 class _Faults(UnusableItems):
@@ -479,21 +480,18 @@ def transcribe(
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
     data = Dag([wires.frames]).data_node.outputs
-    asked = {"num_samples": data["a_sig_length"], "start": data["start"]}
+    asked = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
     asked |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
     values = factory.infer(list(asked.values()), verbose=verbose)
     if values is None:
         return Transcribed([], dict(layer.faults), 0.0)
-    items = inferred.items if (inferred := factory.get_trainer().inferred) else None
-    assert items is not None
     frame = stride_of(wires.frames)
-    rows = (row for batch in zip(*values, strict=True) for row in zip(*batch, strict=True))
-    by_position = {
-        position: _transcript(
-            dict(zip(asked, row, strict=True)), layer.recordings[position], labels, sample_rate, frame, calibration
-        )
-        for position, row in zip(items, rows, strict=True)
-    }
+    by_position: dict[int, Transcript] = {}
+    for batch in zip(*values, strict=True):
+        for values_of_row in zip(*batch, strict=True):
+            row = dict(zip(asked, values_of_row, strict=True))
+            recording = layer.recordings[int(row["position"])]
+            by_position[int(row["position"])] = _transcript(row, recording, labels, sample_rate, frame, calibration)
     transcripts = [by_position[position] for position in sorted(by_position)]
     return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
 
@@ -521,17 +519,7 @@ def _transcript(
         several = scored_texts(zip(texts, row["totals"].tolist(), strict=True), labels)
     # A model that does not say how its frames lie in time: evenly.
     seconds = (frame_samples or int(row["num_samples"]) / max(number, 1)) / sample_rate
-    return transcript_of(
-        best,
-        labels,
-        seconds,
-        recording.seconds,
-        recording.source,
-        recording.offset,
-        calibration,
-        several,
-        int(row["start"]) / sample_rate,
-    )
+    return transcript_of(best, labels, recording, seconds, int(row["start"]) / sample_rate, calibration, several)
 
 
 def _several(decoder: NeuralModule, nbest: int) -> NeuralModule:

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import soxr
 
 from nemo_asr.audio.reading import MAX_CONTENT_BYTES, Audio, Samples, loud_part, open_part, read_audio
 from nemo_asr.data.manifest import kind_of, read_lines
 from nemo_asr.transcribe.transcript import Transcript, Word
-from nemo_lite.errors import UsageError
+from nemo_lite.errors import DataError, UsageError
 
 # Recording: audio to be transcribed, measured and read; which ones go together. No torch in this file.
 
@@ -82,6 +83,28 @@ class Recording:
             trim_silence=trim_silence,
             strict=False,
         )
+
+
+def measured(recordings: Sequence[Recording]) -> tuple[list[Recording], dict[int, str]]:
+    """The recordings with their lengths; and why some of them cannot be read, by position."""
+    lengths, faults = list(recordings), dict[int, str]()
+    for position, recording in enumerate(recordings):
+        try:
+            lengths[position] = recording.measured()
+        except DataError as error:
+            faults[position] = named(recording, error)
+    return lengths, faults
+
+
+def padded(signals: Sequence[Samples]) -> tuple[Samples, npt.NDArray[np.int64]]:
+    """Signals (T,) as one batch (B, T), and their lengths (B,)."""
+    lengths = np.array([len(signal) for signal in signals], np.int64)
+    if len(signals) == 1:  # an hour of samples need not be copied
+        return signals[0][None], lengths
+    batch = np.zeros((len(signals), int(lengths.max())), np.float32)
+    for row, signal in zip(batch, signals, strict=True):
+        row[: len(signal)] = signal
+    return batch, lengths
 
 
 def named(recording: Recording, error: Exception | str) -> str:

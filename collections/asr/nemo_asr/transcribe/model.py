@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from torch import Tensor, nn
 
-from nemo_asr.tasks.classification import Classifier
 from nemo_asr.tasks.families import Model
 from nemo_asr.tasks.recipe import Recipe, recipe_from_text
 from nemo_asr.text.subwords import Subwords
@@ -131,10 +130,8 @@ def load_model(
         CheckpointError: there is no model, a file of it is missing or damaged, it carries no configuration and none is
             given, or it does not fit the given one.
     """
-    loaded = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
-    modules = loaded.recipe.model()
-    loaded.fill(modules)
-    return TrainedModel(loaded.place, loaded.recipe, modules, loaded.card)
+    parts = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
+    return parts.filled(parts.recipe.model())
 
 
 class ModelParts(NamedTuple):
@@ -152,8 +149,8 @@ class ModelParts(NamedTuple):
     card: ModelCard
     weights: Mapping[str, Mapping[str, Tensor]]
 
-    def fill(self, modules: Model | Classifier) -> None:
-        """Give the modules their weights.
+    def filled(self, modules: Model) -> TrainedModel:
+        """The model of these modules, which get their weights.
 
         Raises:
             CheckpointError: weights of a module are missing or do not fit.
@@ -164,6 +161,7 @@ class ModelParts(NamedTuple):
                 raise CheckpointError(f"there are no weights of {name}", place=self.place, got=got)
             fill_module(module, fitted(module, self.weights[name], f"{self.place}, {name}"))
         logging.info("Loaded %s: %s", self.place, self.card.progress())
+        return TrainedModel(self.place, self.recipe, modules, self.card)
 
 
 def read_parts(
@@ -204,7 +202,7 @@ def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
         _compare(recipe, card, str(found), "give the configuration that the run began with, or another --exp_name")
 
 
-def trained_modules(model: Model | Classifier) -> dict[str, nn.Module]:
+def trained_modules(model: Model) -> dict[str, nn.Module]:
     """The modules that have weights, by the name under which they are saved."""
     parts = model.modules.values()
     named = unique_names([part for part in parts if isinstance(part, nn.Module) and part.state_dict()])
@@ -252,45 +250,18 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
     return f"{mine[index]!r} as label {index}", repr(theirs[index])
 
 
-# load_classifier: a trained classifier by its folder. What is in the folder is read in ``folder``.
-
-
-class TrainedClassifier(NamedTuple):
-    """A classifier with trained weights.
-
-    Attributes:
-        place: where it was loaded from.
-        recipe: its configuration, for data layers.
-        modules: its modules, for DAGs: ``nemo_asr.connect_classifier(model.modules, data_layer)``.
-        card: classes, sample rate, step, error rates and more.
-    """
-
-    place: str
-    recipe: Recipe
-    modules: Classifier
-    card: ModelCard
-
-
 def load_classifier(
     path: str | Path,
     *,
     recipe: Recipe | None = None,
     factory: NeuralModuleFactory | None = None,
     overrides: Sequence[str] = (),
-) -> TrainedClassifier:
-    """Load a trained classifier; the log says from which file and step.
-
-    Args:
-        path: a run's folder, a model folder or a folder of checkpoints.
-        recipe: a configuration to use instead of the model's own.
-        factory: where several ranks run: rank 0 reads, the others need not have the files.
-        overrides: values that win over the model's own configuration, each ``KEY=VALUE``.
+) -> TrainedModel:
+    """As :func:`load_model`, of a classifier: ``nemo_asr.connect_classifier(model.modules, data_layer)`` makes DAGs.
 
     Raises:
         CheckpointError: as ``load_model``.
         UsageError: the model transcribes.
     """
-    loaded = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
-    modules = loaded.recipe.classifier()
-    loaded.fill(modules)
-    return TrainedClassifier(loaded.place, loaded.recipe, modules, loaded.card)
+    parts = read_parts(path, recipe=recipe, factory=factory, overrides=overrides)
+    return parts.filled(parts.recipe.classifier())

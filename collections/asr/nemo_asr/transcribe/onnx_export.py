@@ -243,7 +243,7 @@ def metadata_of(model: TrainedModel, features: NmTensor, log_probs: NmTensor) ->
         "licence": card.licence,
     }
     if search := _other_search(model):
-        texts["search"] = search
+        texts |= {"search": search, "rates": "[]"}  # the rates are those of the search, which the file has not
     reading = model.recipe.reading
     texts |= {name: "true" for name in ("trim_silence", "int_values") if getattr(reading, name)}
     if card.calibration is not None:

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from nemo_asr.audio.reading import Audio, Samples
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.scoring.calibration import Calibration
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, batches_by_length, named
+from nemo_asr.transcribe.inputs import (
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    Recording,
+    batches_by_length,
+    measured,
+    named,
+    padded,
+)
 from nemo_asr.transcribe.transcript import (
     ScoredText,
     Transcribed,
@@ -81,8 +89,8 @@ class OnnxModel:
             if not (1 <= self.sample_rate <= _MOST_RATE and 0.0 <= self.frame_seconds <= 1.0):
                 raise ValueError(f"{self.sample_rate} samples a second, {self.frame_seconds} s a frame")
             self.trim_silence, self.int_values = (_flag(self.metadata, name) for name in ("trim_silence", "int_values"))
-            found = self.metadata.get("calibration")
-            self.calibration = msgspec.json.decode(found, type=Calibration) if found else None
+            calibration = self.metadata.get("calibration")
+            self.calibration = msgspec.json.decode(calibration, type=Calibration) if calibration else None
         except (KeyError, ValueError, msgspec.MsgspecError) as error:
             problem, remedy = "this ONNX file does not say how to use it", "write it with nemo-lite export"
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -90,11 +98,7 @@ class OnnxModel:
 
     def log_probs(self, signals: Sequence[Samples]) -> list[LogProbs]:
         """Log-probabilities (U, classes) of each of some signals (T,), which are computed as one batch."""
-        length = np.array([len(signal) for signal in signals], np.int64)
-        batch = np.zeros((len(signals), int(length.max())), np.float32)
-        for row, signal in zip(batch, signals, strict=True):
-            row[: len(signal)] = signal
-        values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, (batch, length), strict=True)))
+        values, numbers = self._session.run(list(OUTPUTS), dict(zip(INPUTS, padded(signals), strict=True)))
         return [row[:number] for row, number in zip(values, numbers, strict=True)]
 
     def transcribe(
@@ -117,24 +121,23 @@ class OnnxModel:
             nbest: above 1, transcripts have so many ``hypotheses`` of the search.
         """
         decode = _greedy if search is None else partial(_searched, search=search, nbest=nbest)
-        measured, faults = _measured(recordings)
-        found: dict[int, Transcript] = {}
-        for batch in batches_by_length(
-            {place: each.seconds for place, each in measured.items()}, batch_size, batch_seconds
-        ):
-            read: dict[int, Audio] = {}
+        recordings, faults = measured(recordings)
+        seconds = {position: each.seconds for position, each in enumerate(recordings) if position not in faults}
+        by_position: dict[int, Transcript] = {}
+        for batch in batches_by_length(seconds, batch_size, batch_seconds):
+            audios: dict[int, Audio] = {}
             for position in batch:
                 try:
-                    read[position] = measured[position].read(
+                    audios[position] = recordings[position].read(
                         self.sample_rate, trim_silence=self.trim_silence, int_values=self.int_values
                     )
                 except DataError as error:
-                    faults[position] = named(measured[position], error)
-            if read:
-                outputs = self.log_probs([audio.samples for audio in read.values()])
-                pairs = zip(read, map(decode, outputs), outputs, strict=True)
-                found |= {at: self._transcript(decoded, row, measured[at], read[at]) for at, decoded, row in pairs}
-        transcripts = [found[position] for position in sorted(found)]
+                    faults[position] = named(recordings[position], error)
+            if audios:
+                outputs = self.log_probs([audio.samples for audio in audios.values()])
+                for (position, audio), row in zip(audios.items(), outputs, strict=True):
+                    by_position[position] = self._transcript(decode(row), row, recordings[position], audio)
+        transcripts = [by_position[position] for position in sorted(by_position)]
         return Transcribed(transcripts, faults, sum(each.duration for each in transcripts))
 
     def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
@@ -145,18 +148,8 @@ class OnnxModel:
         scores = np.take_along_axis(log_probs, path[:, None], axis=1)[:, 0]
         seconds = self.frame_seconds or len(audio.samples) / self.sample_rate / max(len(path), 1)
         start = audio.start / self.sample_rate
-        hypothesis = hypothesis_of_path(path, scores, len(self.labels))
-        return transcript_of(
-            hypothesis,
-            self.labels,
-            seconds,
-            recording.seconds,
-            recording.source,
-            recording.offset,
-            self.calibration,
-            hypotheses,
-            start,
-        )
+        best = hypothesis_of_path(path, scores, len(self.labels))
+        return transcript_of(best, self.labels, recording, seconds, start, self.calibration, hypotheses)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.metadata.get('name', '')}, step {self.metadata.get('step', 'not said')}"
@@ -175,20 +168,9 @@ def _greedy(log_probs: LogProbs) -> Decoded:
 
 def _searched(log_probs: LogProbs, search: TextSearch, nbest: int) -> Decoded:
     """The path of the text that was found, and the n-best where it was asked for."""
-    (found,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
-    path = align(log_probs, found[0].ids)
-    return path, scored_texts([each[:2] for each in found], search.labels) if nbest > 1 else ()
-
-
-def _measured(recordings: Sequence[Recording]) -> tuple[dict[int, Recording], dict[int, str]]:
-    """The recordings by position with their length, and why the others cannot be read."""
-    good, faults = {}, {}
-    for position, recording in enumerate(recordings):
-        try:
-            good[position] = recording.measured()
-        except DataError as error:
-            faults[position] = named(recording, error)
-    return good, faults
+    (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
+    path = align(log_probs, hypotheses[0].ids)
+    return path, scored_texts([each[:2] for each in hypotheses], search.labels) if nbest > 1 else ()
 
 
 def _flag(metadata: Mapping[str, str], name: str) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nemo_asr.text.labels import spelled, text_of
 from nemo_lite.errors import UsageError
+
+if TYPE_CHECKING:
+    from nemo_asr.transcribe.inputs import Recording
 
 # Transcript: what was said in a recording, and when. From a CTC path to words; no models and no files in here.
 
@@ -158,26 +161,22 @@ def hypothesis_of_path(path: Path, scores: Scores, blank: int) -> Hypothesis:
 def transcript_of(
     hypothesis: Hypothesis,
     labels: Sequence[str],
+    recording: Recording,
     frame_seconds: float,
-    duration: float,
-    source: str,
-    offset: float | None = None,
+    start: float = 0.0,
     calibration: Callable[[float], float] | None = None,
     hypotheses: Sequence[ScoredText] = (),
-    start: float = 0.0,
 ) -> Transcript:
     """The transcript that a hypothesis stands for.
 
     Args:
         hypothesis: the labels.
         labels: the vocabulary.
+        recording: what it is of, with its length.
         frame_seconds: how much audio a frame stands for. Frame t lasts from t to t + 1 times it, behind ``start``.
-        duration: seconds of audio.
-        source: where it came from.
-        offset: seconds into the source where it begins.
+        start: seconds into the recording where the first frame begins.
         calibration: turns a confidence into a calibrated one.
         hypotheses: of a search, the best first.
-        start: seconds into the recording where the first frame begins.
     """
     labels = [spelled(label) for label in labels]
     has_spaces = any(label.startswith(" ") for label in labels)
@@ -187,11 +186,12 @@ def transcript_of(
         num_frames = sum(ends[k] - starts[k] for k in word)
         confidence = float(np.exp(sum(log_probs[k] for k in word) / num_frames))
         confidence = confidence if calibration is None else calibration(confidence)
-        times = (min(start + frame * frame_seconds, duration) for frame in (starts[word[0]], ends[word[-1]]))
+        times = (min(start + frame * frame_seconds, recording.seconds) for frame in (starts[word[0]], ends[word[-1]]))
         first, last = (round(seconds, _DIGITS) for seconds in times)
         words.append(Word("".join(labels[ids[k]] for k in word).strip(), first, last, round(confidence, _DIGITS)))
     text = (" " if has_spaces else "").join(word.text for word in words)
-    return Transcript(text, tuple(words), round(duration, _DIGITS), source, offset, tuple(hypotheses))
+    duration = round(recording.seconds, _DIGITS)
+    return Transcript(text, tuple(words), duration, recording.source, recording.offset, tuple(hypotheses))
 
 
 def scored_texts(found: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
