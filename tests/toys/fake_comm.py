@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Alone, Replica, ReplicaOptions, SingleProcess
-
-T = TypeVar("T")
 
 
 class FakeComm(SingleProcess):
@@ -49,10 +47,6 @@ class FakeComm(SingleProcess):
         self.calls.append(("all_agree", ok))
         answers = self._answers.get("all_agree")
         return ok and (answers.pop(0) if answers else True)
-
-    def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives on rank 0, ``None`` on others."""
-        return make() if self.rank == 0 else None
 
 
 class _FakeReplica(Alone):

@@ -8,7 +8,8 @@ from toys.fake_comm import FakeComm
 from toys.nets import Points, Record, build
 
 from nemo_lite.backends.pytorch.actions import PtActions
-from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
+from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess, is_divided, piece_of
+from nemo_lite.backends.pytorch.distributed.group import ProcessGroup
 from nemo_lite.interruption import STOP_SIGNALS, Interrupted
 
 
@@ -29,6 +30,12 @@ def test_a_process_alone_agrees_with_itself():
     assert comm.gather("here") == ["here"]
     assert list(comm.rounds(["a", "b"])) == [["a"], ["b"]]
     assert comm.on_first(lambda: "made") == "made"
+
+
+def test_a_group_of_ranks_does_itself_whatever_concerns_the_others():
+    of_all = {"all_agree", "on_first", "from_first"}  # made of the others
+    methods = {name for name, value in vars(Comm).items() if callable(value) and not name.startswith("_")}
+    assert methods - of_all <= vars(ProcessGroup).keys()
 
 
 def finite(count=2.0, *, bad=0.0, stop=0.0, out=0.0, sigterm=0.0):
@@ -72,3 +79,9 @@ def test_gradients_are_exchanged_on_the_last_micro_batch_only_and_the_vote_is_on
 
 def test_only_the_first_rank_makes_what_there_is_one_of():
     assert [FakeComm(rank, 2).on_first(lambda: "made") for rank in (0, 1)] == ["made", None]
+
+
+def test_a_tensor_that_is_not_divided_is_its_own_piece():
+    tensor = torch.ones(3, requires_grad=True)
+    assert not is_divided(tensor)
+    assert piece_of(tensor) is tensor

@@ -29,7 +29,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
     make_groups,
     synced_batchnorm,
 )
-from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Exchange, Replica, ReplicaOptions
+from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Exchange, Replica, ReplicaOptions
 from nemo_lite.backends.pytorch.distributed.contract import Entries, RunContract, check_equal_exchange, rank_table
 from nemo_lite.backends.pytorch.distributed.failures import (
     end_process,
@@ -164,8 +164,8 @@ class _Sending:
             self._sent()
 
 
-class ProcessGroup:
-    """The ranks of a run. See :class:`~nemo_lite.backends.pytorch.distributed.comm.Comm` for the methods.
+class ProcessGroup(Comm):
+    """The ranks of a run.
 
     Gradients are exchanged by nccl on GPUs and by gloo on CPUs, all else by a second group, on gloo.
 
@@ -208,7 +208,8 @@ class ProcessGroup:
         announce_failures_by(self._monitor.report_own_error)
         self._is_closed = self._has_failed = False
         self._links: _Links | None = None
-        self._has_sharded, self._num_writes = False, 0
+        self._sharding: Any = None  # the module, once weights are divided: FSDP2 is slow to import
+        self._num_writes = 0
         self._store, self._connect = meeting.store, meeting.connect
         self._groups: dict[int, dist.ProcessGroup | None] = {}
         self._timeout = timedelta(seconds=patience.timeout_seconds)
@@ -277,41 +278,34 @@ class ProcessGroup:
         float32_parts: Iterable[nn.Module] = (),
     ) -> None:
         """Shard the weights of modules among the ranks, in place."""
-        # Not imported above: FSDP2 is slow to import, and most runs do not shard their weights.
         from nemo_lite.backends.pytorch.distributed import sharding
 
-        self._has_sharded = True
+        self._sharding = sharding
         with self._together("dividing weights"):
             sharding.shard(modules, device, half=half, float32_parts=float32_parts)
 
     def whole(self, state: T) -> T:
         """A state with its sharded tensors made whole on rank 0, ``None`` on the others."""
-        if not self._has_sharded:
+        if self._sharding is None:
             return state
-        from nemo_lite.backends.pytorch.distributed import sharding
-
         with self._together("putting weights together"):
-            together: T = sharding.whole(state)
+            together: T = self._sharding.whole(state)
         return together
 
     def pieces(self, state: T) -> T:
         """A state with this rank's piece in the place of each sharded tensor."""
-        if not self._has_sharded:
+        if self._sharding is None:
             return state
-        from nemo_lite.backends.pytorch.distributed import sharding
-
         with self._together("finding this rank's part of the weights"):
-            own: T = sharding.pieces(state)
-        return own
+            own_part: T = self._sharding.pieces(state)
+        return own_part
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """``optimizer.load_state_dict`` of a whole state."""
-        if not self._has_sharded:
-            optimizer.load_state_dict(dict(state))
-            return
-        from nemo_lite.backends.pytorch.distributed import sharding
-
-        sharding.load_optimizer_state(optimizer, state)
+        if self._sharding is None:
+            super().load_optimizer_state(optimizer, state)
+        else:
+            self._sharding.load_optimizer_state(optimizer, state)
 
     def synced_batchnorm(self, modules: Iterable[nn.Module], group_size: int) -> AbstractContextManager[None]:
         """Inside, batch normalisation takes its statistics over groups of ranks."""
@@ -325,11 +319,8 @@ class ProcessGroup:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each value summed over the ranks, in one collective."""
-        return self._summed(values, "sum of per-rank numbers")
-
-    def _summed(self, values: Sequence[float], label: str) -> list[float]:
         total = torch.tensor(values, dtype=torch.float64)
-        with self._together(label):
+        with self._together("sum of per-rank numbers"):
             dist.all_reduce(total, group=self._open.group)
         summed: list[float] = total.tolist()
         return summed
@@ -351,19 +342,16 @@ class ProcessGroup:
 
         return finish
 
-    def all_agree(self, ok: bool) -> bool:
-        """Whether ``ok`` holds on every rank."""
-        return self.sum([float(not ok)]) == [0.0]
-
     def all_same(self, digest: bytes | None, label: str) -> bool:
-        """Whether all ranks that give a digest give the same one, by its first eight bytes."""
-        # Numbers of 16 bits: the sums of their squares are exact. They are equal where the squares of their sums, and
-        # the sums of their squares times the number of ranks, are (Cauchy-Schwarz).
-        numbers = [] if digest is None else [int.from_bytes(digest[at : at + 2], "big") for at in range(0, 8, 2)]
-        mine = [1, *numbers, *(number**2 for number in numbers)] if numbers else [0] * 9
-        count, *sums = self._summed(mine, label)
-        pairs = zip(sums[:4], sums[4:], strict=True)
-        return all(int(total) ** 2 == int(count) * int(squares) for total, squares in pairs)
+        """Whether all ranks that give a digest give the same one, by its first seven bytes."""
+        nothing = torch.iinfo(torch.int64).min
+        number = nothing if digest is None else int.from_bytes(digest[:7], "big")
+        # The largest number, and the smallest with its sign changed.
+        extremes = torch.tensor([number, nothing if digest is None else -number])
+        with self._together(label):
+            dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self._open.group)
+        largest, smallest_negated = extremes.tolist()
+        return bool(largest == -smallest_negated or largest == nothing)
 
     def any_on_device(self, flag: torch.Tensor) -> None:
         """Make a flag that of any rank, by the group of the gradients."""
@@ -424,16 +412,6 @@ class ProcessGroup:
                 if num_writes != before:
                     self._monitor.wait_anew()
         return value
-
-    def on_first(self, make: Callable[[], T]) -> T | None:
-        """What ``make`` gives on rank 0; ``None`` elsewhere."""
-        return make() if self.rank == 0 else None
-
-    def from_first(self, make: Callable[[], T]) -> T:
-        """What ``make`` gives on rank 0, everywhere."""
-        value: Any = self.on_first(make)
-        shared: T = self.share(value)
-        return shared
 
     def leave_note(self, key: str, text: str) -> None:
         """Leave a text for another rank, in the store."""
