@@ -26,7 +26,6 @@ from nemo_lite.files import FileKind, TarLimits, open_file, open_tar, write_atom
 
 CONFIG_0, CONFIG_1 = "module.yaml", "model_config.yaml"
 _FOLDER = ".nemo_tmp"  # in which NeMo 0.11 packs
-_MAX_CONFIG_BYTES = 2**20
 # Weights hardly shrink, so a file that grows more than this is made to fill the memory.
 _MOST_GROWTH, _SMALL_BYTES = 20, 64 * 2**20
 _MOST_MEMBERS = 10_000
@@ -76,9 +75,9 @@ class NemoArchive:
         self.config_name = PurePosixPath(config.name).name
         # With their places, so that a compressed archive need not be gone through to find one.
         self._members = {
-            str(PurePosixPath(each.name).relative_to(folder)): each
-            for each in members
-            if each.isfile() and PurePosixPath(each.name).is_relative_to(folder)
+            str(PurePosixPath(member.name).relative_to(folder)): member
+            for member in members
+            if member.isfile() and PurePosixPath(member.name).is_relative_to(folder)
         }
         text = self.read(self.config_name).getvalue()
         try:
@@ -106,19 +105,19 @@ class NemoArchive:
         return Member(content, f"{self.path}, {name}")
 
     def _config_of(self, members: list[tarfile.TarInfo]) -> tarfile.TarInfo:
-        found = [each for each in members if PurePosixPath(each.name).name in (CONFIG_0, CONFIG_1) and each.isfile()]
-        if len(found) != 1:
-            problem = "it has two configurations" if found else "it has no configuration"
-            got = ", ".join(each.name for each in found or members)
+        names = (CONFIG_0, CONFIG_1)
+        configs = [member for member in members if PurePosixPath(member.name).name in names and member.isfile()]
+        if len(configs) != 1:
+            problem = "it has two configurations" if configs else "it has no configuration"
+            got = ", ".join(member.name for member in configs or members)
             raise self._error(problem, got=got or "nothing", wanted=f"one {CONFIG_0} or {CONFIG_1}")
-        if found[0].size > _MAX_CONFIG_BYTES:
-            raise self._error("its configuration is too large", got=f"{found[0].size} bytes", wanted="at most 1 MiB")
-        folder = PurePosixPath(found[0].name).parent
-        outside = [each.name for each in members if not _is_within(PurePosixPath(each.name), folder)]
-        if outside:
-            wanted = f"all in {folder}, where the configuration is"
-            raise self._error("a member lies outside its folder", got=outside[0], wanted=wanted)
-        return found[0]
+        folder = PurePosixPath(configs[0].name).parent
+        for member in members:
+            name = PurePosixPath(member.name)
+            if not (name.is_relative_to(folder) or folder.is_relative_to(name)):
+                wanted = f"all in {folder}, where the configuration is"
+                raise self._error("a member lies outside its folder", got=member.name, wanted=wanted)
+        return configs[0]
 
     def _error(self, problem: str, *, got: str = "", wanted: str = "", remedy: str = "") -> CheckpointError:
         return CheckpointError(problem, place=str(self.path), got=got, wanted=wanted, remedy=remedy)
@@ -144,10 +143,6 @@ def write_archive(path: str | Path, files: Mapping[str, Path | bytes]) -> None:
                 tar.addfile(info, io.BytesIO(content))
 
     write_atomically(path, write)
-
-
-def _is_within(name: PurePosixPath, folder: PurePosixPath) -> bool:
-    return name.is_relative_to(folder) or folder.is_relative_to(name)
 
 
 # NeMoModel: several modules with one call, saved to and loaded from one ``.nemo`` file. No torch in this file.

@@ -86,9 +86,9 @@ class OnnxRun:
 
     def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
         """The outputs for inputs in their order."""
-        names = [each.name for each in self.session.get_inputs()]
-        given = {name: value.detach().cpu().numpy() for name, value in zip(names, values, strict=True)}
-        return tuple(map(torch.from_numpy, self.session.run(None, given)))
+        names = [argument.name for argument in self.session.get_inputs()]
+        arrays = {name: value.detach().cpu().numpy() for name, value in zip(names, values, strict=True)}
+        return tuple(map(torch.from_numpy, self.session.run(None, arrays)))
 
 
 def require(*packages: str) -> None:
@@ -144,7 +144,7 @@ def write_onnx(
 def _program(module: nn.Module, arguments: Sequence[Argument], outputs: Sequence[str], place: str) -> Any:
     """torch's ``ONNXProgram`` of a module."""
     shapes: tuple[object, ...] = tuple(dict(argument.axes) for argument in arguments)
-    if any(each.kind is each.VAR_POSITIONAL for each in signature(module.forward).parameters.values()):
+    if any(param.kind is param.VAR_POSITIONAL for param in signature(module.forward).parameters.values()):
         shapes = (shapes,)  # of ``*values``, which is one parameter
     try:
         with _quiet(), torch.no_grad():
@@ -264,17 +264,17 @@ def export_module(
     """See :meth:`NeuralModuleFactory.deployment_export`. A copy of the module is exported; it stays as it is."""
     path = Path(output).expanduser()
     if d_format not in _WRITERS:
-        known = ", ".join(each.name for each in _WRITERS)
-        raise UsageError("this format cannot be written", place=str(path), got=str(d_format), wanted=known)
+        formats = ", ".join(written.name for written in _WRITERS)
+        raise UsageError("this format cannot be written", place=str(path), got=str(d_format), wanted=formats)
     if not isinstance(module, nn.Module):
         raise UsageError("only modules of torch are exported", place=str(path), got=type(module).__name__)
     make_writable_folder(path.parent)
     if path.exists() and d_format is not DeploymentFormat.JARVIS:
         raise FileInTheWayError("the file exists already", place=str(path), remedy="give another name, or remove it")
-    own: nn.Module = copy.deepcopy(module).cpu().eval()
-    assert isinstance(own, NeuralModule)
-    prepared, _ = own._prepare_for_deployment()
-    _WRITERS[d_format](own, path, prepared if input_example is None else input_example)
+    exported: nn.Module = copy.deepcopy(module).cpu().eval()
+    assert isinstance(exported, NeuralModule)
+    prepared, _ = exported._prepare_for_deployment()
+    _WRITERS[d_format](exported, path, prepared if input_example is None else input_example)
 
 
 def _write_state(module: NeuralModule, path: Path, example: Example) -> None:
@@ -318,9 +318,12 @@ def _write_onnx(module: NeuralModule, path: Path, example: Example) -> None:
     part = _Part.of(module, example, str(path))
     named = zip(part.inputs.items(), part.examples, strict=True)
     arguments = [Argument(name, _widened(value, axes), axes) for (name, axes), value in named]
-    found: list[float] = []
-    write_onnx(part, arguments, part.outputs, path, lambda run: found.append(_compare(part, run, path)))
-    logging.info("%s: compared with ONNX Runtime: largest difference %.1e", path, found[0])
+
+    def check(run: OnnxRun) -> None:
+        difference = _compare(part, run, path)
+        logging.info("%s: compared with ONNX Runtime: largest difference %.1e", path, difference)
+
+    write_onnx(part, arguments, part.outputs, path, check)
 
 
 def _write_by_itself(module: NeuralModule, path: Path, example: Example) -> None:
@@ -363,11 +366,11 @@ class _Part(nn.Module):
             UsageError: more or fewer values than ports, or something else than tensors.
         """
         enabled = _enabled(module.input_ports, module._disabled_deployment_input_ports)
-        given = [example] if isinstance(example, Tensor) else list(example or ())
-        named = dict(zip(enabled if len(given) <= len(enabled) else module.input_ports, given, strict=False))
-        if named.keys() < enabled.keys() or not all(isinstance(value, Tensor) for value in given):
+        values = [example] if isinstance(example, Tensor) else list(example or ())
+        named = dict(zip(enabled if len(values) <= len(enabled) else module.input_ports, values, strict=False))
+        if named.keys() < enabled.keys() or not all(isinstance(value, Tensor) for value in values):
             wanted = f"tensors for {', '.join(enabled)}"
-            got = ", ".join(type(value).__name__ for value in given)
+            got = ", ".join(type(value).__name__ for value in values)
             raise UsageError("the example does not fit the ports", place=place, got=got, wanted=wanted)
         assert isinstance(module, nn.Module)
         outputs = _enabled(module.output_ports, module._disabled_deployment_output_ports)
@@ -379,10 +382,10 @@ class _Part(nn.Module):
     def forward(self, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The value of the exported output, or of each."""
         # Not called: a module that is connected without lengths gives fewer outputs than it has ports.
-        found = self.module.forward(**dict(zip(self.inputs, values, strict=True)))
-        if isinstance(found, Tensor):
-            return found
-        taken = [found[index] for index in self._taken] if len(found) > len(self.outputs) else found
+        outputs = self.module.forward(**dict(zip(self.inputs, values, strict=True)))
+        if isinstance(outputs, Tensor):
+            return outputs
+        taken = [outputs[index] for index in self._taken] if len(outputs) > len(self.outputs) else outputs
         return tuple(taken) if len(taken) > 1 else taken[0]
 
 
@@ -414,9 +417,9 @@ def _compare(part: _Part, run: Callable[..., Tensor | tuple[Tensor, ...]], path:
             if not same or not ((got - wanted).abs() <= TOLERANCE * (1 + wanted.abs())).all():
                 apart = f", {(got - wanted).abs().max().item():.1e} apart" if same else ""
                 problem = f"the exported {port} is not torch's, so no file is written"
-                shapes = ", ".join(str(tuple(each.shape)) for each in values)
-                told = f"{tuple(got.shape)}{apart}, for inputs of {shapes}"
-                raise UsageError(problem, place=str(path), got=told, wanted=f"{tuple(wanted.shape)}")
+                shapes = ", ".join(str(tuple(value.shape)) for value in values)
+                details = f"{tuple(got.shape)}{apart}, for inputs of {shapes}"
+                raise UsageError(problem, place=str(path), got=details, wanted=f"{tuple(wanted.shape)}")
             differences.append((got - wanted).abs().max().item())
     return max(differences)
 

@@ -60,12 +60,12 @@ PUBLISHED = {
 }
 
 
-def local_file(model_info: str, known: Iterable[str], refresh: bool = False) -> Path:
+def local_file(model_info: str, names: Iterable[str], refresh: bool = False) -> Path:
     """The file of a model; a published one is downloaded unless it has been before.
 
     Args:
         model_info: a path, or the name of a published model.
-        known: the names that may be asked for.
+        names: that may be asked for.
         refresh: download a published one again.
 
     Raises:
@@ -75,9 +75,9 @@ def local_file(model_info: str, known: Iterable[str], refresh: bool = False) -> 
     path = Path(model_info).expanduser()
     if path.is_file():
         return path
-    if model_info not in known:
-        got = f'"{model_info}"{did_you_mean(model_info, known)}'
-        wanted = f"a .nemo file that is there, or one of {', '.join(known)}"
+    if model_info not in names:
+        got = f'"{model_info}"{did_you_mean(model_info, names)}'
+        wanted = f"a .nemo file that is there, or one of {', '.join(names)}"
         raise ModelNotFoundError("there is no such model", place="from_pretrained", got=got, wanted=wanted)
     location = PUBLISHED[model_info].location
     cached = Path(CACHE, location.rpartition("/")[2]).expanduser()
@@ -141,7 +141,7 @@ _COMPUTED = ("preprocessor.", "spec_augmentation.", "spec_augment.", "loss.")
 
 
 class NemoFile(NamedTuple):
-    """What a ``.nemo`` file holds.
+    """The content of a ``.nemo`` file.
 
     Attributes:
         place: the file.
@@ -225,16 +225,13 @@ def _compare_filters(params: Mapping[str, Any], theirs: Tensor | None, place: st
 def _split(state: Mapping[str, Tensor], place: str) -> dict[str, dict[str, Tensor]]:
     """The state of a whole model by module."""
     parts: dict[str, dict[str, Tensor]] = {"JasperEncoder": {}, "JasperDecoderForCTC": {}}
-    others = []
     for name, tensor in state.items():
         part, _, inner = name.partition(".")
         if part in ("encoder", "decoder"):
             parts["JasperEncoder" if part == "encoder" else "JasperDecoderForCTC"][inner] = tensor
         elif not name.startswith(_COMPUTED):
-            others.append(name)
-    if others:
-        wanted = "encoder.*, decoder.*, preprocessor.*"
-        raise CheckpointError("its weights are of another kind of model", place=place, got=others[0], wanted=wanted)
+            wanted = "encoder.*, decoder.*, preprocessor.*"
+            raise CheckpointError("its weights are of another kind of model", place=place, got=name, wanted=wanted)
     return parts
 
 
@@ -246,7 +243,7 @@ def _translated(config: Config) -> dict[str, Any]:
     """
     problems: list[str] = []
     sections: dict[str, Any] = {}
-    known = classes_by_name(NeuralModule)
+    modules = classes_by_name(NeuralModule)
     for key, classes in _SECTIONS.items():
         section = _section(config, key)
         if section is None and key == "spec_augment":
@@ -264,7 +261,7 @@ def _translated(config: Config) -> dict[str, Any]:
         inner = _section(section, "params")
         values = section if inner is None else inner
         name = _NAMES_HERE.get(target, target)
-        params = dict(_known_keys(config, values, known[name].__init__, problems))
+        params = dict(_known_keys(config, values, modules[name].__init__, problems))
         sections[f"{key}_params"] = {"header": {"full_spec": _SPEC.format(name)}, "init_params": params}
     problems += _tokenizer_problems(config)
     if not problems:
@@ -282,12 +279,12 @@ def _known_keys(
     config: Config, section: Config, target: Callable[..., Any], problems: list[str]
 ) -> Iterator[tuple[str, Any]]:
     """The arguments of a section that its class here has; others must say nothing, or what is so anyway."""
-    known = inspect.signature(target).parameters
+    parameters = inspect.signature(target).parameters
     for key, value in section.items():
         value = _resolved(config, value)
         if key == "jasper" and isinstance(value, Sequence):
-            yield key, [dict(_known_keys(config, each, JasperBlockSpec, problems)) for each in value]
-        elif key in known and key not in _IGNORED:
+            yield key, [dict(_known_keys(config, block, JasperBlockSpec, problems)) for block in value]
+        elif key in parameters and key not in _IGNORED:
             yield key, value.plain() if isinstance(value, Config) else value
         elif key not in _IGNORED and value is not None and value != _NEUTRAL.get(key):
             wanted = f", wanted {shown(_NEUTRAL[key])}" if key in _NEUTRAL else ""
@@ -301,10 +298,10 @@ def _resolved(config: Config, value: Any) -> Any:
     for _ in range(8):
         if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
             break
-        found: Any = config
+        target: Any = config
         for key in value[2:-1].split("."):
-            found = found.get(key) if isinstance(found, Config) else None
-        value = found
+            target = target.get(key) if isinstance(target, Config) else None
+        value = target
     return value
 
 
@@ -420,12 +417,14 @@ class ASRConvCTCModel(NeMoModel):
     def list_pretrained_models(cls) -> list[PretrainedModelInfo]:
         """NVIDIA's published models of this class."""
         return [
-            PretrainedModelInfo(name, each.description, "", each.location) for name, each in cls._published().items()
+            PretrainedModelInfo(name, model.description, "", model.location) for name, model in cls._published().items()
         ]
 
     @classmethod
     def _published(cls) -> dict[str, Any]:
-        return {name: each for name, each in PUBLISHED.items() if cls.__name__ in ("ASRConvCTCModel", each.class_name)}
+        return {
+            name: model for name, model in PUBLISHED.items() if cls.__name__ in ("ASRConvCTCModel", model.class_name)
+        }
 
     @classmethod
     def from_pretrained(
@@ -455,8 +454,8 @@ class ASRConvCTCModel(NeMoModel):
             decoder = dict(params.get("decoder_params") or {})
             labels = {"num_classes": len(new_vocab), "vocabulary": list(new_vocab)}
             params["decoder_params"] = {**decoder, "init_params": {**(decoder.get("init_params") or {}), **labels}}
-        own = next((each for each in subclasses(cls) if each.__name__ == stored.class_name), cls)
-        spec = f"{own.__module__}.{own.__qualname__}"
+        model_class = next((subclass for subclass in subclasses(cls) if subclass.__name__ == stored.class_name), cls)
+        spec = f"{model_class.__module__}.{model_class.__qualname__}"
         model = cls.deserialize({"header": {"full_spec": spec}, "init_params": params})
         for name, module in model.modules_with_weights().items():
             if not (new_decoder and module is model.decoder):

@@ -48,13 +48,19 @@ def fitted(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> dict
     Raises:
         CheckpointError: names, shapes or kinds differ: all differences at once.
     """
-    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    tensors = with_todays_names(module, tensors)
-    counts = {name: value for name, value in own.items() if name.endswith(_COUNT) and name not in tensors}
-    found = {**tensors, **counts} if own.keys() & tensors.keys() else dict(tensors)
-    check_fit(module, found, place)
-    _tell_conversions(found, own, place)
-    return found
+    own_tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    tensors = dict(with_todays_names(module, tensors))
+    if own_tensors.keys() & tensors.keys():
+        for name, value in own_tensors.items():
+            if name.endswith(_COUNT):
+                tensors.setdefault(name, value)
+    check_fit(module, tensors, place)
+    kinds = {(value.dtype, own_tensors[name].dtype) for name, value in tensors.items() if value.is_floating_point()}
+    for stored, needed in sorted(kinds, key=str):
+        if stored != needed:
+            names = (str(dtype).removeprefix("torch.") for dtype in (stored, needed))
+            logging.info("%s: its weights are %s; converted to %s", place, *names)
+    return tensors
 
 
 def with_todays_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -62,17 +68,6 @@ def with_todays_names(module: nn.Module, tensors: Mapping[str, Tensor]) -> Mappi
     if tensors and all(name.startswith(_WRAPPED) for name in tensors) and not hasattr(module, _WRAPPED[:-1]):
         tensors = {name.removeprefix(_WRAPPED): value for name, value in tensors.items()}
     return module.renamed_weights(tensors) if isinstance(module, RenamesWeights) else tensors
-
-
-def _tell_conversions(found: Mapping[str, Tensor], own: Mapping[str, Tensor], place: str) -> None:
-    kinds = {(value.dtype, own[name].dtype) for name, value in found.items() if value.is_floating_point()}
-    for stored, wanted in sorted(kinds, key=str):
-        if stored != wanted:
-            logging.info("%s: its weights are %s; converted to %s", place, _plain(stored), _plain(wanted))
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], place: str) -> None:
@@ -180,12 +175,12 @@ def check_state(state: Mapping[str, Any], optimizers: Sequence[Optimizer], place
     names = [type(optimizer).__name__ for optimizer in optimizers]
     if state.get("optimizer_names", names) != names:
         return  # whoever loads the state names the optimizers, which says more than a shape
-    for number, (each, optimizer) in enumerate(zip(saved, optimizers, strict=False)):
+    for number, (of_optimizer, optimizer) in enumerate(zip(saved, optimizers, strict=False)):
         path = f"optimizers.{number}"
-        if not isinstance(each, dict):
-            raise _misfit(path, place, got=_brief(each), wanted="a mapping")
-        _check_groups(each.get("param_groups"), optimizer, f"{path}.param_groups", place)
-        _check_kept(each.get("state"), each["param_groups"], optimizer, f"{path}.state", place)
+        if not isinstance(of_optimizer, dict):
+            raise _misfit(path, place, got=_brief(of_optimizer), wanted="a mapping")
+        _check_groups(of_optimizer.get("param_groups"), optimizer, f"{path}.param_groups", place)
+        _check_kept(of_optimizer.get("state"), of_optimizer["param_groups"], optimizer, f"{path}.state", place)
 
 
 def as_count(value: Any, path: str, place: str) -> int:
@@ -221,10 +216,9 @@ def misfits_told(place: str) -> Iterator[None]:
 
 
 def _check_groups(groups: Any, optimizer: Optimizer, path: str, place: str) -> None:
-    own = optimizer.param_groups
-    if not isinstance(groups, list) or len(groups) != len(own):
-        raise _misfit(path, place, got=_brief(groups), wanted=f"{len(own)} groups")
-    for number, (group, ours) in enumerate(zip(groups, own, strict=True)):
+    if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
+        raise _misfit(path, place, got=_brief(groups), wanted=f"{len(optimizer.param_groups)} groups")
+    for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
         params = group.get("params") if isinstance(group, dict) else None
         if not isinstance(params, list) or len(params) != len(ours["params"]):
             raise _misfit(f"{path}.{number}", place, wanted=f"a group of {len(ours['params'])} parameters")
@@ -251,7 +245,7 @@ def _check_kept(kept: Any, groups: Sequence[Any], optimizer: Optimizer, path: st
 
 
 def _problem_of(name: object, value: Any, param: Tensor, optimizer: str) -> str:
-    """What a value kept for a parameter should be; "" for one that can be."""
+    """The kind of value that is kept for a parameter under this name; "" where the value is of that kind."""
     if name == "momentum_buffer" and value is None:  # SGD without momentum
         return ""
     is_single = name == "step" or (name == "exp_avg_sq" and optimizer == "Novograd")  # one number a parameter
@@ -320,7 +314,7 @@ def can_go_on(state: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> bool
     if not isinstance(saved, list) or len(saved) != len(optimizers):
         return False
     try:
-        return all(_fits(each, optimizer) for each, optimizer in zip(saved, optimizers, strict=True))
+        return all(_fits(state, optimizer) for state, optimizer in zip(saved, optimizers, strict=True))
     except (KeyError, TypeError, AttributeError, ValueError):
         return False
 
@@ -356,14 +350,17 @@ def files_of_nemo(folder: Path, modules: Mapping[str, nn.Module], pattern: str) 
     # NeMo names files by the class, also those of modules with a name of their own.
     classes = [name if name in there else type(module).__name__ for name, module in modules.items()]
     names = classes if len({*classes}) == len(classes) else modules
-    found = newest_checkpoint_files(names, folder, pattern, suffixes=(".pt",))
-    trainer = folder / f"{TRAINER}-{'-and-'.join({name.tag for _, name in found})}.pt"  # none of two steps
-    paths = {module: path for module, (path, _) in zip(modules, found, strict=True)}
+    newest = newest_checkpoint_files(names, folder, pattern, suffixes=(".pt",))
+    trainer = folder / f"{TRAINER}-{'-and-'.join({name.tag for _, name in newest})}.pt"  # none of two steps
+    paths = {module: path for module, (path, _) in zip(modules, newest, strict=True)}
     return paths, trainer if trainer.is_file() else None
 
 
 def without_index(folder: Path) -> list[str]:
-    """What files of version 1 lack that are there without their index."""
+    """The indices that files of version 1 lack."""
     names = map(parse_checkpoint_name, names_in(folder))
     tags = {name.tag for name in names if name and name.suffix == ".safetensors"}
-    return [f"{tag} lacks checkpoint-{tag}.json" for tag in sorted(tags - {found.tag for found in look(folder).sets})]
+    return [
+        f"{tag} lacks checkpoint-{tag}.json"
+        for tag in sorted(tags - {checkpoint.tag for checkpoint in look(folder).sets})
+    ]
