@@ -360,7 +360,5 @@ def without_index(folder: Path) -> list[str]:
     """The indices that files of version 1 lack."""
     names = map(parse_checkpoint_name, names_in(folder))
     tags = {name.tag for name in names if name and name.suffix == ".safetensors"}
-    return [
-        f"{tag} lacks checkpoint-{tag}.json"
-        for tag in sorted(tags - {checkpoint.tag for checkpoint in look(folder).sets})
-    ]
+    tags -= {checkpoint.tag for checkpoint in look(folder).sets}
+    return [f"{tag} lacks checkpoint-{tag}.json" for tag in sorted(tags)]

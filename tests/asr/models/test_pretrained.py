@@ -1,0 +1,267 @@
+"""NeMo's whole models: .nemo files of 0.11 and 1.x, published ones, the classes of models."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys.nemo_archives import LABELS, config_0, config_1, packed, write_0, write_1, write_tar
+
+from nemo_asr import AudioToMelSpectrogramPreprocessor, JasperEncoder
+from nemo_asr.models import pretrained as download
+from nemo_asr.models.pretrained import PUBLISHED, ASRConvCTCModel, JasperNet, QuartzNet, local_file, read_nemo
+from nemo_lite.core.neural_module import NeuralModule
+from nemo_lite.errors import CheckpointError, ConfigError, ModelNotFoundError
+
+# Files of NeMo 0.11 and 1.x become the configuration of 0.11 and the weights of each module; others are refused.
+
+
+@pytest.mark.parametrize(("write", "model"), [(write_0, "QuartzNet"), (write_1, "ASRConvCTCModel")])
+def test_both_generations_give_one_configuration_and_all_weights(
+    tmp_path: Path, write: Callable[[Path], dict[str, torch.nn.Module]], model: str
+) -> None:
+    modules = write(tmp_path / "m.nemo")
+    found = read_nemo(tmp_path / "m.nemo")
+    assert found.class_name == model
+    for name, module in modules.items():
+        assert found.weights_of(name).keys() == module.state_dict().keys()
+        assert all(torch.equal(value, module.state_dict()[key]) for key, value in found.weights_of(name).items())
+    decoder = found.params["decoder_params"]["init_params"]
+    assert decoder == {"feat_in": 16, "num_classes": 5, "vocabulary": [" ", "a", "b", "c", "'"]}
+
+
+@pytest.mark.parametrize("write", [write_0, write_1])
+def test_a_file_of_nemo_keeps_nemos_numbers_in_bands_without_signal(
+    tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "m.nemo")
+    made = NeuralModule.deserialize(read_nemo(tmp_path / "m.nemo").params["preprocessor_params"])
+    assert isinstance(made, AudioToMelSpectrogramPreprocessor)
+    assert made.std_floor == 0.0
+
+
+def test_pieces_of_bert_get_the_marks_of_sentencepiece(tmp_path: Path) -> None:
+    write_1(tmp_path / "m.nemo", ["the", "##ing", "a"], citrinet=True, tokenizer="wpe")
+    found = read_nemo(tmp_path / "m.nemo").params["decoder_params"]["init_params"]["vocabulary"]
+    assert found == ["\u2581the", "ing", "\u2581a"]
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    config = config_1()
+    for key, value in changes.items():
+        section, _, inner = key.partition("__")
+        if inner:
+            config[section] = {**config[section], inner: value}
+        else:
+            config[section] = value
+    members = {"model_config.yaml": json.dumps(config), "model_weights.ckpt": packed({})}
+    return write_tar(tmp_path / "m.nemo", members)
+
+
+def test_keys_that_stand_for_others_are_resolved(tmp_path: Path) -> None:
+    path = written(tmp_path, defaults={"act": "selu"}, encoder__activation="${defaults.act}")
+    assert read_nemo(path).params["encoder_params"]["init_params"]["activation"] == "selu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"encoder__params": None, "encoder___target_": "nemo.collections.asr.modules.ConformerEncoder"},
+            "encoder is ConformerEncoder, wanted ConvASREncoder or JasperEncoder",
+        ),
+        ({"decoder": None}, "decoder is missing"),
+        ({"decoder__vocabulary": None}, "decoder.vocabulary is missing, the list of the model's labels"),
+        ({"encoder__quantize": True}, "encoder.quantize is true, which is not known here, wanted false"),
+        ({"preprocessor__pitch": 3}, "preprocessor.pitch is 3, which is not known here"),
+        ({"tokenizer": {"type": "agg"}}, 'tokenizer.type is "agg", wanted bpe or wpe: its pieces are not known here'),
+    ],
+)
+def test_models_of_other_kinds_are_refused_with_the_place(tmp_path: Path, changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_nemo(written(tmp_path, **changes))
+    assert f"{message}" in str(caught.value)
+    assert "m.nemo, model_config.yaml:1:" in str(caught.value)
+
+
+def test_weights_of_a_part_that_no_ctc_model_has_are_refused(tmp_path: Path) -> None:
+    members = {"model_config.yaml": json.dumps(config_1()), "model_weights.ckpt": packed({"joint.w": torch.ones(1)})}
+    with pytest.raises(CheckpointError, match=r"its weights are of another kind of model: got joint\.w"):
+        read_nemo(write_tar(tmp_path / "m.nemo", members))
+
+
+def test_code_in_the_weights_never_runs(tmp_path: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> Any:
+            return open, (str(tmp_path / "ran"), "w")
+
+    members = {"model_config.yaml": json.dumps(config_1()), "model_weights.ckpt": packed({"encoder.w": Runs()})}  # type: ignore[dict-item]
+    with pytest.raises(CheckpointError, match=r"m\.nemo, model_weights\.ckpt: .* which are never loaded"):
+        read_nemo(write_tar(tmp_path / "m.nemo", members))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("scale", "is_told"), [(1.0, False), (1.01, True)])
+def test_other_mel_filters_than_ours_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scale: float, is_told: bool
+) -> None:
+    write_1(tmp_path / "m.nemo", filter_scale=scale)
+    read_nemo(tmp_path / "m.nemo")
+    assert ("m.nemo: its mel filters are not those that its settings give here" in capsys.readouterr().err) == is_told
+
+
+def test_a_subclass_that_an_export_left_behind_changes_nothing(tmp_path: Path) -> None:
+    def constructor(self: JasperEncoder, *args: Any, **kwargs: Any) -> None:
+        raise AssertionError("made")
+
+    left_behind = type(
+        "JasperEncoder", (JasperEncoder,), {"__init__": constructor, "__module__": JasperEncoder.__module__}
+    )
+    write_1(tmp_path / "m.nemo")
+    assert "JasperEncoder" in read_nemo(tmp_path / "m.nemo").weights
+    assert left_behind in JasperEncoder.__subclasses__()
+
+
+# Published models: found in the cache, downloaded when asked for, checked; a clear line without a network.
+
+
+NAME = "QuartzNet15x5-En"
+
+
+class Answer(io.BytesIO):
+    """What a server answers."""
+
+    def __init__(self, content: bytes, length: int) -> None:
+        super().__init__(content)
+        self.headers = Message()
+        self.headers["Content-Length"] = str(length)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(download, "CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "QuartzNet15x5-En-Base.nemo"
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, content: bytes, length: int) -> list[str]:
+    asked: list[str] = []
+
+    def answer(url: str, timeout: float) -> Any:
+        asked.append(url)
+        return Answer(content, length)
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    return asked
+
+
+def test_a_model_is_downloaded_once_and_again_when_asked(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_0(tmp_path / "server.nemo")
+    content = (tmp_path / "server.nemo").read_bytes()
+    asked = answering(monkeypatch, content, len(content))
+    assert local_file(NAME, PUBLISHED) == local_file(NAME, PUBLISHED) == cache
+    assert (asked, cache.read_bytes()) == ([PUBLISHED[NAME].location], content)
+    local_file(NAME, PUBLISHED, refresh=True)
+    assert len(asked) == 2
+    assert "QuartzNet15x5-En-Base.nemo, SHA-256 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "message"),
+    [
+        (b"half", 8, "the download is not complete: got 4 of 8 bytes"),
+        (b"<html>", 6, "the .nemo archive is no tar file"),
+    ],
+)
+def test_what_is_no_whole_model_is_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, length: int, message: str
+) -> None:
+    answering(monkeypatch, content, length)
+    with pytest.raises(CheckpointError, match=message):
+        local_file(NAME, PUBLISHED)
+    assert list(cache.parent.iterdir()) == []
+
+
+def test_without_a_network_the_line_says_so_and_where_the_file_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(url: str, timeout: float) -> Any:
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr("urllib.request.urlopen", fail)
+    message = (
+        f"{NAME}: there is no network to it: got Name or service not known; download https://api.ngc.nvidia.com/v2/"
+    )
+    with pytest.raises(FileNotFoundError, match=message) as caught:
+        local_file(NAME, PUBLISHED)
+    assert isinstance(caught.value, ModelNotFoundError)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_name_is_answered_with_the_nearest(cache: Path) -> None:
+    message = r'from_pretrained: there is no such model: got "QuartzNet15x5-Em" \(did you mean QuartzNet15x5-En\?\)'
+    with pytest.raises(FileNotFoundError, match=message):
+        local_file("QuartzNet15x5-Em", PUBLISHED)
+
+
+# ASRConvCTCModel, QuartzNet, JasperNet: from files, with new labels, saved again.
+
+
+def test_each_class_lists_its_published_models() -> None:
+    names = [[each.pretrained_model_name for each in cls.list_pretrained_models()] for cls in (QuartzNet, JasperNet)]
+    assert names == [["QuartzNet15x5-En", "QuartzNet15x5-Zh"], ["JasperNet10x5-En"]]
+    assert len(ASRConvCTCModel.list_pretrained_models()) == 3
+    assert all(each.location.startswith("https://api.ngc.nvidia.com/") for each in QuartzNet.list_pretrained_models())
+
+
+def test_a_file_of_0_11_gives_the_class_that_it_names_with_its_weights(tmp_path: Path) -> None:
+    modules = write_0(tmp_path / "m.nemo")
+    model = ASRConvCTCModel.from_pretrained(str(tmp_path / "m.nemo"))
+    assert (type(model), model.vocabulary) == (QuartzNet, LABELS)
+    assert model.num_weights == sum(each.numel() for module in modules.values() for each in module.parameters())
+    assert [str(module) for module in model.modules] == [
+        "AudioToMelSpectrogramPreprocessor",
+        "SpectrogramAugmentation",
+        "JasperEncoder",
+        "JasperDecoderForCTC",
+    ]
+    assert type(JasperNet.from_pretrained(str(tmp_path / "m.nemo"))) is JasperNet
+    for name, module in modules.items():
+        loaded = model.modules_with_weights()[name].state_dict()
+        assert all(torch.equal(value, loaded[key]) for key, value in module.state_dict().items())
+
+
+def test_new_labels_get_a_new_decoder_which_is_saved_with_the_model(tmp_path: Path) -> None:
+    modules = write_1(tmp_path / "m.nemo")
+    model = ASRConvCTCModel.from_pretrained(str(tmp_path / "m.nemo"), new_vocab=["x", "y"])
+    again = ASRConvCTCModel.from_pretrained(model.save_to(str(tmp_path / "again")))
+    for each in (model, again):
+        assert each.vocabulary == ["x", "y"]
+        assert torch.equal(
+            each.encoder.encoder[0].mconv[0].conv.weight, modules["JasperEncoder"].encoder[0].mconv[0].conv.weight
+        )  # type: ignore[union-attr,index]
+    assert torch.equal(again.decoder.decoder_layers[0].weight, model.decoder.decoder_layers[0].weight)
+
+
+def test_labels_that_nobody_gave_are_none_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    params = config_0()["init_params"]
+    del params["decoder_params"]["init_params"]["vocabulary"], params["spec_augment_params"]
+    model = ASRConvCTCModel(**params)
+    assert (model.vocabulary, model.spec_augmentation) == (None, None)
+    assert "ASRConvCTCModel: its decoder does not know its labels" in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_are_named_with_the_file_and_the_module(tmp_path: Path) -> None:
+    model = ASRConvCTCModel(**config_0()["init_params"])
+    model.decoder = type(model.decoder)(feat_in=16, num_classes=9)
+    path = model.save_to(str(tmp_path / "m"))
+    with pytest.raises(
+        CheckpointError, match=r"m\.nemo, JasperDecoderForCTC: does not fit JasperDecoderForCTC: different:"
+    ):
+        ASRConvCTCModel.from_pretrained(path)
