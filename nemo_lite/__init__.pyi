@@ -26,6 +26,7 @@ from nemo_lite.core import Optimization as Optimization
 from nemo_lite.core import SimpleLogger as SimpleLogger
 from nemo_lite.core import SimpleLossLoggerCallback as SimpleLossLoggerCallback
 from nemo_lite.core import TensorboardLogger as TensorboardLogger
+from nemo_lite.core.run_options import Objective as Objective
 from nemo_lite.errors import NemoLiteError as NemoLiteError
 from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.package_info import __version__ as __version__

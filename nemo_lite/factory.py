@@ -331,10 +331,11 @@ class NeuralModuleFactory:
         """Train; without losses only ``on_action_end`` of the callbacks runs. ``PtActions.train`` does the work.
 
         Args:
-            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn.
+            tensors_to_optimize: losses, which are summed; or ``(optimizer, [losses])`` tuples, taken in turn; or
+                objectives with their own data, optimizers and turns: :class:`~nemo_lite.core.run_options.Objective`.
             training_graph: a graph whose outputs are the losses, instead of ``tensors_to_optimize``. Arguments by
                 position in the order of NeMo 0.9, which has the optimizer here, are accepted.
-            optimizer: a name, or an instance (not with tuples).
+            optimizer: a name, or an instance (not with tuples); of objectives, for those without one.
             optimization_params: ``num_epochs``, ``max_steps`` (with both, what comes first), ``lr``, ``module_lr`` (by
                 module name), ``decay_weights_only`` (biases and norms do not decay), other options of the optimizer,
                 ``grad_norm_clip`` (the largest norm of the gradients), ``amp_min_loss_scale``, ``ema_decay`` (of a

@@ -32,7 +32,7 @@ PUBLIC = {
     "nemo_lite": """
         constants package_info
         Backend CheckpointCallback Dag DataLayerNM DeviceType EvaluatorCallback LossNM NeMoCallback
-        NemoLiteError NeuralModule NeuralModuleFactory NmTensor NonTrainableNM Optimization PtActions
+        NemoLiteError NeuralModule NeuralModuleFactory NmTensor NonTrainableNM Objective Optimization PtActions
         SimpleLogger SimpleLossLoggerCallback TensorboardLogger TrainableNM TrainableNeuralModuleWrapper
         WeightShareTransform __version__ backends core errors logging tutorials utils
     """,
@@ -42,7 +42,7 @@ PUBLIC = {
         Accuracy ActionCallback Backend CheckpointCallback Collected Dag DeploymentFormat DeviceType EvaluatorCallback
         Mean Metric
         ModuleSaverCallback NeMoCallback NeMoModel NeuralGraph NeuralModule NeuralModuleFactory NmTensor Node
-        OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
+        Objective OperationMode Optimization Ports RunOptions SimpleLogger SimpleLossLoggerCallback Slice Step
         TensorboardLogger UnfreezeCallback ValueSetterCallback WandBLogger WandbCallback WeightShareTransform
         callbacks neural_factory neural_modules neural_types on_action_end on_action_start on_batch_end
         on_batch_start on_epoch_end on_epoch_start on_evaluation_end on_step_end on_step_start show

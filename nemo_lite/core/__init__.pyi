@@ -88,6 +88,7 @@ from nemo_lite.core.ports import OperationMode as OperationMode
 from nemo_lite.core.ports import Ports as Ports
 from nemo_lite.core.ports import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.run_options import Objective as Objective
 from nemo_lite.core.run_options import RunOptions as RunOptions
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError

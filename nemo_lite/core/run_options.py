@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -95,8 +95,49 @@ GradientCompression = Literal["bfloat16"]
 """The type in which gradients travel between ranks, where it is not their own."""
 LrPolicy = Callable[[float, int, int], float]
 """Learning rate from (initial rate, step, epoch)."""
-Losses = Sequence[NmTensor] | Sequence[tuple[Any, Sequence[NmTensor]]]
-"""Losses that one optimizer minimises, or ``(optimizer, losses)`` for each of several."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Losses that one optimizer minimises, with data and a turn of their own: for several tasks, or a GAN.
+
+    Attributes:
+        losses: wires of one DAG, which are summed. Other objectives may have other data layers; one that they share
+            is read by each for itself.
+        optimizer: its name, or an instance; None: that of ``train``.
+        lr: its learning rate; None: that of ``train``.
+        every: it is updated at every so many steps; the first objective of a run at each.
+        batches: micro-batches of a rank in an update; None: ``batches_per_step`` of ``train``.
+        modules: those that the optimizer updates; None: all that the losses depend on.
+        params: other options of the optimizer, which count before those of ``train``.
+
+    Raises:
+        UsageError: no losses, or a number out of range.
+    """
+
+    losses: Sequence[NmTensor]
+    optimizer: Any = None
+    lr: float | None = None
+    every: int = 1
+    batches: int | None = None
+    modules: Sequence[NeuralModule] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_list = isinstance(self.losses, (list, tuple)) and all(isinstance(loss, NmTensor) for loss in self.losses)
+        if not is_list or not self.losses:
+            raise UsageError("losses must be a list of wires", place="Objective", got=type(self.losses).__name__)
+        for name, number in (("every", self.every), ("batches", self.batches)):
+            if number is not None and not (isinstance(number, Integral) and int(number) >= 1):
+                raise UsageError(f"{name} must be a whole number, at least 1", place="Objective", got=repr(number))
+
+    def optimizer_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of its optimizer: those of ``train``, and its own."""
+        return {**params, **self.params, **({} if self.lr is None else {"lr": self.lr})}
+
+
+Losses = Sequence[NmTensor] | Sequence[tuple[Any, Sequence[NmTensor]]] | Sequence[Objective]
+"""Losses that one optimizer minimises, ``(optimizer, losses)`` for each of several, or objectives."""
 
 # Options that NeMo's scripts give in ``optimization_params``.
 _IN_PARAMS = ("num_epochs", "max_steps", "grad_norm_clip", "amp_min_loss_scale", "ema_decay")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.data.loaders import BatchLoader
@@ -22,7 +22,7 @@ from nemo_lite.backends.pytorch.distributed.contract import (
     training_arguments,
 )
 from nemo_lite.backends.pytorch.engine import objectives as arguments
-from nemo_lite.backends.pytorch.engine.batches import StepValues
+from nemo_lite.backends.pytorch.engine.batches import StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, restore_weights
 from nemo_lite.backends.pytorch.engine.evaluation import (
     BatchResult,
@@ -36,11 +36,11 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
 from nemo_lite.backends.pytorch.engine.module_state import make_statistics_equal, modules_of, set_training
 from nemo_lite.backends.pytorch.engine.objectives import Objectives
 from nemo_lite.backends.pytorch.engine.state import RunState
-from nemo_lite.backends.pytorch.engine.training import Training, total_steps
+from nemo_lite.backends.pytorch.engine.training import Lane, Training, total_steps
 from nemo_lite.backends.pytorch.export import DeploymentExport
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
-from nemo_lite.backends.pytorch.placement import choose_device, to_cpu
+from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
 from nemo_lite.core.action_state import TbWriter
@@ -48,10 +48,21 @@ from nemo_lite.core.backend import Optimization
 from nemo_lite.core.callbacks.base import Callback, CallbackList
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.dag import Dag
+from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.run_options import Compile, CompileOptions, InferOptions, Losses, LrPolicy, RunOptions, Uneven
+from nemo_lite.core.run_options import (
+    Compile,
+    CompileOptions,
+    InferOptions,
+    Losses,
+    LrPolicy,
+    Objective,
+    RunOptions,
+    Uneven,
+)
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import UsageError, counted
+from nemo_lite.files import unused_name
 from nemo_lite.interruption import Interrupted, StopSignals, flags_of, signal_in, stop_signals
 from nemo_lite.utils import logging
 
@@ -237,24 +248,28 @@ class PtActions(DeploymentExport):
             arguments.check_policy(lr_policy)
             precision = self._precision(options.amp_min_loss_scale, options.amp_max_loss_scale)
             arguments.check_sharding(self._shard_weights, self._comm, precision, options)
-            pairs = arguments.optimizers_and_losses(tensors_to_optimize, optimizer, options.batches_per_step)
-            dag = Dag([loss for _, losses in pairs for loss in losses])
-            terms = training_arguments(pairs, params, lr_policy, options)
+            lanes = arguments.lanes_of(tensors_to_optimize, optimizer, options.batches_per_step)
+            dags = [Dag([loss for objective in lane for loss in objective.losses]) for lane in lanes]
+            modules = list(dict.fromkeys(module for dag in dags for module in modules_of(dag)))
+            pairs = [(objective.optimizer, objective.losses) for lane in lanes for objective in lane]
+            terms = training_arguments(pairs, {**params, **arguments.terms_of_lanes(lanes)}, lr_policy, options)
+            names = ["training DAG"] if len(dags) == 1 else [f"training DAG {i}" for i, _ in enumerate(dags, 1)]
             # Before weights are exchanged, so that modules of different sizes are reported by name.
-            contract = self._agreement.reached_on("train", terms, {"training DAG": dag}, called)
+            contract = self._agreement.reached_on("train", terms, dict(zip(names, dags, strict=True)), called)
             statistics = (self._comm if options.synced_batchnorm else SingleProcess()).synced_batchnorm
             with (
                 self._stopping_in_order() as signals,
-                self._objectives.prepared(dag, precision),
-                statistics(modules_of(dag), options.synced_batchnorm_groupsize),
+                self._objectives.prepared(modules, precision),
+                statistics(modules, options.synced_batchnorm_groupsize),
                 closing(called),
             ):
-                training = self._prepare(dag, pairs, params, called, options, lr_policy, precision, contract)
+                training = self._prepare(dags, lanes, params, called, options, lr_policy, precision, contract)
                 self._state.stop_signals = signals
                 training.run()
-                for data_layer in self._data_layers(dag, called):
+                evaluated = [Dag(wires) for wires in called.eval_wires]
+                for data_layer in dict.fromkeys(map(torch_data_layer, [*dags, *evaluated])):
                     data_layer.report_unusable()
-                make_statistics_equal(modules_of(dag), self._comm)
+                make_statistics_equal(modules, self._comm)
                 training.compare_copies(_COPIES_SECONDS)
                 self._lowerings.report()
             self._comm.at_step(None)
@@ -278,8 +293,8 @@ class PtActions(DeploymentExport):
 
     def _prepare(
         self,
-        dag: Dag,
-        pairs: Sequence[tuple[str | Optimizer, Sequence[NmTensor]]],
+        dags: Sequence[Dag],
+        lanes: Sequence[Sequence[Objective]],
         params: Mapping[str, Any],
         called: CallbackList,
         options: RunOptions,
@@ -288,27 +303,49 @@ class PtActions(DeploymentExport):
         contract: Callable[[], RunContract],
     ) -> Training:
         """Lower the DAGs, make the optimizers, and see that all ranks are about to do the same."""
-        tensors = StepValues(dag, precision)
-        extra = tensors.extra_wires([*called.wires, *(tensors.wire(name) for name in called.names)])
-        set_training(modules_of(dag))
+        values = [StepValues(dag, precision) for dag in dags]
+        tensors = values[0] if len(values) == 1 else ValuesOfLanes(values)
+        wires = [*called.wires, *(tensors.wire(name) for name in called.names)]
+        modules = _by_unique_names(dags)
+        torch_modules = [module for module in modules.values() if isinstance(module, nn.Module)]
+        set_training(torch_modules)
         lowering = self._lowerings(options.compile)
+        goals = [
+            (objective, dag, of_lane.extra_wires([wire for wire in wires if tensors.lane_of(wire) is of_lane]))
+            for lane, dag, of_lane in zip(lanes, dags, values, strict=True)
+            for objective in lane
+        ]
         replication = ReplicaOptions(options.static_graph, options.gradient_compression)
-        objectives = self._objectives.make_all(dag, pairs, extra, params, precision, lowering, replication)
+        objectives = self._objectives.make_all(torch_modules, goals, params, precision, lowering, replication)
+        ahead = AheadOfUse(self._device)
+        in_order, training_lanes = iter(objectives), []
+        for lane, dag, of_lane in zip(lanes, dags, values, strict=True):
+            data_layer = torch_data_layer(dag)
+            training_lanes.append(
+                Lane(
+                    self._comm,
+                    [next(in_order) for _ in lane],
+                    self._loader(data_layer, options.uneven),
+                    data_layer,
+                    of_lane,
+                    lane[0].every,
+                    lane[0].batches or options.batches_per_step,
+                    options.uneven,
+                    ahead,
+                )
+            )
         optimizers = list(dict.fromkeys(objective.optimizer for objective in objectives))
-        self._state = state = RunState(self._comm, optimizers, dag.modules, self._tb_writer, tensors)
-        data_layer = torch_data_layer(dag)
-        loader = self._loader(data_layer, options.uneven)
-        state.total_steps = total_steps(loader, options)
-        state.clock.total.amount_unit = data_layer.amount_unit
+        self._state = state = RunState(self._comm, optimizers, modules, self._tb_writer, tensors)
+        state.total_steps = total_steps(training_lanes[0], options)
+        state.clock.total.amount_unit = training_lanes[0].data_layer.amount_unit
         training = Training(
             self._comm,
             self._device,
             precision,
-            objectives,
-            loader,
-            data_layer,
+            training_lanes,
             state,
             tensors,
+            ahead,
             called,
             lr_policy,
             options,
@@ -320,16 +357,20 @@ class PtActions(DeploymentExport):
         self._checkpoints = training.checkpoints
         logging.info("Precision %s", precision.describe())
         for callback in called:
-            callback.compare_with_training(dag)
-        for wires in called.eval_wires:
-            training.evaluations.prepare(wires)
+            evaluated = {*Dag(callback.evaluated_wires()).modules.values()} if callback.evaluated_wires() else set()
+            # Of several training DAGs the one that trains most of what the callback evaluates.
+            callback.compare_with_training(max(dags, key=lambda dag: len(evaluated & {*dag.modules.values()})))
+        for eval_wires in called.eval_wires:
+            training.evaluations.prepare(eval_wires)
         weights = {weight for objective in objectives for weight in objective.halves or objective.parameters}
         total = sum(map(torch.numel, weights))
         num_trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         count = f"{num_trained:,}" if num_trained == total else f"{num_trained:,} of {total:,}"
         length = "" if state.total_steps is None else f", {counted(state.total_steps, 'step')}"
         logging.info("Training %s parameters%s", count, length)
-        arguments.tell_batch_size(data_layer, self._comm, options)
+        for made in training_lanes:
+            label = f"{made.data_layer.label}: " if len(training_lanes) > 1 else ""
+            arguments.tell_batch_size(made.data_layer, self._comm, made.batches_per_step, label)
         return training
 
     def eval(self, callbacks: Sequence[Callback]) -> None:
@@ -389,11 +430,6 @@ class PtActions(DeploymentExport):
         """Forget what ``infer(cache=True)`` kept."""
         self._cache.clear()
 
-    def _data_layers(self, dag: Dag, called: CallbackList) -> Iterable[DataLayerNM]:
-        """Those of a run: what it trains on, and what its callbacks evaluate."""
-        evaluated = [torch_data_layer(Dag(wires)) for wires in called.eval_wires]
-        return dict.fromkeys([torch_data_layer(dag), *evaluated])
-
     def _loader(self, data_layer: DataLayerNM, uneven: Uneven = "pad") -> BatchLoader:
         shard = Shard(self._comm.rank, self._comm.world_size, self._seed or 0, uneven)
         return data_layer.loader(training=True, shard=shard)
@@ -415,6 +451,16 @@ class PtActions(DeploymentExport):
         return choose_precision(
             self._level, self._device, self._amp_dtype, min_loss_scale, max_loss_scale, self._amp_backend
         )
+
+
+def _by_unique_names(dags: Sequence[Dag]) -> dict[str, NeuralModule]:
+    """The modules of some DAGs, by names that no two of them share."""
+    named: dict[str, NeuralModule] = {}
+    for dag in dags:
+        for name, module in dag.modules.items():
+            if module not in named.values():
+                named[unused_name(name, named)] = module
+    return named
 
 
 # Whether DAGs become modules as they are, or with compiled regions; `compiling` imports torch._dynamo, which is slow.

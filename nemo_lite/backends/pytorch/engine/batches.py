@@ -33,13 +33,17 @@ class StepValues:
     """The tensors of the step that just ran; wires outside the training DAG are computed from them when asked for."""
 
     def __init__(self, dag: Dag, precision: Precision) -> None:
-        self._dag, self._precision = dag, precision
-        self._names = dag.wires_by_name()
+        self.dag, self._precision = dag, precision
+        self.names = dag.wires_by_name()
         self._values: dict[NmTensor, Any] = {}  # Any: values of wires are tensors, lists of texts or numbers
         self._fresh: tuple[Sequence[NmTensor], Sequence[object]] = ((), ())
         self._loss: torch.Tensor | None = None
         self._calls: Set[ModuleCall] = frozenset()
         self._continuations: dict[tuple[NmTensor, int], tuple[tuple[NmTensor, ...], nn.Module]] = {}
+
+    def lane_of(self, wire: NmTensor) -> StepValues:
+        """These: there is one training DAG."""
+        return self
 
     def wire(self, name: str) -> NmTensor:
         """The wire of that name.
@@ -47,18 +51,18 @@ class StepValues:
         Raises:
             DagError: no wire was renamed so.
         """
-        if name not in self._names:
-            known = ["loss", *self._names]
+        if name not in self.names:
+            known = ["loss", *self.names]
             raise DagError(
                 f'no wire of this DAG is named "{name}"',
                 remedy=f'known: {", ".join(known)}{did_you_mean(name, known)}; name one with wire.rename("{name}")',
             )
-        return self._names[name]
+        return self.names[name]
 
     def extra_wires(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
         """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
-        wanted = list(dict.fromkeys([*wires, *self._names.values()]))
-        return list(dict.fromkeys(wire for one in wanted for wire in self._dag.continuation([one]).inputs))
+        wanted = list(dict.fromkeys([*wires, *self.names.values()]))
+        return list(dict.fromkeys(wire for one in wanted for wire in self.dag.continuation([one]).inputs))
 
     def set(
         self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[object]
@@ -76,7 +80,7 @@ class StepValues:
     def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
         """See :class:`nemo_lite.core.action_state.StepTensors`."""
         if isinstance(wire, str):
-            if wire == "loss" and wire not in self._names:
+            if wire == "loss" and wire not in self.names:
                 return None if self._loss is None else self._loss.detach()
             wire = self.wire(wire)
         if not self._values:
@@ -112,6 +116,34 @@ class StepValues:
             return module(*(self._values[taken] for taken in inputs))[0]
 
 
+class ValuesOfLanes:
+    """The tensors of several training DAGs; "loss" is that of the objective that was updated last.
+
+    Attributes:
+        latest: the values of that objective.
+    """
+
+    def __init__(self, lanes: Sequence[StepValues]) -> None:
+        self._lanes, self.latest = lanes, lanes[0]
+
+    def lane_of(self, wire: NmTensor) -> StepValues:
+        """The values from which a wire is known, or computed."""
+        inside = [values for values in self._lanes if wire in values.dag]
+        data_layer = Dag([wire]).data_layer
+        return next(iter([*inside, *(values for values in self._lanes if values.dag.data_layer is data_layer)]))
+
+    def wire(self, name: str) -> NmTensor:
+        """The wire of that name."""
+        return next((lane for lane in self._lanes if name in lane.names), self.latest).wire(name)
+
+    def get_tensor(self, wire: str | NmTensor, compute: bool = True) -> Any:
+        """See :class:`nemo_lite.core.action_state.StepTensors`."""
+        if isinstance(wire, str) and wire == "loss" and not any("loss" in lane.names for lane in self._lanes):
+            return self.latest.get_tensor("loss")
+        wire = self.wire(wire) if isinstance(wire, str) else wire
+        return self.lane_of(wire).get_tensor(wire, compute)
+
+
 class NoValues:
     """In place of :class:`StepValues` where nothing is trained."""
 
@@ -138,6 +170,10 @@ class Wishes(NamedTuple):
     stop: bool = False
     save: bool = False
     signal: int = 0
+
+    def joined(self, others: Wishes) -> Wishes:
+        """These, and those of another exchange at the same step."""
+        return Wishes(self.stop or others.stop, self.save or others.save, self.signal or others.signal)
 
 
 NO_WISHES = Wishes()

@@ -398,7 +398,7 @@ class Evaluations:
         state: learns results, and stop signals that come meanwhile.
         callbacks: are told results.
         settle: waits for what is not known yet of the last step: before anything that reads weights.
-        copies: of the training data, compared before an evaluation; None: nothing is trained.
+        copies: comparisons of the training data on the machines; they go on before an evaluation.
 
     Attributes:
         results: the last one of each evaluation, by name.
@@ -413,7 +413,7 @@ class Evaluations:
         state: RunState,
         callbacks: CallbackList,
         settle: Callable[[], object] = lambda: None,
-        copies: CopyComparison | None = None,
+        copies: Sequence[CopyComparison] = (),
     ) -> None:
         self._comm, self._device, self._precision, self._lowering = comm, device, precision, lowering
         self._state, self._callbacks, self.settle, self._copies = state, callbacks, settle, copies
@@ -444,8 +444,8 @@ class Evaluations:
 
     def compare_copies(self) -> None:
         """Go on with the comparison of the training data on the machines."""
-        if self._copies is not None:
-            self._copies.compare()
+        for comparison in self._copies:
+            comparison.compare()
 
     def close(self) -> None:
         """End the data workers that wait for the next evaluation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallba
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.core.neural_types import ModuleCall, NmTensor
-from nemo_lite.core.run_options import RunOptions
+from nemo_lite.core.run_options import Objective, RunOptions
 from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 
@@ -77,13 +77,13 @@ def with_bar(
     return [*given, *([] if any(isinstance(each, ProgressBar) for each in given) else [ProgressBar()])]
 
 
-def tell_batch_size(data_layer: DataLayerNM, comm: Comm, options: RunOptions) -> None:
+def tell_batch_size(data_layer: DataLayerNM, comm: Comm, batches: int, label: str = "") -> None:
     """Log how many items a step takes."""
     batch_size = data_layer.setting("batch_size", 1)
     if batch_size > 0:
         most = "at most " if data_layer.setting("max_batch_seconds", None) else ""
-        batch = effective_batch(batch_size, comm.world_size, options.batches_per_step, "items")
-        logging.info("%s%s", most, batch)
+        batch = effective_batch(batch_size, comm.world_size, batches, "items")
+        logging.info("%s%s%s", label, most, batch)
 
 
 def check_sharding(shard_weights: bool, comm: Comm, precision: Precision, options: RunOptions) -> None:
@@ -105,38 +105,58 @@ def check_sharding(shard_weights: bool, comm: Comm, precision: Precision, option
         logging.warning("shard_weights has no effect: there is one process")
 
 
-def optimizers_and_losses(
+def lanes_of(
     tensors: Sequence[Any], optimizer: str | torch.optim.Optimizer | None, batches_per_step: int
-) -> list[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]]:
-    """``(optimizer, losses)`` for each objective.
+) -> list[list[Objective]]:
+    """The objectives of a run, in lanes: those of a lane take turns with the batches of one loader.
+
+    Losses alone are one objective; ``(optimizer, losses)`` tuples are one lane; each `Objective` is a lane of its own.
 
     Raises:
-        UsageError: something else than losses or ``(optimizer, [losses])`` tuples, or an optimizer too few or too many.
+        UsageError: something else, or an optimizer too few or too many.
     """
     if not isinstance(tensors, (list, tuple)):
         got = type(tensors).__name__
         raise UsageError("tensors_to_optimize must be a list", got=got, remedy="put brackets around it")
     if not tensors:
         raise UsageError("tensors_to_optimize is empty", wanted="losses, or (optimizer, [losses]) tuples")
+    if all(isinstance(item, Objective) for item in tensors):
+        lanes = [replace(item, optimizer=item.optimizer or optimizer) for item in tensors]
+        if any(objective.optimizer is None for objective in lanes):
+            raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
+        if lanes[0].every != 1:
+            problem = "the first objective is updated at each step, and its epochs are those of the run"
+            raise UsageError(problem, place="Objective", got=f"every={lanes[0].every}")
+        return [[objective] for objective in lanes]
     if all(isinstance(item, NmTensor) for item in tensors):
         if optimizer is None:
             raise UsageError("an optimizer is missing", wanted="optimizer= a name or an instance")
-        return [(optimizer, tensors)]
+        return [[Objective(tensors, optimizer)]]
     for item in tensors:
         if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], torch.optim.Optimizer)):
             got = ", ".join(type(item).__name__ for item in tensors)
             raise UsageError("tensors_to_optimize takes losses, or (optimizer, [losses]) tuples", got=got)
     if optimizer is not None or batches_per_step > 1:
         raise UsageError("(optimizer, [losses]) tuples go with neither optimizer= nor batches_per_step above 1")
-    return list(tensors)
+    return [[Objective(losses, chosen) for chosen, losses in tensors]]
+
+
+def terms_of_lanes(lanes: Sequence[Sequence[Objective]]) -> dict[str, str]:
+    """What objectives with data of their own say beside ``train``, for the run contract; nothing without such."""
+    if len(lanes) == 1:
+        return {}
+    return {
+        f"objective {number}": f"every {objective.every}, batches {objective.batches}, {objective.optimizer_params({})}"
+        for number, (objective,) in enumerate(lanes, 1)
+    }
 
 
 # Objectives: from losses to what an optimizer minimises, with whole or sharded weights. No training loop here.
 
 
 @dataclass
-class Objective:
-    """What one optimizer minimises.
+class LoweredObjective:
+    """What one optimizer minimises: an `Objective` as a module on all ranks.
 
     Attributes:
         module: computes the losses, then the extra wires, from a batch; its gradients are averaged over the ranks.
@@ -186,20 +206,18 @@ class Objectives:
 
     def make_all(
         self,
-        dag: Dag,
-        pairs: Sequence[tuple[str | torch.optim.Optimizer, Sequence[NmTensor]]],
-        extra_wires: Sequence[NmTensor],
+        modules: Sequence[nn.Module],
+        goals: Sequence[tuple[Objective, Dag, Sequence[NmTensor]]],
         params: Mapping[str, object],
         precision: Precision,
         lowering: Lowering = lower,
         replication: ReplicaOptions = PLAIN_REPLICA,
-    ) -> list[Objective]:
-        """An objective for each optimizer and its losses.
+    ) -> list[LoweredObjective]:
+        """The objectives of a run, lowered.
 
         Args:
-            dag: prepared, see :meth:`prepared`.
-            pairs: the optimizers, names or instances, with the losses that each minimises.
-            extra_wires: wires whose values are wanted beside the losses.
+            modules: all of the run, prepared, see :meth:`prepared`.
+            goals: each objective with its DAG, and the wires whose values are read beside the losses.
             params: options of the optimizers.
             precision: that of the run.
             lowering: how the DAG becomes a module.
@@ -208,28 +226,29 @@ class Objectives:
         Raises:
             UsageError: an optimizer holds no weight that its losses depend on, or not such as the precision needs.
         """
-        chosen = [(self._checked(optimizer, losses, params), losses) for optimizer, losses in pairs]
-        precision.adopt(modules_of(dag), [optimizer for optimizer, _ in chosen])
+        optimizers = [self._optimizer_of(objective, params) for objective, _, _ in goals]
+        precision.adopt(modules, optimizers)
         return [
-            self._make(dag, optimizer, losses, extra_wires, precision, lowering, replication)
-            for optimizer, losses in chosen
+            self._lowered(dag, optimizer, objective.losses, extra_wires, precision, lowering, replication)
+            for (objective, dag, extra_wires), optimizer in zip(goals, optimizers, strict=True)
         ]
 
-    def _checked(
-        self, optimizer: str | torch.optim.Optimizer, losses: Sequence[NmTensor], params: Mapping[str, object]
-    ) -> torch.optim.Optimizer:
+    def _optimizer_of(self, objective: Objective, params: Mapping[str, object]) -> torch.optim.Optimizer:
         """The optimizer, made if a name was given; it holds a weight that the losses depend on."""
-        chosen = self.create_optimizer(optimizer, losses, params)
-        if not {*_updated_by(chosen)} & {*_parameters(Dag(losses).modules.values())}:
+        losses = objective.losses
+        optimizer = self.create_optimizer(
+            objective.optimizer, objective.modules or losses, objective.optimizer_params(params)
+        )
+        if not {*_updated_by(optimizer)} & {*_parameters(Dag(losses).modules.values())}:
             raise UsageError(
                 "the optimizer holds no weight that these losses depend on",
-                place=type(chosen).__name__,
+                place=type(optimizer).__name__,
                 got=", ".join(wire.place for wire in losses),
                 remedy=self._remedy(),
             )
-        return chosen
+        return optimizer
 
-    def _make(
+    def _lowered(
         self,
         dag: Dag,
         optimizer: torch.optim.Optimizer,
@@ -238,16 +257,16 @@ class Objectives:
         precision: Precision,
         lowering: Lowering,
         replication: ReplicaOptions,
-    ) -> Objective:
-        """What the optimizer minimises: the DAG of these losses, on all ranks."""
+    ) -> LoweredObjective:
+        """The DAG of these losses, on all ranks."""
         reached = Dag(losses)
-        own = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
-        part = dag.slice([*losses, *own])
+        extra = [wire for wire in extra_wires if wire in reached and wire not in (*dag.inputs, *losses)]
+        part = dag.slice([*losses, *extra])
         module = self._comm.replicate(lowering(part, "TrainingDag").to(self._device), replication)
-        return Objective(
+        return LoweredObjective(
             module,
             len(losses),
-            [*dag.inputs, *losses, *own],
+            [*dag.inputs, *losses, *extra],
             {node.call for node in part.nodes},
             optimizer,
             _updated_by(optimizer),
@@ -257,9 +276,8 @@ class Objectives:
         )
 
     @contextmanager
-    def prepared(self, dag: Dag, precision: Precision) -> Iterator[None]:
-        """Inside, the DAG's modules are sharded if asked for, on the device, and in the types of the precision."""
-        modules = modules_of(dag)
+    def prepared(self, modules: Sequence[nn.Module], precision: Precision) -> Iterator[None]:
+        """Inside, the modules are sharded if asked for, on the device, and in the types of the precision."""
         self._shard(modules)  # before anything is moved: the whole model may not fit on the device
         for module in modules:
             module.to(self._device)

@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_lite.backends.pytorch.checkpoint.state import misfits_told
+from nemo_lite.backends.pytorch.checkpoint.state import as_count, misfits_told
 from nemo_lite.backends.pytorch.data.loaders import Batch, BatchLoader
-from nemo_lite.backends.pytorch.data.order import seed_all, seed_of
+from nemo_lite.backends.pytorch.data.order import Stretch, seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.distributed.contract import RunContract
 from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
 from nemo_lite.backends.pytorch.engine.averages import Averaging
-from nemo_lite.backends.pytorch.engine.batches import StepBatches, StepBatchLoader, StepValues
+from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, StepBatches, StepBatchLoader, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics, weights_not_finite
-from nemo_lite.backends.pytorch.engine.objectives import Objective, refuse_unreached
+from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective, refuse_unreached
 from nemo_lite.backends.pytorch.engine.resuming import Pace, Position
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.engine.verdict import Computed, SkippedSteps, StepItems, verdict_on
@@ -37,8 +37,8 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
 from nemo_lite.core.callbacks.base import CallbackList
-from nemo_lite.core.run_options import LrPolicy, RunOptions
-from nemo_lite.errors import UsageError, counted
+from nemo_lite.core.run_options import LrPolicy, RunOptions, Uneven
+from nemo_lite.errors import CheckpointError, UsageError, counted
 from nemo_lite.interruption import name_of
 from nemo_lite.utils import logging
 from nemo_lite.utils.launch import as_typed
@@ -57,10 +57,10 @@ class LearningRates:
         policy: learning rate from (initial rate, step, epoch); ``None``: the optimizer's own, which callbacks may set.
     """
 
-    def __init__(self, objectives: Sequence[Objective], policy: LrPolicy | None) -> None:
+    def __init__(self, objectives: Sequence[LoweredObjective], policy: LrPolicy | None) -> None:
         self._objectives, self._policy = objectives, policy
 
-    def set(self, objective: Objective, step: int, epoch: int) -> float:
+    def set(self, objective: LoweredObjective, step: int, epoch: int) -> float:
         """Set the rates of a step; that of the first group of parameters."""
         groups = objective.optimizer.param_groups
         if self._policy is not None:
@@ -101,11 +101,11 @@ class LearningRates:
 # When a run is over, also before it begins, and what it says when a signal ends it. Signals: elsewhere.
 
 
-def total_steps(loader: BatchLoader, options: RunOptions) -> int | None:
+def total_steps(lane: Lane, options: RunOptions) -> int | None:
     """Steps of a run, where that is known before it."""
-    if options.num_epochs is None or (count := loader.num_rounds) is None:
+    if options.num_epochs is None or (count := lane.loader.num_rounds) is None:
         return options.max_steps
-    steps = math.ceil(count / options.batches_per_step) * options.num_epochs
+    steps = math.ceil(count / lane.batches_per_step) * options.num_epochs
     return steps if options.max_steps is None else min(steps, options.max_steps)
 
 
@@ -177,6 +177,113 @@ _STATISTICS_STEPS = 500
 """Steps whose batches are enough for a mean and a variance; fewer, if the epoch has fewer."""
 
 
+class Lane:
+    """Objectives that read one stream of batches. A run has one, or one for each `Objective` with data of its own.
+
+    The epochs of the first lane are those of the run. The others read their data again and again.
+
+    Args:
+        comm: the ranks.
+        objectives: taken in turn, one a step.
+        loader: the batches of this rank.
+        data_layer: gives them.
+        tensors: of its DAG.
+        every: it is updated at every so many steps.
+        batches_per_step: micro-batches of a rank in an update.
+        uneven: what becomes of items that do not fill a batch on every rank.
+        ahead: copies batches to the device.
+
+    Attributes:
+        next: the batches of its next update, once it has begun.
+        epoch, done: of a lane behind the first: the epoch of its data, and the rounds of it that are done.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        objectives: Sequence[LoweredObjective],
+        loader: BatchLoader,
+        data_layer: DataLayerNM,
+        tensors: StepValues,
+        every: int,
+        batches_per_step: int,
+        uneven: Uneven,
+        ahead: AheadOfUse,
+    ) -> None:
+        self.objectives, self.loader, self.data_layer, self.tensors = objectives, loader, data_layer, tensors
+        self.every, self.batches_per_step = every, batches_per_step
+        self.batches = StepBatchLoader(loader, comm, batches_per_step, uneven, ahead)
+        self.next, self.has_begun = StepBatches(), False
+        self.epoch = 0
+        self.done: Sequence[Stretch] = ()
+
+    def begin(self) -> None:
+        """Take the batches of the first update of a run, or of the rest of the epoch that a checkpoint was made in."""
+        self.next, self.has_begun = self.batches.first(self.epoch, done=self.done), True
+        if self.next.is_over and self.done:  # other numbers of ranks have left fewer items than ranks
+            self.epoch, self.done = self.epoch + 1, ()
+            self.next = self.batches.first(self.epoch)
+        refuse_no_batch(self.next, self.epoch)
+
+    def go_on(self, following: StepBatches) -> None:
+        """Take the batches of the next update; where the epoch is over, those of another one."""
+        self.next, self.done = following, self.batches.done
+        if following.is_over:
+            self.batches.settle()
+            self.batches.report()
+            self.epoch, self.done = self.epoch + 1, ()
+            self.begin()
+
+
+class PlacesOfLanes:
+    """Where the lanes behind the first are in their data, as a part of the training state."""
+
+    def __init__(self, comm: Comm, lanes: Sequence[Lane]) -> None:
+        self._comm, self._lanes = comm, lanes
+        self._digests: Sequence[str] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch, rounds that are done and a hash of them, for each lane; nothing where there are no such lanes."""
+        places = [
+            {"epoch": lane.epoch, "done": [list(stretch) for stretch in lane.done], "plan": self._digest(lane)}
+            for lane in self._lanes
+        ]
+        return {"lanes": places} if places else {}
+
+    def load_state_dict(self, state: Mapping[str, Any], place: str = "") -> None:
+        """Go on where a state was saved; without such a part from the start of the data."""
+        places = state.get("lanes", ())
+        if self._lanes and len(places) != len(self._lanes):
+            problem = "the number of objectives with data of their own differs"
+            got, wanted = f"{1 + len(places)} saved", f"{1 + len(self._lanes)} of this run"
+            raise CheckpointError(problem, place=place, got=got, wanted=wanted)
+        for lane, saved in zip(self._lanes, places, strict=False):
+            lane.epoch = as_count(saved["epoch"], "lanes.epoch", place)
+            lane.done = [Stretch(*(as_count(number, "lanes.done", place) for number in each)) for each in saved["done"]]
+        self._digests = [str(saved["plan"]) for saved in places]
+
+    def check(self) -> None:
+        """See that the rounds that are done are those of this run's data; else an epoch of a lane starts anew."""
+        for lane, digest in zip(self._lanes, self._digests, strict=False):
+            if lane.done and self._comm.share(self._digest(lane)) != digest:
+                if self._comm.on_first(lambda: True):
+                    logging.warning("%s: the data changed: its epoch starts anew", lane.data_layer.label)
+                lane.done = ()
+
+    def _digest(self, lane: Lane) -> str:
+        return self._comm.on_first(lambda: lane.batches.digest(lane.epoch, lane.done)) or ""
+
+
+def refuse_no_batch(first: StepBatches, epoch: int) -> None:
+    """Raise UsageError where an epoch has no batch."""
+    if first.is_over:
+        raise UsageError(
+            f"the data layer gave no batch in epoch {epoch}",
+            remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
+            "data_iterator must give a new one for each epoch",
+        )
+
+
 class Training:
     """One run of training. Every rank has one, and all take the same decisions at the same steps.
 
@@ -184,11 +291,10 @@ class Training:
         comm: the ranks.
         device: where modules run.
         precision: in what.
-        objectives: taken in turn, one a step.
-        loader: the batches of this rank.
-        data_layer: gives them.
+        lanes: the objectives and their data.
         state: what callbacks see.
         tensors: of the step, part of ``state``.
+        ahead: copies batches to the device.
         callbacks: notified of each moment.
         lr_policy: learning rate from (initial rate, step, epoch).
         options: when to end, and what to do on the way.
@@ -206,11 +312,10 @@ class Training:
         comm: Comm,
         device: torch.device,
         precision: Precision,
-        objectives: Sequence[Objective],
-        loader: BatchLoader,
-        data_layer: DataLayerNM,
+        lanes: Sequence[Lane],
         state: RunState,
-        tensors: StepValues,
+        tensors: StepValues | ValuesOfLanes,
+        ahead: AheadOfUse,
         callbacks: CallbackList,
         lr_policy: LrPolicy | None,
         options: RunOptions,
@@ -219,38 +324,38 @@ class Training:
         seed: int | None = None,
         is_sharded: bool = False,
     ) -> None:
-        self._comm, self._precision, self._objectives = comm, precision, objectives
+        self._comm, self._precision, self._lanes = comm, precision, lanes
         self._state, self._tensors, self._callbacks = state, tensors, callbacks
-        self._lr_policy, self._options = lr_policy, options
+        self._ahead, self._lr_policy, self._options = ahead, lr_policy, options
         self._modules = [module for module in state.modules.values() if isinstance(module, nn.Module)]
         self._before_step = RunningStatistics(self._modules)
         # What zero-weight batches must not change; kept apart from what a skipped step puts back.
         self._before_zero_weight_batch = RunningStatistics(self._modules, own_only=True)
-        self._ahead = AheadOfUse(device)
-        self._batches = StepBatchLoader(loader, comm, options.batches_per_step, options.uneven, self._ahead)
+        self._main = main = lanes[0]
         # Each rank of divided weights has gradients of its own; and a process alone agrees with nobody.
-        self._agrees_early = not (is_sharded or self._batches.is_alone)
-        scales_loss = precision.scales_loss
-        self._skipped = SkippedSteps(comm, options, data_layer.place_of, self._weights_not_finite, scales_loss)
+        self._agrees_early = not (is_sharded or main.batches.is_alone)
+        self._skipped = SkippedSteps(comm, options, self._weights_not_finite, precision.scales_loss)
         self._verdict = verdict_on(device, precision, self._before_step, self._skipped, comm)
-        self._rates = LearningRates(objectives, lr_policy)
+        self._rates = LearningRates([objective for lane in lanes for objective in lane.objectives], lr_policy)
         self._position = Position(
             comm,
             device,
             state.modules,
-            Pace(comm.world_size, options.batches_per_step, loader.num_rounds),
-            lambda done: self._batches.digest(state.epochs_done, done),
-            loader.account,
+            Pace(comm.world_size, main.batches_per_step, main.loader.num_rounds),
+            lambda done: main.batches.digest(state.epochs_done, done),
+            main.loader.account,
             seed,
         )
+        self._places = PlacesOfLanes(comm, lanes[1:])
         self._averaging = state.averaging = Averaging(
             [*state.modules.values()], options.ema_decay, precision, comm, is_sharded, self._run_for_statistics
         )
-        self._copies = CopyComparison(comm, data_layer.copied(), data_layer.label, data_layer.place_of)
+        layers = dict.fromkeys(lane.data_layer for lane in lanes)
+        self._copies = [CopyComparison(comm, layer.copied(), layer.label, layer.place_of) for layer in layers]
         self.evaluations = Evaluations(
             comm, device, precision, lowering, state, callbacks, self._verdict.settle, self._copies
         )
-        parts: list[SavedPart] = [self._position, self._averaging, self._rates, self._skipped]
+        parts: list[SavedPart] = [self._position, self._averaging, self._rates, self._skipped, self._places]
         self.checkpoints = Checkpoints(comm, state, self.evaluations, precision, callbacks, parts, contract)
         state.offer(self.evaluations, self.checkpoints)
 
@@ -265,7 +370,8 @@ class Training:
 
     def compare_copies(self, seconds: float) -> None:
         """End the comparison of the training data on the machines, which may take so long."""
-        self._copies.compare(seconds)
+        for comparison in self._copies:
+            comparison.compare(seconds)
 
     def interruption_text(self, number: int) -> str:
         """What this signal ended, where it is saved, where it will go on and how."""
@@ -280,6 +386,7 @@ class Training:
         with misfits_told(checkpoints.restored):
             callbacks.load_state_dict(checkpoints.of_callbacks)
             self._position.check(state.epochs_done)
+            self._places.check()
         if not state.is_stopping:
             check_what_is_left(state, checkpoints, self._position, self._options, self._lr_policy)
         while not self._is_done():
@@ -293,31 +400,32 @@ class Training:
         if state.stop_reason and not state.interrupted_by:
             logging.info("Stopped after step %d: %s", state.step, state.stop_reason)
         callbacks.notify("on_action_end", state)
-        self._tensors.clear()
         self._position.close()
-        self._batches.close()
+        for lane in self._lanes:
+            lane.tensors.clear()
+            lane.batches.close()
 
     def _epoch(self) -> None:
         state = self._state
+        main = self._main
         self._position.before_first_batch()
-        taken = self._batches.first(state.epoch, state.wishes, self._position.done)
+        first = main.next = main.batches.first(state.epoch, state.wishes, self._position.done)
+        for lane in self._lanes[1:]:
+            if not lane.has_begun:
+                lane.begin()
         self._position.after_first_batch()
-        state.agree(taken.wishes)
-        if taken.is_over and self._position.done:  # other numbers of ranks have left fewer items than ranks
+        state.agree(first.wishes)
+        if first.is_over and self._position.done:  # other numbers of ranks have left fewer items than ranks
             state.epochs_done, self._position.done, state.is_epoch_over = state.epoch + 1, (), True
-        elif taken.is_over:
-            raise UsageError(
-                f"the data layer gave no batch in epoch {state.epoch}",
-                remedy="it has no items, fewer than a batch with drop_last, or an iterator that is used up: "
-                "data_iterator must give a new one for each epoch",
-            )
+        else:
+            refuse_no_batch(first, state.epoch)
         # Checked here and not after the step, so that an epoch that ends with the run is complete.
-        while not taken.is_over and not self._is_done():
-            taken = self._step(taken)
+        while not main.next.is_over and not self._is_done():
+            self._step()
         self._verdict.settle()
-        self._batches.settle()
-        if taken.is_over:
-            self._batches.report()
+        main.batches.settle()
+        if main.next.is_over:
+            main.batches.report()
             self._callbacks.notify("on_epoch_end", state)
 
     def _reseed(self, epoch: int) -> None:
@@ -332,46 +440,66 @@ class Training:
         state = self._state
         return state.is_stopping or self._options.is_reached(state.steps_done, state.epochs_done)
 
-    def _step(self, taken: StepBatches) -> StepBatches:
-        """Make one optimizer step; the batches of the next one."""
+    def _step(self) -> None:
+        """Make one step: update each objective whose turn it is."""
         started, state, callbacks = time.perf_counter(), self._state, self._callbacks
         state.step = state.steps_done
         self._comm.at_step(state.step)
-        objective = self._objectives[state.step % len(self._objectives)]
         callbacks.notify("on_step_start", state)
-        state.learning_rate = self._rates.set(objective, state.step, state.epoch)
+        waited = amount = 0.0
+        wishes = NO_WISHES
+        for lane in self._lanes:
+            if (state.step + 1) % lane.every == 0:
+                taken, following = self._update(lane)
+                waited += following.wait_seconds
+                amount += sum(batch.amount for batch in taken.counted)
+                started -= taken.first_wait
+                wishes = wishes.joined(following.wishes)
+        self._averaging.update(state.step)
+        state.steps_done += 1
+        if state.is_epoch_over:
+            # Before callbacks see the step's end: a checkpoint made then must hold it.
+            state.epochs_done = state.epoch + 1
+        state.agree(wishes)
+        state.clock.add(time.perf_counter() - started, waited, amount)
+        callbacks.notify("on_step_end", state)
+
+    def _update(self, lane: Lane) -> tuple[StepBatches, StepBatches]:
+        """Update the objective of a lane; its batches, and those of its next update."""
+        state, taken = self._state, lane.next
+        objective = lane.objectives[state.step % len(lane.objectives)]
+        rate = self._rates.set(objective, state.step, state.epoch)
+        if lane is self._main:
+            state.learning_rate = rate
         objective.clear_gradients()
         self._before_step.keep()
         items = StepItems(objective.loss_modules, taken.num_items, taken.is_alone)
         losses: list[torch.Tensor] = []
         for number, (batch, factor) in enumerate(zip(taken.batches, taken.loss_factors(), strict=True), 1):
-            losses.append(self._accumulate(objective, batch, factor, number == len(taken.batches), items, losses))
-        left_out = self._batches.num_left_out()
+            is_last = number == len(taken.batches)
+            losses.append(self._accumulate(lane, objective, batch, factor, is_last, items, losses))
+        left_out = lane.batches.num_left_out()
         correction = items.agree(self._comm) if left_out is None else items.take(left_out)
         gradients = self._precision.finish_backward(
             objective.optimizer, objective.parameters, self._options.grad_norm_clip, correction
         )
-        computed = Computed(state.step, objective, taken.batches, losses, gradients, items)
+        place_of = lane.data_layer.place_of
+        computed = Computed(state.step, objective, taken.batches, losses, gradients, items, place_of)
         is_allowed = self._verdict.allows(computed)
         # The next batches are fetched, and one exchange between the ranks decides on all that they must agree on.
-        following = self._batches.following(are_finite=is_allowed, wishes=state.wishes)
+        following = lane.batches.following(are_finite=is_allowed, wishes=state.wishes)
         self._verdict.update(computed, is_allowed and following.was_finite)
-        self._averaging.update(state.step)
-        state.steps_done += 1
-        state.is_epoch_over = following.is_over
-        self._position.done = () if following.is_over else self._batches.done
-        if following.is_over:
-            # Before callbacks see the step's end: a checkpoint made then must hold it.
-            state.epochs_done = state.epoch + 1
-        state.agree(following.wishes)
-        amount = sum(batch.amount for batch in taken.counted)
-        state.clock.add(time.perf_counter() - started + taken.first_wait, following.wait_seconds, amount)
-        callbacks.notify("on_step_end", state)
-        return following
+        if lane is self._main:
+            state.is_epoch_over, lane.next = following.is_over, following
+            self._position.done = () if following.is_over else lane.batches.done
+        else:
+            lane.go_on(following)
+        return taken, following
 
     def _accumulate(
         self,
-        objective: Objective,
+        lane: Lane,
+        objective: LoweredObjective,
         batch: Batch,
         factor: float,
         is_last: bool,
@@ -386,7 +514,7 @@ class Training:
         state = self._state
         self._callbacks.notify("on_batch_start", state)
         self._comm.at_step(state.step)  # a callback may have left an evaluation; gradients travel by another group
-        self._tensors.clear()
+        lane.tensors.clear()
         self._ahead.arrive(batch.values)
         with objective.module.sync_only_if(is_last), self._without_trace() if factor == 0.0 else nullcontext():
             items.watch()
@@ -397,14 +525,16 @@ class Training:
                 self._check_reach(objective, loss)
             weighted, judged = items.weigh(batch, loss, factor)
             if is_last and self._agrees_early:
-                self._agree_early([*before, judged], items)
+                self._agree_early(lane, [*before, judged], items)
             with BACKWARD:  # marks the activity, for reports about ranks that hang
                 self._precision.backward(weighted, is_last)
-        self._tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
+        if isinstance(self._tensors, ValuesOfLanes):
+            self._tensors.latest = lane.tensors
+        lane.tensors.set(loss, objective.calls, objective.returned_wires, (*batch.values, *outputs))
         self._callbacks.notify("on_batch_end", state)
         return judged
 
-    def _agree_early(self, losses: Sequence[torch.Tensor], items: StepItems) -> None:
+    def _agree_early(self, lane: Lane, losses: Sequence[torch.Tensor], items: StepItems) -> None:
         """Begin the exchange between the ranks, which then runs beside the last backward pass.
 
         What is not known before that pass needs no exchange: averaged gradients are the same on all ranks, so each sees
@@ -413,7 +543,7 @@ class Training:
         are_finite = self._verdict.allows_losses(losses)
         if are_finite is not None:
             left_out = items.num_of_this_rank()
-            self._batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
+            lane.batches.start(are_finite=are_finite, wishes=self._state.wishes, num_left_out=left_out)
 
     def _run_for_statistics(self, next_batch: Callable[[], None]) -> None:
         """Run the batches of an epoch, of the first steps of a long one, without gradients. All ranks call it.
@@ -421,21 +551,24 @@ class Training:
         Args:
             next_batch: called before each batch that counts.
         """
-        state = self._state
+        if len(self._lanes) > 1:
+            problem = "averages of weights do not go with several objectives that have data of their own"
+            raise UsageError(problem, remedy="leave one of the two out")
+        state, lane = self._state, self._main
         self._reseed(state.epochs_done)
-        taken = self._batches.first(state.epochs_done)
+        taken = lane.batches.first(state.epochs_done)
         for _ in range(_STATISTICS_STEPS):
             for number, batch in enumerate(taken.batches):
                 counts = number < taken.num_counted
                 if counts:
                     next_batch()
                 self._ahead.arrive(batch.values)
-                for objective in self._objectives:
+                for objective in lane.objectives:
                     with nullcontext() if counts else self._without_trace(), self._precision.forward():
                         objective.module(*batch.values)
             if taken.is_over:
                 break
-            taken = self._batches.following(are_finite=True)
+            taken = lane.batches.following(are_finite=True)
 
     @contextmanager
     def _without_trace(self) -> Iterator[None]:
@@ -445,7 +578,7 @@ class Training:
             yield
         self._before_zero_weight_batch.put_back()
 
-    def _check_reach(self, objective: Objective, loss: torch.Tensor) -> None:
+    def _check_reach(self, objective: LoweredObjective, loss: torch.Tensor) -> None:
         objective.module.needs_reach_check = False
         reached: set[object] = {call.module for call in objective.calls}
         refuse_unreached(loss, [(module.label, module) for module in self._modules if module in reached])

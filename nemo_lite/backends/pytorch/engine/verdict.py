@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import RunningStatistics
-from nemo_lite.backends.pytorch.engine.objectives import Objective
+from nemo_lite.backends.pytorch.engine.objectives import LoweredObjective
 from nemo_lite.backends.pytorch.foreach_optimizers import ForeachOptimizer
 from nemo_lite.backends.pytorch.nm import LossNM
 from nemo_lite.backends.pytorch.placement import HostCopy, Snapshot
@@ -265,6 +265,7 @@ class Found(NamedTuple):
         finite_losses: which of their losses are finite.
         statuses: by micro-batch, each item's, see `StepItems`; None where it is not known.
         reason: what an infinite loss of an item means.
+        place_of: where item ``i`` of the data layer comes from.
     """
 
     step: int
@@ -272,6 +273,7 @@ class Found(NamedTuple):
     finite_losses: Sequence[bool]
     statuses: Sequence[Sequence[float] | None]
     reason: str
+    place_of: Callable[[int], str]
 
     def items(self, status: int) -> list[int]:
         """Positions in the data layer of the items with this status."""
@@ -297,7 +299,6 @@ class SkippedSteps:
     Args:
         comm: the ranks.
         options: when it is too much.
-        place_of: where item ``i`` of the data layer comes from, for messages.
         weights_not_finite: the names of the weights that are not finite on this rank.
         scales_loss: under a loss scale, a gradient that is not finite says that the scale is too high. Such a step is
             left out too, but it is no fault of the data or the weights.
@@ -307,11 +308,10 @@ class SkippedSteps:
         self,
         comm: Comm,
         options: RunOptions,
-        place_of: Callable[[int], str],
         weights_not_finite: Callable[[], Sequence[str]],
         scales_loss: bool = False,
     ) -> None:
-        self._comm, self._options, self._place_of, self._scales_loss = comm, options, place_of, scales_loss
+        self._comm, self._options, self._scales_loss = comm, options, scales_loss
         self._weights_not_finite = weights_not_finite
         self._total = self._in_a_row = self._untold = 0
         self._num_left_out = 0
@@ -338,7 +338,7 @@ class SkippedSteps:
 
     def left_out(self, found: Found) -> None:
         """Tell about the items that a step which counts leaves out. All ranks call it, if one of them has such."""
-        own = [self._place_of(item) for item in found.items(INFINITE)]
+        own = [found.place_of(item) for item in found.items(INFINITE)]
         for place in chain.from_iterable(self._comm.gather(own) or ()):
             self._tell_of_item(place, found)
 
@@ -411,7 +411,7 @@ class SkippedSteps:
     def _suspects(self, found: Found) -> tuple[list[str], bool, bool]:
         """The places of this rank's items whose loss is not finite, whether exactly these; whether a loss is it."""
         items, is_exact = found.suspects()
-        return [self._place_of(item) for item in items], is_exact, is_exact or not all(found.finite_losses)
+        return [found.place_of(item) for item in items], is_exact, is_exact or not all(found.finite_losses)
 
 
 def _problem_of(step: int, by_rank: Sequence[tuple[list[str], bool, bool]] | None) -> tuple[str, bool]:
@@ -450,14 +450,16 @@ class Computed(NamedTuple):
         losses: of the micro-batches, one number each.
         gradients: one number on the device: 0 if all gradients are finite.
         items: those of the batches.
+        place_of: where item ``i`` of the data layer comes from.
     """
 
     step: int
-    objective: Objective
+    objective: LoweredObjective
     batches: Sequence[Batch]
     losses: Sequence[Tensor]
     gradients: Tensor
     items: StepItems
+    place_of: Callable[[int], str]
 
 
 class Verdict(Protocol):
@@ -537,7 +539,7 @@ def _found(computed: Computed) -> Found:
     """Host syncs."""
     finite = [math.isfinite(loss.item()) for loss in computed.losses]
     statuses = [None if status is None else status.tolist() for status in computed.items.statuses]
-    return Found(computed.step, computed.batches, finite, statuses, computed.items.reason)
+    return Found(computed.step, computed.batches, finite, statuses, computed.items.reason, computed.place_of)
 
 
 class _Pending(NamedTuple):
@@ -600,7 +602,7 @@ class DeviceVerdict:
         finite, items = [next(read) == 0 for _ in computed.losses], computed.items
         _, skip = next(read), next(read)
         statuses = [None if status is None else list(islice(read, len(status))) for status in items.statuses]
-        found = Found(computed.step, computed.batches, finite, statuses, items.reason)
+        found = Found(computed.step, computed.batches, finite, statuses, items.reason, computed.place_of)
         if not skip:
             self._skipped.none()
             if next(read, 0.0):
