@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -309,6 +309,23 @@ _OTHER_OPTIONS: Mapping[str, tuple[str, str]] = {
 }
 
 
+class Names:
+    """Choices of an option that are looked up when they are needed: a file of ``--import`` may add some.
+
+    Args:
+        names: gives them.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self._names = names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in [*self._names()]
+
+
 class OneLineParser(argparse.ArgumentParser):
     """An ``argparse.ArgumentParser`` that ends the script with one line on stderr, and exit code 2, when it must.
 
@@ -343,10 +360,14 @@ class OneLineParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # as parse_args
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """As in argparse; other spellings and names of an option become ours first."""
+        """As in argparse; other spellings and names of an option become ours first, and files of --import are run."""
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
-        return super().parse_known_args([*map(self._with_our_name, words[:end]), *words[end:]], namespace)
+        words = [*map(self._with_our_name, words[:end]), *words[end:]]
+        if "--import" in self._option_string_actions:
+            for file in _imports_in(words):
+                self._run_file(Path(file))
+        return super().parse_known_args(words, namespace)
 
     def _with_our_name(self, word: str) -> str:
         option, equals, value = word.partition("=")
@@ -378,9 +399,7 @@ class OneLineParser(argparse.ArgumentParser):
             raise
 
     def check(self, parsed: Any) -> None:
-        """Called with what was parsed: a subclass checks it, and changes it, here. Files of ``--import`` are run."""
-        for file in getattr(parsed, "imports", ()):
-            self._run_file(Path(file))
+        """Called with what was parsed: a subclass checks it, and changes it, here."""
 
     def _run_file(self, path: Path) -> None:
         """Import a file by its path, under the name of the file. Processes that load data find it there as well."""
@@ -460,7 +479,7 @@ class LaunchedParser(OneLineParser):
         add("--compile_mode", metavar="MODE", help=mode_help)
 
     def check(self, parsed: Any) -> None:
-        """What the options and the launcher say must fit together; then files of ``--import`` are run."""
+        """What the options and the launcher say must fit together."""
         process = self.process_of(parsed)
         parsed.local_rank = None if process is None else process.local_rank
         if parsed.launcher == "none" and (ignored := forget_launcher()):
@@ -521,18 +540,28 @@ class NemoArgParser(LaunchedParser):
         add("--batch_size", type=positive_int, help="items per training batch and process")
         add("--eval_batch_size", type=positive_int, help="items per evaluation batch and process")
         add("--eval_freq", type=positive_int, default=1000, help="optimizer steps between evaluations")
-        add("--optimizer", choices=tuple(OPTIMIZERS), help="optimizer")
+        add("--optimizer", choices=Names(lambda: OPTIMIZERS), help="optimizer")
         add("--weight_decay", type=not_negative_float, default=0.0, help="weight decay")
         add("--num_epochs", type=positive_int, help="epochs to train")
         add("--max_steps", type=positive_int, help="optimizer steps to train")
         add("--lr", type=not_negative_float, default=1e-3, help="initial learning rate")
-        add("--lr_policy", choices=tuple(get_all_lr_classes()), default="WarmupAnnealing", help="learning-rate policy")
+        add("--lr_policy", choices=Names(get_all_lr_classes), default="WarmupAnnealing", help="learning-rate policy")
         add("--iter_per_step", type=positive_int, default=1, help="micro-batches of one optimizer step")
         add("--work_dir", help="folder for logs, curves and checkpoints")
         add("--checkpoint_dir", help="folder for checkpoints (default: WORK_DIR/checkpoints)")
         add("--create_tb_writer", action="store_true", help="write TensorBoard events")
         add("--tensorboard_dir", help="folder for the events (default: WORK_DIR/tensorboard)")
         add("--checkpoint_save_freq", type=positive_int, default=1000, help="optimizer steps between checkpoints")
+
+
+def _imports_in(words: Sequence[str]) -> list[str]:
+    """The files of ``--import``, which are run before the other options are read: they may add names to these."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--import", dest="imports", action="append", default=[])
+    try:
+        return list(first.parse_known_args(words)[0].imports)
+    except argparse.ArgumentError:  # no file behind the last one: the whole parser says so
+        return []
 
 
 def _plain(option: str) -> str:

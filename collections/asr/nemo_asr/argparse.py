@@ -31,6 +31,7 @@ from nemo_lite.core.trackers import TRACKERS
 from nemo_lite.errors import UsageError
 from nemo_lite.utils.argparse import (
     LaunchedParser,
+    Names,
     NemoArgParser,
     add_saving_options,
     add_training_precision_options,
@@ -134,7 +135,7 @@ class AsrArgParser(NemoArgParser):
         add(
             "--track",
             nargs="+",
-            choices=("tensorboard", *TRACKERS),
+            choices=Names(lambda: ("tensorboard", *TRACKERS)),
             default=[],
             help="record the run there too",
         )
