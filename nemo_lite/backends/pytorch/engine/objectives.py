@@ -25,7 +25,7 @@ from nemo_lite.backends.pytorch.engine.module_state import modules_of
 from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM, LossNM
 from nemo_lite.backends.pytorch.precision import Precision, float32_parts
-from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.callbacks.base import Callback, is_overridden
 from nemo_lite.core.callbacks.loggers import ProgressBar, SimpleLossLoggerCallback
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule, unique_names
@@ -184,7 +184,7 @@ class LoweredObjective:
         """Let the gradients of the weights go, also those of the half weights that the optimizer does not hold."""
         for half in self.halves:
             half.grad = None
-        if type(self.optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        if is_overridden(self.optimizer, "zero_grad", torch.optim.Optimizer):  # by its class, or by apex on the object
             self.optimizer.zero_grad(set_to_none=True)
             return
         for parameter in self.parameters:  # zero_grad itself takes 6 microseconds more, for torch's profiler
