@@ -463,8 +463,8 @@ class TerminalLines(Tracker):
 
     def _note(self, record: Record) -> None:
         """Keep the numbers of an evaluation, and see whether it is the best so far."""
-        about = ("step", "num_items", "seconds")
-        values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in about}
+        no_values = ("step", "num_items", "seconds")
+        values = {k: float(v) for k, v in record.items() if isinstance(v, (int, float)) and k not in no_values}
         if record["set"] not in self._sets:
             self._recall(record["set"], record["step"])
         evaluated = self._sets[record["set"]]
@@ -577,6 +577,6 @@ def duration_text(seconds: float) -> str:
     """``2 h 5 min``, ``4 min 10 s`` or ``3.2 s``."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, whole_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_seconds} s"

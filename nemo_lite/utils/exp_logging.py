@@ -72,8 +72,9 @@ class ExpManager:
             broadcast_func = None
         elif broadcast_func is None:
             _check_apart(add_time, exist_ok)
-        if self._is_first:
-            _check_files(copied)
+        missing = next((file for file in copied if not file.is_file()), None)
+        if self._is_first and missing is not None:
+            raise UsageError("no such file", place=str(missing), remedy="correct files_to_copy")
         now = time.strftime("%Y-%m-%d_%H-%M-%S")
         if broadcast_func is not None and not self._is_first:
             now = broadcast_func(now)  # rank 0 answers when it has made its folders
@@ -90,8 +91,8 @@ class ExpManager:
         if self.work_dir and self._is_first:
             _keep(self.work_dir, copied, now)
 
-    def _folder(self, given: str | Path | None, default: str) -> Path | None:
-        folder = given or (self.work_dir / default if self.work_dir else None)
+    def _folder(self, path: str | Path | None, default: str) -> Path | None:
+        folder = path or (self.work_dir / default if self.work_dir else None)
         if folder is None:
             return None
         return make_writable_folder(folder) if self._is_first else Path(folder).expanduser()
@@ -148,12 +149,6 @@ def _check_apart(add_time: bool, exist_ok: bool) -> None:
             "rank 0 cannot tell a folder of an earlier run from one that another rank has just made",
             remedy="give broadcast_func, or exist_ok=True",
         )
-
-
-def _check_files(files: Iterable[Path]) -> None:
-    for file in files:
-        if not file.is_file():
-            raise UsageError("no such file", place=str(file), remedy="correct files_to_copy")
 
 
 def _keep(folder: Path, files: Iterable[Path], now: str) -> None:

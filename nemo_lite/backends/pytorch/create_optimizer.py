@@ -39,9 +39,9 @@ def with_own_flags(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, 
         state: its ``state_dict()`` in this or another run; stays as it is.
     """
     groups = list(state["param_groups"])
-    for number, (group, own) in enumerate(zip(groups, optimizer.param_groups, strict=False)):
-        others = {option: value for option, value in group.items() if option not in _FLAGS}
-        groups[number] = others | {flag: own[flag] for flag in _FLAGS if flag in own}
+    for number, (group, own_group) in enumerate(zip(groups, optimizer.param_groups, strict=False)):
+        options = {option: value for option, value in group.items() if option not in _FLAGS}
+        groups[number] = options | {flag: own_group[flag] for flag in _FLAGS if flag in own_group}
     return {**state, "param_groups": groups}
 
 
@@ -143,9 +143,9 @@ def decaying_weights_only(groups: Sequence[Mapping[str, Any]]) -> list[dict[str,
     split: list[dict[str, Any]] = []
     for group in groups:
         weights = [parameter for parameter in group["params"] if parameter.ndim > 1]
-        others = [parameter for parameter in group["params"] if parameter.ndim <= 1]
+        small = [parameter for parameter in group["params"] if parameter.ndim <= 1]
         split += [{**group, "params": weights}] if weights else []
-        split += [{**group, "params": others, "weight_decay": 0.0}] if others else []
+        split += [{**group, "params": small, "weight_decay": 0.0}] if small else []
     return split
 
 
@@ -209,7 +209,7 @@ def _start_momentum(optimizer: Optimizer, *unused: object) -> None:
 adam = _adam(torch.optim.Adam)
 """The decay is added to the gradient."""
 decoupled_adam = _adam(torch.optim.AdamW)
-"""What apex calls FusedAdam: the decay is decoupled from the gradient."""
+"""As apex's FusedAdam: the decay is decoupled from the gradient."""
 
 
 # The fused optimizers of NVIDIA's apex, for GPUs, where it is installed; otherwise our own of the same formula.
@@ -222,30 +222,30 @@ decoupled_adam = _adam(torch.optim.AdamW)
 _DEVICES = ("cuda",)
 
 
-def apex_or(own: Callable[..., Optimizer], name: str, apex_class: str, **fixed: Any) -> Callable[..., Optimizer]:
-    """A constructor with the arguments of ``own``: of apex's class where it can be had, otherwise of ``own``.
+def apex_or(native: Callable[..., Optimizer], name: str, apex_class: str, **fixed: Any) -> Callable[..., Optimizer]:
+    """A constructor with the arguments of ``native``: of apex's class where it can be had, otherwise of ``native``.
 
     Which of the two it is, and why, is logged once.
 
     Args:
-        own: what computes the same formula here.
+        native: what computes the same formula here.
         name: the optimizer's, for the log.
         apex_class: in ``apex.optimizers``.
         fixed: arguments of apex's class that make its formula the same.
     """
 
-    defaults = constructor_defaults(own)
+    defaults = constructor_defaults(native)
 
     def make(groups: list[Options], **options: Any) -> Optimizer:
         changed = [option for option, value in options.items() if value != defaults[option]]
         problem, optimizer = _of_apex(groups, apex_class, options, changed, fixed)
         which = f"not of apex: {problem}" if problem else f"apex.optimizers.{apex_class}"
         logging.info("%s: %s", name, which, mode=LogMode.ONCE)
-        return own(groups, **options) if optimizer is None else optimizer
+        return native(groups, **options) if optimizer is None else optimizer
 
     constructor: Any = make
-    constructor.__signature__ = inspect.signature(own)
-    constructor.ranges = getattr(own, "ranges", {})
+    constructor.__signature__ = inspect.signature(native)
+    constructor.ranges = getattr(native, "ranges", {})
     return make
 
 
@@ -413,13 +413,13 @@ def _group(name: str, item: object) -> Options:
 def _own_options(name: str, params: Mapping[str, object]) -> Options:
     """Those of ``params`` that the optimizer takes, under the names of its constructor."""
     taken = {"lr", *OPTIMIZERS[name]}
-    known = {"lr", *_ALIASES}.union(*OPTIMIZERS.values())
+    of_all = {"lr", *_ALIASES}.union(*OPTIMIZERS.values())
     options: Options = {}
     for key, value in params.items():
         if key == "params" or key in _OF_THE_TRAINER or value is None:
             continue
-        if key not in known:
-            near = did_you_mean(key, {*known, *_OF_THE_TRAINER, *_AROUND})
+        if key not in of_all:
+            near = did_you_mean(key, {*of_all, *_OF_THE_TRAINER, *_AROUND})
             logging.warning("optimizer %s: %s is not a parameter%s; it is left out", name, key, near)
         elif _ALIASES.get(key, key) in taken:
             options[_ALIASES.get(key, key)] = tuple(value) if isinstance(value, list) else value

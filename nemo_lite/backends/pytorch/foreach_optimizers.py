@@ -41,11 +41,11 @@ class ForeachOptimizer(Optimizer):
         super().__init__(params, defaults)
 
     def __setstate__(self, state: Options) -> None:
-        own = dict(state.get("defaults") or self.defaults)  # torch adds one of its own to them
+        defaults = dict(state.get("defaults") or self.defaults)  # torch adds one of its own to them
         super().__setstate__(state)
         # States written by NeMo lack the options that it keeps outside the groups.
         for group in self.param_groups:
-            for option, value in own.items():
+            for option, value in defaults.items():
                 group.setdefault(option, value)
 
     @torch.no_grad()

@@ -76,7 +76,7 @@ class Precision:
     needs_loss_scale: ClassVar[bool] = True
     """Whether losses are scaled where ``dtype`` is float16."""
     where = "throughout"
-    """What is computed in ``dtype``, for :meth:`describe`."""
+    """Which values are of ``dtype``, for :meth:`describe`."""
 
     def __init__(
         self,
@@ -916,10 +916,10 @@ class MasterWeights:
         """Give the optimizer the modules' parameters again."""
         self._exchange({master: half for half, master in self._pairs})
 
-    def _exchange(self, others: Mapping[Tensor, Tensor]) -> None:
+    def _exchange(self, replacements: Mapping[Tensor, Tensor]) -> None:
         for group in self._optimizer.param_groups:
-            group["params"][:] = [others.get(parameter, parameter) for parameter in group["params"]]
-        for old, new in others.items():
+            group["params"][:] = [replacements.get(parameter, parameter) for parameter in group["params"]]
+        for old, new in replacements.items():
             if old in self._optimizer.state:
                 self._optimizer.state[new] = self._optimizer.state.pop(old)
 

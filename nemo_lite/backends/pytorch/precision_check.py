@@ -57,14 +57,14 @@ def check_precision(dag: Dag, precision: Precision, num_batches: int) -> Precisi
         for count, batch in enumerate(_batches(dag, num_batches), 1):
             values = to_device(batch.values, device)
             seed_all(count)
-            exact = {node: list(_floats(given)) for node, given in _run(dag, values)}
+            exact = {node: list(_floats(outputs)) for node, outputs in _run(dag, values)}
             seed_all(count)
             with precision.prepared(modules), precision.forward():
-                for node, given in _run(dag, values, lambda node: compared[node].dtypes):
-                    compared[node].add(_floats(given), exact.pop(node))
+                for node, outputs in _run(dag, values, lambda node: compared[node].dtypes):
+                    compared[node].add(_floats(outputs), exact.pop(node))
     if not count:
         raise UsageError(f"{dag.data_layer.label} gives no batch to check", place="precision_check")
-    nodes = [each.result(node) for node, each in compared.items()]
+    nodes = [extremes.result(node) for node, extremes in compared.items()]
     return PrecisionReport(dag, precision.describe(), count, nodes)
 
 
@@ -85,8 +85,8 @@ def _run(
         module: Any = node.module
         arguments = {port: values[wire] for port, wire in node.inputs.items()}
         with _Dtypes({} if dtypes_of is None else dtypes_of(node)):
-            given = module(**arguments)
-        outputs = list(given) if len(node.outputs) > 1 else [given]
+            result = module(**arguments)
+        outputs = list(result) if len(node.outputs) > 1 else [result]
         values.update(zip(node.outputs.values(), outputs, strict=True))
         yield node, outputs
 
@@ -99,20 +99,20 @@ class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Notes the floating types of what is computed inside; conversions and copies are no computation.
 
     Args:
-        found: where to; a dictionary, for its order.
+        dtypes: where to; a dictionary, for its order.
     """
 
-    def __init__(self, found: dict[str, None]) -> None:
+    def __init__(self, dtypes: dict[str, None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self._found = found
+        self._dtypes = dtypes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation."""
-        given = func(*args, **(kwargs or {}))
-        is_view = any(each.alias_info is not None for each in func._schema.returns)
+        result = func(*args, **(kwargs or {}))
+        is_view = any(value.alias_info is not None for value in func._schema.returns)
         if not is_view and not func._schema.name.removeprefix("aten::").startswith(_CONVERSIONS):
-            self._found.update((name_of(value.dtype), None) for value in _floats([given]))
-        return given
+            self._dtypes.update((name_of(value.dtype), None) for value in _floats([result]))
+        return result
 
 
 class _Compared:
@@ -124,12 +124,12 @@ class _Compared:
         self._exact: list[Tensor] = []
         self._smallest: list[Tensor] = []
         self._largest: list[Tensor] = []
-        self._given: dict[str, None] = {}
+        self._output_dtypes: dict[str, None] = {}
 
-    def add(self, given: Iterable[Tensor], exact: Iterable[Tensor]) -> None:
+    def add(self, halves: Iterable[Tensor], exact: Iterable[Tensor]) -> None:
         """The outputs of one batch, in the level and in float32."""
-        for half, wide in zip(given, exact, strict=True):
-            self._given[name_of(half.dtype)] = None
+        for half, wide in zip(halves, exact, strict=True):
+            self._output_dtypes[name_of(half.dtype)] = None
             value, reference = half.double(), wide.double()
             magnitude = value.abs()
             self._errors.append((value - reference).abs().amax())
@@ -145,7 +145,7 @@ class _Compared:
             name=node.name,
             module=type(node.module).__name__,
             # A node that computes nothing hands on what it gets: an augmentation in evaluation, say.
-            dtypes=tuple(self.dtypes or self._given) if self._errors else (),
+            dtypes=tuple(self.dtypes or self._output_dtypes) if self._errors else (),
             error=error,
             relative_error=error / exact if exact else error,
             smallest=smallest if smallest < float("inf") else 0.0,

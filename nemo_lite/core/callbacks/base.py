@@ -13,9 +13,6 @@ from nemo_lite.errors import UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.nemo_logging import Logger
 
-# The moments of an action and what is called at each: base class, decorators, CallbackList. No callback that acts.
-
-
 # Any: what a callback saves is a tree of numbers, texts and tensors.
 
 Hook = Callable[[ActionState], None]
@@ -58,10 +55,10 @@ class TagOwners:
 
 
 class Callback:
-    """What a :class:`CallbackList` can hold: a :class:`NeMoCallback`, or an ``ActionCallback`` of older scripts."""
+    """An item of a :class:`CallbackList`: a :class:`NeMoCallback`, or an ``ActionCallback`` of older scripts."""
 
     def hooks(self) -> Mapping[Moment, Hook]:
-        """What to call at which moment; moments that it does not need are left out."""
+        """The functions to call, by moment; moments that it does not need are left out."""
         return {}
 
     def wanted_wires(self) -> Sequence[NmTensor]:
@@ -84,7 +81,7 @@ class Callback:
         return {}
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What decides later what it does, for a checkpoint: a tree of numbers, texts and tensors. By default nothing.
+        """Its state for a checkpoint: a tree of numbers, texts and tensors. By default nothing.
 
         Rank 0's is saved.
         """
@@ -199,15 +196,15 @@ class CallbackList:
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self._callbacks = [_checked(callback, f"callbacks[{index}]") for index, callback in enumerate(callbacks)]
-        self.wires = list(dict.fromkeys(wire for each in self._callbacks for wire in each.wanted_wires()))
-        self.names = list(dict.fromkeys(name for each in self._callbacks for name in each.wanted_names()))
-        self.eval_wires = [list(wires) for each in self._callbacks if (wires := each.evaluated_wires())]
+        self.wires = list(dict.fromkeys(wire for callback in self._callbacks for wire in callback.wanted_wires()))
+        self.names = list(dict.fromkeys(name for callback in self._callbacks for name in callback.wanted_names()))
+        self.eval_wires = [list(wires) for callback in self._callbacks if (wires := callback.evaluated_wires())]
         tags = TagOwners()
         for index, callback in enumerate(self._callbacks):
             callback.join(f"callbacks[{index}] ({type(callback).__name__})", tags)
-        hooks = [each.hooks() for each in self._callbacks]
+        all_hooks = [callback.hooks() for callback in self._callbacks]
         # Tuples made once: a moment that no callback overrides costs one empty loop.
-        self._hooks = {moment: tuple(each[moment] for each in hooks if moment in each) for moment in MOMENTS}
+        self._hooks = {moment: tuple(hooks[moment] for hooks in all_hooks if moment in hooks) for moment in MOMENTS}
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self._callbacks)
@@ -219,7 +216,7 @@ class CallbackList:
 
     def state_dict(self) -> list[list[Any]]:
         """Of each callback that has a state: its class and its state, in order."""
-        states = ((type(each).__name__, dict(each.state_dict())) for each in self._callbacks)
+        states = ((type(callback).__name__, dict(callback.state_dict())) for callback in self._callbacks)
         return [[name, state] for name, state in states if state]
 
     def load_state_dict(self, saved: Iterable[Sequence[Any]]) -> None:
@@ -261,7 +258,7 @@ def _checked(callback: object, place: str) -> Callback:
     raise UsageError("this is not a callback", place=place, got=name, wanted="a NeMoCallback", remedy=remedy)
 
 
-# ActionCallback: the base class of NeMo's older callbacks, a thin layer over ``Callback``. No callback that acts.
+# NeMo's older callbacks.
 
 
 F = TypeVar("F", bound=Callable[..., Any])

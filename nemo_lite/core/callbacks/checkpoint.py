@@ -145,7 +145,7 @@ class CheckpointCallback(NeMoCallback):
 
         What became of the last one is told here: it was written while the step before was made.
         """
-        self._tell(state)
+        self._report_saved(state)
         # Here and not at the step's end, where an evaluation may come before this callback.
         self._is_unsaved = True
         if self._minutes and time.monotonic() - self._saved_at >= 60.0 * self._minutes:
@@ -173,7 +173,7 @@ class CheckpointCallback(NeMoCallback):
         if self._saves and self._is_unsaved:
             self._save(state)
         if self._saves:
-            self._tell(state, wait=True)
+            self._report_saved(state, wait=True)
 
     def _is_epoch_due(self, state: ActionState) -> bool:
         return bool(self._epoch_freq and state.is_epoch_over and (state.epoch + 1) % self._epoch_freq == 0)
@@ -196,16 +196,15 @@ class CheckpointCallback(NeMoCallback):
     def _save(self, state: ActionState) -> None:
         kind: Literal["STEP", "EPOCH"] = "EPOCH" if self._epoch_names and self._is_epoch_due(state) else "STEP"
         number = 1 + (state.epoch if kind == "EPOCH" else state.step)
-        self._tell(state, wait=True)
+        self._report_saved(state, wait=True)
         state.save_checkpoint(self._folder, kind, self._keep, self._about, self._best, self._suffix)
         self._is_unsaved, self._saved_at = False, time.monotonic()
         self._being_saved = {"name": f"{kind}-{number}", "step": state.step + 1, "epoch": state.epoch + 1}
 
-    def _tell(self, state: ActionState, *, wait: bool = False) -> None:
-        """Say that the last checkpoint is complete, once it is."""
+    def _report_saved(self, state: ActionState, *, wait: bool = False) -> None:
+        """Log and record the last checkpoint, once it is complete."""
         path = state.saved_checkpoint(self._folder, wait=wait)
-        told = {**self._being_saved, "path": path} if path else {}
-        state.on_first(lambda: self._record_saved(**told) if told else None)
+        state.on_first(lambda: self._record_saved(**self._being_saved, path=path) if path else None)
 
     def _record_saved(self, name: str, step: int, epoch: int, path: str) -> None:
         say = logging.info if self._record is None or logging.style == "nemo" else logging.debug
@@ -246,7 +245,7 @@ class ModuleSaverCallback(ActionCallback):
         self._is_unsaved = False
 
     def fingerprint(self) -> Mapping[str, object]:
-        """What it saves and when: all ranks take part."""
+        """The modules it saves, and when: all ranks take part."""
         return {"modules": [*self._modules], "step_freq": self._step_freq}
 
     def on_action_start(self) -> None:

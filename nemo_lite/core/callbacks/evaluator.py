@@ -23,7 +23,7 @@ from nemo_lite.utils import logging
 
 @dataclass
 class _SoFar:
-    """What has happened in a run.
+    """The history of a run.
 
     Attributes:
         is_stale: the weights may differ from those evaluated last.
@@ -41,7 +41,7 @@ class _SoFar:
 
 
 class Collected(dict[str, Any]):
-    """What the user's functions have collected in an evaluation.
+    """The values that the user's functions collect in an evaluation.
 
     Attributes:
         positions: of the evaluated items in data order, known to ``user_epochs_done_callback``; ``None`` where
@@ -226,15 +226,15 @@ class EvaluatorCallback(ActionCallback):
         self._evaluate("Evaluation", num_steps)
 
     @property
-    def _say(self) -> Callable[..., None]:
-        """A named result is told by other callbacks, unless the log is to look like NeMo's."""
+    def _log(self) -> Callable[..., None]:
+        """A named result is logged by other callbacks, unless the log is to look like NeMo's."""
         return logging.info if self._name is None or logging.style == "nemo" else logging.debug
 
     def _evaluate(self, what: str, step: int) -> None:
         if self.action.interrupted_by:  # it would be left at its first batch
             return
         started = time.perf_counter()
-        self.action.on_first(lambda: self._say("%s %s", what, "." * 30))
+        self.action.on_first(lambda: self._log("%s %s", what, "." * 30))
         evaluated: Evaluated = self.action.evaluate(self.eval_tensors)
         names = [wire.unique_name for wire in self.eval_tensors]
         is_distributed = self.action.world_size > 1
@@ -264,13 +264,13 @@ class EvaluatorCallback(ActionCallback):
         results = dict((self.user_done_callback and self.user_done_callback(collected)) or {})
         if num_batches:
             results |= _values_of(self._metrics)
-        self._write({f"{self._name}/{tag}" if self._name else tag: each for tag, each in results.items()}, step)
+        self._write({f"{self._name}/{tag}" if self._name else tag: value for tag, value in results.items()}, step)
         seconds = time.perf_counter() - started
-        self._say("Evaluation time: %.1f seconds", seconds)
+        self._log("Evaluation time: %.1f seconds", seconds)
         return EvaluationResult(
             name=self._name or Dag(self.eval_tensors).data_layer.label,
             step=self._so_far.num_steps or step,
-            values={tag: each for tag, value in results.items() if (each := _plain(value)) is not None},
+            values={tag: plain for tag, value in results.items() if (plain := _plain(value)) is not None},
             num_items=evaluated.num_items,
             digest=evaluated.digest,
             seconds=seconds,
@@ -282,7 +282,7 @@ class EvaluatorCallback(ActionCallback):
             logging.warning("%s evaluated nothing: its data layer gave no batch", self._label)
             return
         scored = f"{num_batches} batches" if evaluated.num_items is None else f"{evaluated.num_items} items"
-        self._say("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
+        self._log("Evaluated %s%s", scored, f", ids {evaluated.digest}" if evaluated.digest else "")
 
     def _write(self, results: Mapping[str, Any], step: int) -> None:
         if not results:
@@ -331,53 +331,52 @@ def differences_from_training(training: Dag, evaluation: Dag) -> tuple[list[str]
     Returns:
         What makes the results wrong, and what has no effect; one text each.
     """
-    wrong, without_effect = (
-        _differences(evaluation.data_layer, [training.data_layer], evaluation.data_node.name),
-        list[str](),
-    )
+    wrong = _differences(evaluation.data_layer, [training.data_layer], evaluation.data_node.name)
+    without_effect: list[str] = []
     if evaluation.data_layer.init_params.get("shuffle") is True:
         without_effect.append("shuffle=True has no effect in evaluation: every item comes once, in order")
     trained = list(training.modules.values())
     for name, module in evaluation.modules.items():
-        alike = [other for other in trained if type(other) is type(module)]
+        same_class = [other for other in trained if type(other) is type(module)]
         if module.training_only:
             without_effect.append(f"{name} ({type(module).__name__}) has no effect in evaluation")
-        elif alike and module not in trained:
-            wrong += _differences(module, alike, name)
+        elif same_class and module not in trained:
+            wrong += _differences(module, same_class, name)
     return wrong, without_effect
 
 
-def _differences(module: NeuralModule, alike: Sequence[NeuralModule], name: str) -> list[str]:
+def _differences(module: NeuralModule, trained: Sequence[NeuralModule], name: str) -> list[str]:
     """How a module differs from those of its class in training; nothing, if it is equal to one of them."""
     if module.num_weights:
         return [f"{name} ({type(module).__name__}) has weights of its own, which are not trained"]
-    mine = module.compared_in_evaluation()
-    found = []
-    for other in alike:
-        theirs = other.compared_in_evaluation()
-        keys = [key for key in mine if key in theirs and not _is_same(mine[key], theirs[key])]
+    settings = module.compared_in_evaluation()
+    differences: list[list[str]] = []
+    for other in trained:
+        of_training = other.compared_in_evaluation()
+        keys = [k for k in settings if k in of_training and not _is_same(settings[k], of_training[k])]
         if not keys:
             return []
-        found.append([f"{name}.{key} is not that of training: {_shown(mine[key], theirs[key])}" for key in keys])
-    return found[0] if found else []
+        texts = [f"{name}.{key} is not that of training: {_shown(settings[key], of_training[key])}" for key in keys]
+        differences.append(texts)
+    return differences[0] if differences else []
 
 
-def _is_same(mine: object, theirs: object) -> bool:
+def _is_same(evaluated: object, trained: object) -> bool:
     """Whether two arguments are equal; objects that are no plain values count as equal."""
-    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
-        return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
+    if isinstance(evaluated, (list, tuple)) and isinstance(trained, (list, tuple)):
+        return len(evaluated) == len(trained) and all(map(_is_same, evaluated, trained))
     plain = (bool, int, float, str, type(None))
-    return mine == theirs or not (isinstance(mine, plain) and isinstance(theirs, plain))
+    return evaluated == trained or not (isinstance(evaluated, plain) and isinstance(trained, plain))
 
 
-def _shown(mine: object, theirs: object) -> str:
+def _shown(evaluated: object, trained: object) -> str:
     """Both values; of lists of one length the first place where they differ."""
-    if isinstance(mine, (list, tuple)) and isinstance(theirs, (list, tuple)):
-        if len(mine) != len(theirs):
-            return f"got {counted(len(mine), 'entry', 'entries')}, wanted {len(theirs)}"
-        place = next(place for place, pair in enumerate(zip(mine, theirs, strict=True)) if not _is_same(*pair))
-        return f"got {mine[place]!r} at {place}, wanted {theirs[place]!r}"
-    return f"got {mine!r}, wanted {theirs!r}"
+    if isinstance(evaluated, (list, tuple)) and isinstance(trained, (list, tuple)):
+        if len(evaluated) != len(trained):
+            return f"got {counted(len(evaluated), 'entry', 'entries')}, wanted {len(trained)}"
+        place = next(place for place, pair in enumerate(zip(evaluated, trained, strict=True)) if not _is_same(*pair))
+        return f"got {evaluated[place]!r} at {place}, wanted {trained[place]!r}"
+    return f"got {evaluated!r}, wanted {trained!r}"
 
 
 def _plain(value: Any) -> float | str | None:

@@ -57,21 +57,21 @@ def log_values(named: Named) -> None:
         logging.info("%s: %s", name, fetch_number(value, name, "log") if is_number(value) else value)
 
 
-def writer_of(own: TbWriter | None, state: ActionState) -> TbWriter | None:
+def writer_of(tb_writer: TbWriter | None, state: ActionState) -> TbWriter | None:
     """The callback's own writer, or the factory's."""
-    return state.tb_writer if own is None else own
+    return state.tb_writer if tb_writer is None else tb_writer
 
 
-def write_scalars(own: TbWriter | None, state: ActionState, numbers: Mapping[str, float]) -> None:
+def write_scalars(tb_writer: TbWriter | None, state: ActionState, numbers: Mapping[str, float]) -> None:
     """Write numbers of a step by tag, if there is a writer."""
-    writer = writer_of(own, state)
+    writer = writer_of(tb_writer, state)
     if writer is not None:
         TensorboardTracker(writer).write_numbers(numbers, state.step)
 
 
-def flush(own: TbWriter | None, state: ActionState) -> None:
+def flush(tb_writer: TbWriter | None, state: ActionState) -> None:
     """Have the writer put on disk what it holds."""
-    writer = writer_of(own, state)
+    writer = writer_of(tb_writer, state)
     if writer is not None:
         TensorboardTracker(writer).close()
 
@@ -156,14 +156,14 @@ class TrackingCallback(NeMoCallback):
         )
 
     def _record_evaluation(self, result: EvaluationResult) -> None:
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "num_items": result.num_items,
             "digest": result.digest,
             "seconds": round(result.seconds, 3),
         }
         if result.higher_is_better:
-            about["higher_is_better"] = dict(result.higher_is_better)
-        self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **about})
+            fields["higher_is_better"] = dict(result.higher_is_better)
+        self._trackers.record("evaluation", step=result.step, set=result.name, **{**result.values, **fields})
 
 
 # NeMo's loggers.

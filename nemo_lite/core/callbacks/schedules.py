@@ -90,7 +90,7 @@ class ValueSetterCallback(ActionCallback):
         self._is_first_step = True
 
     def fingerprint(self) -> Mapping[str, object]:
-        """What it sets, and to what at which steps."""
+        """The attribute that it sets, and its schedule."""
         stretches = [(type(p.method), getattr(p.method, "__dict__", {}), p.start, p.end) for p in self.policies]
         return {"sets": self.place, "policies": stretches, "total_steps": self.total_steps}
 
@@ -148,7 +148,7 @@ class UnfreezeCallback(ActionCallback):
         self._is_done = False
 
     def fingerprint(self) -> Mapping[str, object]:
-        """What it unfreezes and when."""
+        """The modules that it unfreezes, and when."""
         names = [module.label for module in self.modules]
         return {"modules": names, "start_epoch": self.start_epoch, "start_step": self.start_step}
 
