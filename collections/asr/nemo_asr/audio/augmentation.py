@@ -596,8 +596,9 @@ def perturbation_problems(section: Config) -> list[str]:
         elif not isinstance(arguments, Config):
             problems.append(f"{section.place(name)}: {section.path_of(name)} holds no mapping of arguments")
         else:
-            others = arguments.without("prob")
-            problems += check_call(arguments.without(*others), _act) + check_call(others, perturbation_types[name])
+            settings = arguments.without("prob")
+            problems += check_call(arguments.without(*settings), _act)
+            problems += check_call(settings, perturbation_types[name])
     return problems
 
 
@@ -681,18 +682,18 @@ class AudioAugmentor:
         return cls([_from_section(name, arguments) for name, arguments in sections])
 
 
-def augmentor_of(given: Mapping[str, Mapping[str, Any]] | AudioAugmentor | None) -> AudioAugmentor | None:
-    """The augmentor that a data layer was given, perhaps as a configuration.
+def augmentor_of(setting: Mapping[str, Mapping[str, Any]] | AudioAugmentor | None) -> AudioAugmentor | None:
+    """The augmentor of a data layer, perhaps described by a configuration.
 
     Raises:
         UsageError: it is neither.
     """
-    if isinstance(given, Mapping):
-        return AudioAugmentor.from_config(given)
-    if given is not None and not isinstance(given, AudioAugmentor):
+    if isinstance(setting, Mapping):
+        return AudioAugmentor.from_config(setting)
+    if setting is not None and not isinstance(setting, AudioAugmentor):
         wanted = "a dictionary or an AudioAugmentor"
-        raise UsageError("augmentor is not usable", got=type(given).__name__, wanted=wanted)
-    return given
+        raise UsageError("augmentor is not usable", got=type(setting).__name__, wanted=wanted)
+    return setting
 
 
 def _prob_of(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ class _Content(io.BytesIO):
 
 @contextmanager
 def _opened(source: str | bytes, place: str) -> Iterator[tuple[int | io.BytesIO, ReadAt, int]]:
-    """What the decoder opens, a function that reads bytes without moving the decoder's position, and its size."""
+    """A handle for the decoder, a function that reads bytes without moving the decoder's position, and the size."""
     if isinstance(source, bytes):
         yield _Content(source), lambda size, start: source[start : start + size], len(source)
         return
@@ -257,7 +257,7 @@ _TRIM_FLOOR = 1e-5  # amplitude below which librosa takes everything for equally
 
 @dataclass(frozen=True)
 class Audio:
-    """What was read.
+    """Samples that were read.
 
     Attributes:
         samples: (T,) mono, full scale is 1.

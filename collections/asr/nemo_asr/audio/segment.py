@@ -147,8 +147,8 @@ class AudioSegment:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __str__(self) -> str:
-        about = f"num_samples={self.num_samples}, sample_rate={self.sample_rate}, duration={self.duration:.2f}sec"
-        return f"{type(self).__name__}: {about}, rms={self.rms_db:.2f}dB"
+        text = f"num_samples={self.num_samples}, sample_rate={self.sample_rate}, duration={self.duration:.2f}sec"
+        return f"{type(self).__name__}: {text}, rms={self.rms_db:.2f}dB"
 
 
 def _source(audio_file: AudioFile) -> str | bytes:

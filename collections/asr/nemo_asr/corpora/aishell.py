@@ -43,7 +43,7 @@ _MAX_SPEAKER_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Made:
-    """What was written.
+    """The files that were written.
 
     Attributes:
         manifests: what each manifest holds, by split.
@@ -87,12 +87,14 @@ def make(source: str | Path, out: str | Path, model_config: str = MODEL_CONFIG) 
         if utterance not in audio:
             raise DataError("the recording is missing", place=place, wanted=f"{utterance}.wav")
         split, path = audio[utterance]
-        about: Entry = {
-            "audio_filepath": as_written(path, root),
-            "duration": seconds_of(path, "WAV", place),
-            "text": text,
-        }
-        manifests[split].append({**about, "speaker": path.parent.name})
+        manifests[split].append(
+            {
+                "audio_filepath": as_written(path, root),
+                "duration": seconds_of(path, "WAV", place),
+                "text": text,
+                "speaker": path.parent.name,
+            }
+        )
     for split, entries in manifests.items():
         if not entries:
             raise DataError(f"the corpus has no utterance of {split}", place=str(source), wanted=f"wav/{split}")
@@ -165,18 +167,18 @@ def _write_config(config: Config, base: Path, labels: list[str], root: Path) -> 
     text = Config({**config, "labels": labels}, config.source).as_yaml()
     path = root / f"{base.stem}.yaml"
     recipe_from_text(text, str(base))  # its other parts may contradict the labels
-    about = f"# {base.name} with the {len(labels)} characters of the training texts of AISHELL-1.\n"
-    write_atomically(path, lambda temporary: temporary.write_text(about + text, encoding="utf-8"))
+    comment = f"# {base.name} with the {len(labels)} characters of the training texts of AISHELL-1.\n"
+    write_atomically(path, lambda temporary: temporary.write_text(comment + text, encoding="utf-8"))
     return path
 
 
 def _summary(made: Made, root: Path) -> Iterator[str]:
-    """What was made, a line for each file."""
-    known = set(made.labels)
+    """A line for each file that was written."""
+    labels = set(made.labels)
     for split, entries in made.manifests.items():
         hours = sum(entry["duration"] for entry in entries) / 3600
         characters = [character for entry in entries for character in entry["text"]]
-        new = len(set(characters) - known)
+        new = len(set(characters) - labels)
         unseen = f", {new} of them not in train" if new else ""
         kinds = f"{len(characters)} characters ({len(set(characters))} different{unseen})"
         speakers = len({entry["speaker"] for entry in entries})

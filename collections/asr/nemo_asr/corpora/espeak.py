@@ -180,11 +180,11 @@ def sentence(rng: Generator) -> str:
     return " ".join(kind(rng))
 
 
-def new_sentence(rng: Generator, known: Collection[str]) -> str:
-    """One utterance that is not among ``known``."""
+def new_sentence(rng: Generator, used: Collection[str]) -> str:
+    """One utterance that is not among ``used``."""
     while True:
         text = sentence(rng)
-        if text not in known:
+        if text not in used:
             return text
 
 

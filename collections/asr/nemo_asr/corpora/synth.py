@@ -64,7 +64,7 @@ Samples = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a corpus is made of: utterances in each set, and the seed."""
+    """Utterances in each set of a corpus, and the seed."""
 
     train: int = 3600
     val1: int = 150
@@ -87,13 +87,13 @@ def make(out: str | Path, arguments: Arguments) -> bool:
     """
     out = Path(out).expanduser().absolute()
     with Synthesizer() as synthesizer:
-        about = {"edition": _EDITION, "espeak": synthesizer.version, **asdict(arguments)}
-        if _is_complete(out, about):
+        content = {"edition": _EDITION, "espeak": synthesizer.version, **asdict(arguments)}
+        if _is_complete(out, content):
             return False
         _refuse_foreign(out)
         with filling_folder(out) as folder:
             num_bytes = sum(_make_set(folder, name, plan, synthesizer) for name, plan in _plan(arguments).items())
-            (folder / _ABOUT).write_text(json.dumps({**about, "audio_bytes": num_bytes}) + "\n", encoding="utf-8")
+            (folder / _ABOUT).write_text(json.dumps({**content, "audio_bytes": num_bytes}) + "\n", encoding="utf-8")
     return True
 
 
@@ -106,7 +106,7 @@ class _Item:
 
 def _plan(arguments: Arguments) -> dict[str, list[_Item]]:
     """The texts and voices of each set. Each item has its own generator, so its sound does not depend on the others."""
-    known: set[str] = set()
+    texts_so_far: set[str] = set()
     plan: dict[str, list[_Item]] = {}
     counts = (arguments.train, arguments.val1, arguments.val2)
     for number, (name, count) in enumerate(zip(_SETS, counts, strict=True)):
@@ -114,8 +114,8 @@ def _plan(arguments: Arguments) -> dict[str, list[_Item]]:
         generators = [default_rng([arguments.seed, number, i]) for i in range(count)]
         texts = []
         for rng in generators:
-            texts.append(sentence(rng) if name == TRAIN else new_sentence(rng, known))
-            known.update(texts[-1:])
+            texts.append(sentence(rng) if name == TRAIN else new_sentence(rng, texts_so_far))
+            texts_so_far.update(texts[-1:])
         plan[name] = [
             _Item(text, voices[rng.integers(len(voices))], rng) for text, rng in zip(texts, generators, strict=True)
         ]
@@ -190,11 +190,11 @@ def _audio_bytes(folder: Path) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(folder))
 
 
-def _is_complete(out: Path, about: dict[str, object]) -> bool:
+def _is_complete(out: Path, arguments: dict[str, object]) -> bool:
     try:
         held = read_json(out / _ABOUT, _OWN)
         sizes = [_audio_bytes(out / name) for name in _SETS if (out / f"{name}.json").stat().st_size]
-        return bool(held == {**about, "audio_bytes": sum(sizes)})
+        return bool(held == {**arguments, "audio_bytes": sum(sizes)})
     except (OSError, DataError):
         return False
 

@@ -82,7 +82,7 @@ def _fetch(url: str, path: Path, sha256: str | None) -> None:
 
 
 def _chunks(url: str) -> Iterator[tuple[bytes, int]]:
-    """What the server sends, piece by piece, each with the bytes that it promised in all (0: it did not say)."""
+    """The answer of the server, piece by piece, each with the bytes that it promised in all (0: it did not say)."""
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - a constant of a maker
             promised = int(response.headers.get("Content-Length") or 0)

@@ -191,7 +191,7 @@ def speaker_name(speaker: object) -> str:
 
 
 def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Sequence[str]) -> list[str]:
-    """What the utterances at these positions are scored against: see `CharParser.reference`.
+    """The texts against which the utterances at these positions are scored: see `CharParser.reference`.
 
     A missing text is empty, so every word said about it is an insertion. Where the data layer does not read texts, what
     the label ids say.
@@ -211,7 +211,7 @@ def references_in_data(data_layer: DataLayerNM, items: Sequence[int], texts: Seq
 
 
 def hypotheses_in_data(data_layer: DataLayerNM, texts: Sequence[str]) -> list[str]:
-    """What a model wrote, as it is compared with `references_in_data`: see `CharParser.hypothesis`.
+    """Texts that a model wrote, as they are compared with `references_in_data`: see `CharParser.hypothesis`.
 
     Args:
         data_layer: where the utterances come from.
@@ -231,5 +231,5 @@ def clusters_in_data(data_layer: DataLayerNM, items: Sequence[int]) -> Clusters 
     if not isinstance(data_layer, SpeechDataLayer):
         return None
     utterances = [data_layer.utterance_of(item) for item in items]
-    speakers = [None if each.speaker is None else speaker_name(each.speaker) for each in utterances]
-    return clusters_of(speakers, [each.audio_path for each in utterances])
+    speakers = [None if utterance.speaker is None else speaker_name(utterance.speaker) for utterance in utterances]
+    return clusters_of(speakers, [utterance.audio_path for utterance in utterances])

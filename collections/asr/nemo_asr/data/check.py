@@ -71,7 +71,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class ExaminedSet:
-    """What a set of manifests holds.
+    """The utterances of a set of manifests.
 
     Attributes:
         name: of the set.
@@ -130,17 +130,17 @@ def examine(
 
 
 def _examined(manifest: Manifest, with_audio: bool, strict: bool, rows: Sequence[int]) -> list[Examined]:
-    found = []
+    items = []
     for row, ref in zip(rows, manifest.refs(rows), strict=True):
         try:
             utterance = manifest.reader.utterance(ref)
         except DataError as error:
             broken = Utterance(manifest.place(row), "", "", float(manifest.durations[row]))
-            found.append(Examined(broken, broken.duration or 0.0, problem=str(error)))
+            items.append(Examined(broken, broken.duration or 0.0, problem=str(error)))
             continue
         item = Examined(utterance, utterance.duration or 0.0)
-        found.append(_with_audio(item, strict) if with_audio else item)
-    return found
+        items.append(_with_audio(item, strict) if with_audio else item)
+    return items
 
 
 def _with_audio(item: Examined, strict: bool) -> Examined:
@@ -185,7 +185,7 @@ def statistics_of(examined: ExaminedSet) -> Statistics:
     """The figures of a set; see docs/en/data.md for the keys. Utterances that cannot be read count as unusable."""
     items = examined.readable
     texts = [item.utterance.text for item in items]
-    found: Statistics = {
+    figures: Statistics = {
         "name": examined.name,
         "manifests": list(examined.paths),
         "utterances": len(items),
@@ -202,13 +202,13 @@ def statistics_of(examined: ExaminedSet) -> Statistics:
         "speakers": _counted(str(item.utterance.speaker) for item in items if item.utterance.speaker is not None),
     }
     if examined.with_audio:
-        found["sample_rates"] = _counted(item.sample_rate for item in items)
-        found["channels"] = _counted(item.num_channels for item in items)
-    return found
+        figures["sample_rates"] = _counted(item.sample_rate for item in items)
+        figures["channels"] = _counted(item.num_channels for item in items)
+    return figures
 
 
 def unit_of(items: Sequence[Examined]) -> str:
-    """What the speed of speech is counted in: words, or characters where no text has a space."""
+    """The unit for the speed of speech: words, or characters where no text has a space."""
     return "words" if any(" " in item.utterance.text.strip() for item in items) else "characters"
 
 
@@ -275,12 +275,12 @@ class Finding:
 
 
 def findings_in(examined: ExaminedSet) -> list[Finding]:
-    """What is found in one set."""
+    """Problems and other findings in one set."""
     items, name = examined.readable, examined.name
     unreadable = [item.problem for item in examined.items if item.problem]
     silent = [f"{i.place}: {i.utterance.audio_path}" for i in items if examined.with_audio and i.peak < _SILENCE]
     speeds = _speed_outliers(items)
-    found = [
+    findings = [
         _problem("line", examined.invalid, f"{name}: lines that are not valid"),
         _problem("audio", unreadable, f"{name}: {_some(len(unreadable))} whose audio or text cannot be used"),
         _problem("silence", silent, f"{name}: {_some(len(silent))} without sound"),
@@ -288,11 +288,14 @@ def findings_in(examined: ExaminedSet) -> list[Finding]:
         *_repeated(examined),
         *_unusual(examined),
     ]
-    return [finding for finding in found if finding.details]
+    return [finding for finding in findings if finding.details]
 
 
 def findings_between(train: ExaminedSet, evaluation: ExaminedSet) -> list[Finding]:
-    """What a training and an evaluation set share: the same recording is a leak, other things are worth knowing."""
+    """Recordings, files, texts and speakers that a training and an evaluation set share.
+
+    The same recording is a leak; the same files, texts and speakers are worth knowing.
+    """
     pairs, same_file = _shared(train, evaluation)
     leaks = [f"{item.place} = {other.place} ({item.utterance.audio_path})" for item, other in pairs]
     parts = [f"{item.place}, {other.place} ({item.utterance.audio_path})" for item, other in same_file]
@@ -300,17 +303,17 @@ def findings_between(train: ExaminedSet, evaluation: ExaminedSet) -> list[Findin
     texts = {item.utterance.text for item in train.readable}
     same_text = [item.place for item in evaluation.readable if item.utterance.text in texts]
     speakers = sorted(_speakers(train) & _speakers(evaluation))
-    found = [
+    findings = [
         Finding("leak", True, f"{len(leaks)} {of_each} are recordings of the training set {train.name}", leaks),
         Finding("file", False, f"{len(parts)} {of_each} are other parts of files of {train.name}", parts),
         Finding("text", False, f"{len(same_text)} {of_each} have a text that {train.name} has as well", same_text),
         Finding("speaker", False, f"{len(speakers)} speakers are in {evaluation.name} and in {train.name}", speakers),
     ]
-    return [finding for finding in found if finding.details]
+    return [finding for finding in findings if finding.details]
 
 
 def findings_among(one: ExaminedSet, other: ExaminedSet) -> list[Finding]:
-    """What two evaluation sets share."""
+    """Recordings that two evaluation sets share."""
     pairs, _ = _shared(one, other)
     shared = [f"{item.place} = {twin.place}" for item, twin in pairs]
     summary = f"{len(shared)} utterances of {other.name} are recordings of {one.name} as well"
@@ -364,7 +367,7 @@ def _repeated(examined: ExaminedSet) -> list[Finding]:
 
 
 def _unusual(examined: ExaminedSet) -> list[Finding]:
-    """What is no problem by itself."""
+    """Findings that are no problem by themselves."""
     items, name = examined.readable, examined.name
     differing = sorted((item for item in items if item.excess), key=lambda item: -abs(item.excess))
     durations = [f"{i.place} says {i.utterance.duration:.3f} s, the file has {i.seconds:.3f} s" for i in differing]
@@ -395,13 +398,13 @@ def _speed_outliers(items: Sequence[Examined]) -> list[str]:
     median = float(np.median(logs))
     deviation = _MAD_TO_DEVIATION * float(np.median(np.abs(logs - median)))
     limit = max(math.log(_OUTLIER_FACTOR), _OUTLIER_DEVIATIONS * deviation)
-    found = []
+    outliers = []
     for (rate, item), log in zip(timed, logs.tolist(), strict=True):
         far = len(timed) >= _FEWEST_FOR_OUTLIERS and abs(log - median) > limit
         if far or rate > _MOST_PER_SECOND[unit]:
-            told = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
-            found.append((abs(log - median), f"{told} (the median is {math.exp(median):.2g})"))
-    return [told for _, told in sorted(found, key=lambda pair: -pair[0])]
+            text = f'{item.place}: {rate:.2g} {unit} a second: "{_short(item.utterance.text)}" in {item.seconds:.2f} s'
+            outliers.append((abs(log - median), f"{text} (the median is {math.exp(median):.2g})"))
+    return [text for _, text in sorted(outliers, key=lambda pair: -pair[0])]
 
 
 def _problem(kind: str, details: Sequence[str], summary: str) -> Finding:
@@ -438,7 +441,7 @@ def shared_recordings(train: Manifest, evaluation: Manifest) -> list[tuple[str, 
         utterance = evaluation.utterance(row)
         if status := _status(utterance.audio_path):
             by_name[os.path.basename(path)].append((utterance, status))
-    found: dict[str, str] = {}
+    twins: dict[str, str] = {}
     num_compared = 0
     for row, path in enumerate(train.written_paths()):
         if (near := by_name.get(path.rpartition("/")[2])) is None:
@@ -446,15 +449,15 @@ def shared_recordings(train: Manifest, evaluation: Manifest) -> list[tuple[str, 
         utterance = train.utterance(row)
         status = _status(utterance.audio_path)
         for other, its_status in near if status else ():
-            if other.place in found or not overlap(_span(utterance), _span(other)) or not status:
+            if other.place in twins or not overlap(_span(utterance), _span(other)) or not status:
                 continue
             same = os.path.samestat(status, its_status)
             if not same and status.st_size == its_status.st_size and num_compared < _MOST_COMPARED:
                 num_compared += 1
                 same = _same_content(utterance.audio_path, other.audio_path)
             if same:
-                found[other.place] = utterance.place
-    return list(found.items())
+                twins[other.place] = utterance.place
+    return list(twins.items())
 
 
 def warn_of_leaks(train: DataLayerNM, evaluations: Mapping[str, DataLayerNM]) -> int:
@@ -514,7 +517,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 def as_text(sets: Sequence[Statistics], findings: Sequence[Finding] | None) -> str:
     """A block for each set, then problems and notes; without findings, the blocks alone."""
-    lines = [line for each in sets for line in _set_lines(each)]
+    lines = [line for figures in sets for line in _set_lines(figures)]
     if findings is not None:
         problems = [finding for finding in findings if finding.is_problem]
         notes = [finding for finding in findings if not finding.is_problem]
@@ -525,22 +528,22 @@ def as_text(sets: Sequence[Statistics], findings: Sequence[Finding] | None) -> s
     return "\n".join(lines).rstrip()
 
 
-def _set_lines(found: Statistics) -> Iterator[str]:
-    yield found["name"]
-    speakers = f", {len(found['speakers'])} speakers" if found["speakers"] else ""
-    unusable = f", {found['unusable']} more cannot be used" if found["unusable"] else ""
-    yield f"  {found['utterances']} utterances, {found['hours']:.2f} h{speakers}{unusable}"
-    if not found["utterances"]:
+def _set_lines(figures: Statistics) -> Iterator[str]:
+    yield figures["name"]
+    speakers = f", {len(figures['speakers'])} speakers" if figures["speakers"] else ""
+    unusable = f", {figures['unusable']} more cannot be used" if figures["unusable"] else ""
+    yield f"  {figures['utterances']} utterances, {figures['hours']:.2f} h{speakers}{unusable}"
+    if not figures["utterances"]:
         return
-    if "sample_rates" in found:
-        rates, channels = (_counts(found[key]) for key in ("sample_rates", "channels"))
+    if "sample_rates" in figures:
+        rates, channels = (_counts(figures[key]) for key in ("sample_rates", "channels"))
         yield f"  sample rates  {rates}"
         yield f"  channels      {channels}"
-    yield f"  seconds       {_spread(found['seconds'])}"
-    texts = f"{found['words']} ({found['different_words']} different) in {found['different_texts']} different texts"
-    yield f"  words         {texts}"
-    yield f"  {found['unit'] + '/s':12}  {_spread(found['units_per_second'])}"
-    characters = "".join(sorted(found["characters"]))
+    yield f"  seconds       {_spread(figures['seconds'])}"
+    words = f"{figures['words']} ({figures['different_words']} different)"
+    yield f"  words         {words} in {figures['different_texts']} different texts"
+    yield f"  {figures['unit'] + '/s':12}  {_spread(figures['units_per_second'])}"
+    characters = "".join(sorted(figures["characters"]))
     shown = characters[:_MAX_CHARACTERS] + ("..." if len(characters) > _MAX_CHARACTERS else "")
     yield f"  characters    {len(characters)}: {shown!r}"
     yield ""
@@ -577,20 +580,20 @@ _KINDS = {"seconds": "seconds", "units_per_second": "{unit} a second", "characte
 
 def draw_histograms(sets: Sequence[Statistics]) -> str:
     """A row of histograms for each set: durations, speed of speech, lengths of texts."""
-    filled = [found for found in sets if found["utterances"]]
+    filled = [figures for figures in sets if figures["utterances"]]
     width, row = len(_KINDS) * (_WIDTH + _GAP) + _GAP, _HEIGHT + 2 * _TITLE + _GAP
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {row * max(len(filled), 1)}" '
         f'width="{width}" font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for number, found in enumerate(filled):
+    for number, figures in enumerate(filled):
         top = number * row + _TITLE
-        title = f"{found['name']}: {found['utterances']} utterances, {found['hours']:.2f} h"
+        title = f"{figures['name']}: {figures['utterances']} utterances, {figures['hours']:.2f} h"
         parts.append(f'<text x="{_GAP}" y="{top}" font-weight="bold">{escape(title)}</text>')
         for column, (key, label) in enumerate(_KINDS.items()):
             left = _GAP + column * (_WIDTH + _GAP)
-            parts += _histogram(found[key]["histogram"], label.format(unit=found["unit"]), left, top + _TITLE // 2)
+            parts += _histogram(figures[key]["histogram"], label.format(unit=figures["unit"]), left, top + _TITLE // 2)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -599,9 +602,9 @@ def _histogram(histogram: Statistics, label: str, left: float, top: float) -> It
     wide, bottom, most = _WIDTH / len(counts), top + _HEIGHT, max(counts)
     for number, count in enumerate(counts):
         high = _HEIGHT * count / most
-        told = f"{edges[number]:.3g} to {edges[number + 1]:.3g}: {count}"
+        text = f"{edges[number]:.3g} to {edges[number + 1]:.3g}: {count}"
         place = f'x="{left + number * wide:.1f}" y="{bottom - high:.1f}" width="{wide - 1:.1f}" height="{high:.1f}"'
-        yield f'<rect {place} fill="#4878a8"><title>{escape(told)}</title></rect>'
+        yield f'<rect {place} fill="#4878a8"><title>{escape(text)}</title></rect>'
     yield f'<line x1="{left}" y1="{bottom}" x2="{left + _WIDTH}" y2="{bottom}" stroke="black"/>'
     for x, anchor, text in (
         (left, "start", f"{edges[0]:.3g}"),

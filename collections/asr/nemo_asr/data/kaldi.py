@@ -271,7 +271,7 @@ class KaldiUtterances(Utterances[KaldiRef]):
         return self.paths[0]
 
     def refs(self, rows: Integers | Sequence[int]) -> list[KaldiRef]:
-        """What the reader needs to find the utterances at these rows."""
+        """References by which the reader finds the utterances at these rows."""
         return [self.entries[row] for row in rows]
 
     def only(self, keep: Mask) -> KaldiUtterances:

@@ -63,20 +63,20 @@ def classes_of(manifest: Manifest) -> list[str]:
     return names
 
 
-def check_known(manifest: Manifest, found: Sequence[str], labels: Sequence[str]) -> None:
+def check_known(manifest: Manifest, names: Sequence[str], labels: Sequence[str]) -> None:
     """See that the classes of a manifest's utterances are among a model's.
 
     Raises:
         UnknownClassError: they are not: the first few lines, and how many.
     """
-    known = frozenset(labels)
-    unknown = [row for row, name in enumerate(found) if name not in known]
+    classes = frozenset(labels)
+    unknown = [row for row, name in enumerate(names) if name not in classes]
     if not unknown:
         return
     more = f" and {len(labels) - _MOST_SHOWN} more" if len(labels) > _MOST_SHOWN else ""
     wanted = f"{', '.join(labels[:_MOST_SHOWN])}{more}"
     problems = [
-        f'{manifest.place(row)}: class "{found[row]}" is not in labels{did_you_mean(found[row], labels)}: '
+        f'{manifest.place(row)}: class "{names[row]}" is not in labels{did_you_mean(names[row], labels)}: '
         f"wanted {wanted}; add it to labels, or delete the line"
         for row in unknown[:MAX_LISTED]
     ]
@@ -302,9 +302,9 @@ class AudioToSpeechLabelDataLayer(LabelPorts, SpeechDataLayer):
         if load_audio and not strict_data:
             manifest = with_file_durations(manifest)
         manifest = manifest.between(min_duration, max_duration)
-        found = classes_of(manifest)
-        self.labels = sorted(set(found)) if names is None else list(names)
-        check_known(manifest, found, self.labels)
+        classes = classes_of(manifest)
+        self.labels = sorted(set(classes)) if names is None else list(names)
+        check_known(manifest, classes, self.labels)
         self.num_classes, self._num_samples = len(self.labels), round(time_length * sample_rate)
         super().__init__(
             with_classes(manifest),

@@ -122,7 +122,7 @@ class Utterances(ABC, Generic[R]):
 
     @abstractmethod
     def refs(self, rows: Integers | Sequence[int]) -> list[R]:
-        """What the reader needs to find the utterances at these rows."""
+        """References by which the reader finds the utterances at these rows."""
 
     @abstractmethod
     def only(self: U, keep: Mask) -> U:
@@ -183,7 +183,7 @@ class Utterances(ABC, Generic[R]):
         return replace(self.only(~mask), dropped=dropped)
 
     def summary(self) -> str:
-        """What was kept and what was dropped, and why: one line for each."""
+        """How many utterances were kept and dropped, and why: one line for each."""
         kept = f"{self.name}: {counted(len(self), 'utterance')} kept ({self.seconds / 3600:.2f} h)"
         return "\n".join([kept, *(f"  dropped {dropped}" for dropped in self.dropped)])
 
@@ -354,7 +354,7 @@ class Source(ABC):
         return map(self.line, offsets)
 
     def other_keys(self, offset: int) -> dict[str, Any]:
-        """What a line has besides its audio, its duration and its text, to be copied."""
+        """The keys of a line besides its audio, its duration and its text, to be copied."""
         return {}
 
     def blocks(self, needs: Needs, problems: Problems) -> Iterator[Block]:
@@ -521,7 +521,7 @@ class JsonLines(Source):
                 yield _decoder.decode(content[offset : end if end >= 0 else len(content)])
 
     def other_keys(self, offset: int) -> dict[str, Any]:
-        """What a line has besides its audio, its duration and its text."""
+        """The keys of a line besides its audio, its duration and its text."""
         fields: dict[str, Any] = msgspec.json.decode(self._line_at(offset))
         return {key: value for key, value in fields.items() if key not in _COPIED_KEYS}
 
@@ -612,7 +612,7 @@ def _one_by_one(
 
 
 def _decoded(raw: bytes) -> Line | str:
-    """What a line has, or in words why it cannot be read."""
+    """The keys of a line, or in words why it cannot be read."""
     if problem := problem_of_json(raw, _LIMITS):
         return f"{problem}; a manifest has one JSON object a line, each key once"
     try:

@@ -161,7 +161,8 @@ def infeasible(
     num_samples = lengths_in_samples(utterances, dataset.reading.sample_rate) if lengths is None else lengths
     frames_of = functools.cache(frames_of)
     trims = dataset.reading.trim_silence and dataset.reading.load_audio
-    found, tight = [], list[_Tight]()
+    misfits: dict[int, Infeasible] = {}
+    tight: list[_Tight] = []
     for (row, ref), count in zip(_all_refs(utterances), num_samples.tolist(), strict=True):
         utterance = utterances.reader.utterance(ref)
         try:
@@ -173,20 +174,17 @@ def infeasible(
             continue  # fits in any case; counting equal neighbours takes longer than all the rest
         needed = frames_needed(ids)
         if one := _misfit(row, utterance, needed, count, frames_of, augmentor):
-            found.append(one)
+            misfits[row] = one
         if trims and needed > least * _TRIMMED_SHARE and not (one and one.is_always):
             tight.append(_Tight(needed / max(least, 1), needed, row, utterance))
-    if not tight:
-        return found
-    tight = sorted(tight, key=lambda each: -each.share)[:CHECKED_LINES]
+    tight = sorted(tight, key=lambda item: -item.share)[:CHECKED_LINES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        trimmed = list(pool.map(lambda each: _samples_left(dataset, each.utterance), tight))
-    by_row = {one.row: one for one in found}
-    for each, count in zip(tight, trimmed, strict=True):
-        text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[each.row] else ""
-        if one := _misfit(each.row, each.utterance, each.needed, count, frames_of, augmentor, text):
-            by_row[each.row] = one
-    return [by_row[row] for row in sorted(by_row)]
+        trimmed = list(pool.map(lambda item: _samples_left(dataset, item.utterance), tight))
+    for item, count in zip(tight, trimmed, strict=True):
+        text = _TRIMMED if count < _TRIMMED_LEAST * num_samples[item.row] else ""
+        if one := _misfit(item.row, item.utterance, item.needed, count, frames_of, augmentor, text):
+            misfits[item.row] = one
+    return [misfits[row] for row in sorted(misfits)]
 
 
 class _Tight(NamedTuple):
@@ -318,7 +316,7 @@ UNWRITABLE = "without a text that the vocabulary can write"
 
 
 def speech_ports(sample_rate: int) -> Ports:
-    """What every data layer of transcribed speech gives."""
+    """The output ports of data layers of transcribed speech."""
     return {
         "audio_signal": NeuralType("B T", AudioSignal(sample_rate)),
         "a_sig_length": NeuralType("B", LengthsType()),
@@ -534,7 +532,7 @@ class SpeechDataLayer(SpeechPorts):
 
     @property
     def unusable(self) -> dict[int, str]:
-        """What turned out unusable while it was read, in any epoch: the reason by position, in order.
+        """Why utterances turned out unusable while they were read, in any epoch: the reason by position, in order.
 
         Of several ranks: what this rank read itself, and what all read in the epochs that are over.
         """
@@ -621,16 +619,16 @@ class SpeechDataLayer(SpeechPorts):
 
         Manifests of noises and impulse responses count in the same way.
         """
-        found = dict(super().fingerprint())
-        found.pop(f"{self.label}.{source_argument(type(self))}")
-        augmentor = found.get(f"{self.label}.augmentor")
+        fingerprint = dict(super().fingerprint())
+        fingerprint.pop(f"{self.label}.{source_argument(type(self))}")
+        augmentor = fingerprint.get(f"{self.label}.augmentor")
         sounds: list[Path] = []
         if isinstance(augmentor, Mapping):
             with_paths = {name: _with_paths(settings) for name, settings in augmentor.items()}
-            found[f"{self.label}.augmentor"] = with_paths
+            fingerprint[f"{self.label}.augmentor"] = with_paths
             sounds = [settings["manifest_path"] for settings in with_paths.values() if "manifest_path" in settings]
         files = digest_of_files([*self.utterances.paths, *sounds])
-        return {**{name: Content(digest) for name, digest in files.items()}, **found}
+        return {**{name: Content(digest) for name, digest in files.items()}, **fingerprint}
 
 
 def _tell_counts(name: str, sample_rate: int, with_unknown: bool, counts: Counts) -> None:

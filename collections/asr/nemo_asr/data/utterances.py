@@ -125,7 +125,7 @@ def _size_of(path: str) -> int:
 
 
 def audio_ports(sample_rate: int) -> Ports:
-    """What every data layer of recordings without texts gives."""
+    """The output ports of data layers of recordings without texts."""
     return {
         "audio_signal": NeuralType("B T", AudioSignal(freq=sample_rate)),
         "a_sig_length": NeuralType("B", LengthsType()),
@@ -272,16 +272,16 @@ class FileSpans:
             self._open.move_to_end(file)
             return self._open[file]
         try:
-            found = _Descriptor(self.paths[file])
+            opened = _Descriptor(self.paths[file])
         except OSError as error:
             problem = f"the {self._kind} cannot be opened any more ({error.strerror})"
             raise DataChangedError(problem, place=self.paths[file]) from None
-        if _identity(os.fstat(found.number)) != self._identities[file]:
+        if _identity(os.fstat(opened.number)) != self._identities[file]:
             self._refuse_changed(file)
         while len(self._open) >= _MOST_OPEN:
             self._open.popitem(last=False)
-        self._open[file] = found
-        return found
+        self._open[file] = opened
+        return opened
 
     def _refuse_changed(self, file: int) -> None:
         problem, remedy = f"the {self._kind} changed while it was in use", "start the run again"

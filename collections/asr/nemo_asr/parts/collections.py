@@ -49,10 +49,10 @@ class _Collection(UserList[Any]):
         if sort:
             self.data.sort(key=lambda row: row.duration)
         hours = sum(row.duration for row in self.data) / 3600
-        about = (
+        text = (
             f"{counted(len(self.data), 'utterance')} kept ({hours:.2f} h), {left_out} left out ({seconds / 3600:.2f} h)"
         )
-        logging.info(f"{type(self).__name__}: {about}")
+        logging.info(f"{type(self).__name__}: {text}")
 
 
 class Text(_Collection):

@@ -41,7 +41,7 @@ _STEPS = 1 << 16  # different values of the noise
 
 @dataclass(frozen=True)
 class CostWords:
-    """What a data layer's users call costs, for messages.
+    """Words of a data layer's users for costs, for messages.
 
     Attributes:
         max_batch_cost: the argument that limits the cost of a batch.
@@ -187,7 +187,7 @@ def _bucketed(
 
 
 def _noise(thousandths: Rows, round_items: int, padding: float, rng: np.random.Generator) -> Rows:
-    """What is added to each cost before the sort, in units of a thousandth. Whole numbers, so alike on all machines.
+    """Whole numbers that are added to the costs before the sort, in units of a thousandth; alike on all machines.
 
     ``padding``: the share of padding in what is computed that is aimed at.
 
@@ -235,8 +235,8 @@ def _balanced(rounds: Sequence[Rows], costs: Costs, world_size: int, rng: np.ran
     totals = np.zeros(world_size, np.int64)
     for items in rounds:
         by_cost = items[np.argsort(-thousandths[items], kind="stable")]
-        rest = by_cost[len(items) // world_size * world_size :]
-        layers = by_cost[: len(items) - len(rest)].reshape(-1, world_size)
+        incomplete = by_cost[len(items) // world_size * world_size :]
+        layers = by_cost[: len(items) - len(incomplete)].reshape(-1, world_size)
         layers[1::2] = layers[1::2, ::-1].copy()
         if rng is not None:
             for first in range(0, len(layers) - 1, 2):
@@ -245,5 +245,5 @@ def _balanced(rounds: Sequence[Rows], costs: Costs, world_size: int, rng: np.ran
         columns = np.empty(world_size, np.int64)
         columns[np.argsort(totals, kind="stable")] = np.argsort(-parts, kind="stable")
         totals += parts[columns]
-        totals[: len(rest)] += thousandths[rest]
-        yield np.concatenate([layers[:, columns].ravel(), rest])
+        totals[: len(incomplete)] += thousandths[incomplete]
+        yield np.concatenate([layers[:, columns].ravel(), incomplete])

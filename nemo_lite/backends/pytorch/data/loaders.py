@@ -99,7 +99,7 @@ def pins_memory_for(device: torch.device, chosen: bool | None = None) -> bool:
 
 
 def start_work(_worker: int = 0) -> None:
-    """What a process that loads batches does first: leave signals and the parent's objects to the parent.
+    """Prepare a process that loads batches: leave signals and the parent's objects to the parent.
 
     Where it is a fork of the run's process, that one's garbage is garbage here as well, and to collect it would end
     things whose threads the fork does not have (a session of ONNX Runtime then waits for ever or crashes). Frozen,
@@ -118,7 +118,7 @@ def start_work(_worker: int = 0) -> None:
 
 
 def within_silence(loader: DataLoader[T], seconds: float | None = None) -> Iterator[T]:
-    """What a loader gives, unless its workers are silent for too long; after a minute a line of the log names one.
+    """The batches of a loader, unless its workers are silent for too long; after a minute a line of the log names one.
 
     Args:
         loader: with workers; without them nothing is watched.
@@ -288,10 +288,10 @@ class UnusableItems:
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Go on with this rank's state, or with those of all ranks of a run that had another number of them."""
         parts = [_settled_and_new(state) for state in states]
-        found = {item: reason for settled, new in parts for item, reason in [*settled, *new]}
-        self.faults = dict(sorted(found.items())) if len(states) > 1 else found
-        self._num_settled = len(found) if len(states) > 1 else min(len(settled) for settled, _ in parts)
-        self._num_told = len(found)
+        faults = {item: reason for settled, new in parts for item, reason in [*settled, *new]}
+        self.faults = dict(sorted(faults.items())) if len(states) > 1 else faults
+        self._num_settled = len(faults) if len(states) > 1 else min(len(settled) for settled, _ in parts)
+        self._num_told = len(faults)
 
     def settle(self, comm: Comm) -> None:
         """Bring together what the ranks have noted since they last settled. All ranks call it.
@@ -349,7 +349,7 @@ def _add(counts: Counts, more: Mapping[str, Mapping[Any, int]]) -> None:
 
 
 def _together(gathered: Sequence[_Noted]) -> _Noted:
-    """What all ranks have noted: reasons by position, in order, and counts of each kind."""
+    """The notes of all ranks: reasons by position, in order, and counts of each kind."""
     faults = {item: reason for noted, _ in gathered for item, reason in noted.items()}
     counts: Counts = defaultdict(Counter)
     for _, counts_there in gathered:
@@ -394,14 +394,14 @@ def sequential_rounds(starts: Rows, batching: Batching, shard: Shard, epoch: int
     round_items = items_of_a_round(num_items, batching.batch_size, world_size, batching.drop_last)
     num_dropped = num_items % round_items if batching.drop_last else 0
     order = order[: num_items - num_dropped]
-    num_full, rest = divmod(len(order), round_items)
+    num_full, num_last = divmod(len(order), round_items)
     full_items = num_full * round_items // world_size
-    # Of a rest that does not fill a round the first ranks get one item more.
-    lengths = [full_items + len(range(rank, rest, world_size)) for rank in range(world_size)]
+    # Of the last ones, which do not fill a round, the first ranks get one item more.
+    lengths = [full_items + len(range(rank, num_last, world_size)) for rank in range(world_size)]
     stretches = np.split(order, np.cumsum(lengths)[:-1])
     if batching.shuffle and window > 1:
         stretches = [_shuffled_nearby(stretch, window, rng) for stretch in stretches]
-    return evened_out(_rounds(stretches, num_full, full_items, rest), shard, num_dropped)
+    return evened_out(_rounds(stretches, num_full, full_items, num_last), shard, num_dropped)
 
 
 def sequential_plans(starts: Rows, batching: Batching, shard: Shard, window: int = 0) -> Plans:
@@ -427,13 +427,13 @@ def _shuffled_nearby(stretch: Rows, window: int, rng: np.random.Generator) -> Ro
     return stretch[np.lexsort((rng.random(len(stretch)), windows))]
 
 
-def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, rest: int) -> Iterator[Rows]:
+def _rounds(stretches: Sequence[Rows], num_full: int, full_items: int, num_last: int) -> Iterator[Rows]:
     """The items of each round in the order in which `Rounds` gives every rank those of its own stretch."""
     world_size = len(stretches)
     in_turn = np.stack([stretch[:full_items] for stretch in stretches], axis=1).ravel()
     yield from np.split(in_turn, num_full) if num_full else ()
-    if rest:
-        last = np.empty(rest, np.int64)
+    if num_last:
+        last = np.empty(num_last, np.int64)
         for rank, stretch in enumerate(stretches):
             last[rank::world_size] = stretch[full_items:]
         yield last
@@ -496,7 +496,7 @@ class BatchLoader:
         return None
 
     def leftover(self, epoch: int) -> Leftover:
-        """What becomes of the items that do not fill the rounds of an epoch; nothing where that is not known."""
+        """How many items that do not fill the rounds come twice or not at all; 0 where that is not known."""
         return Leftover()
 
     def rest_of_epoch(self, epoch: int, done: Sequence[Stretch]) -> Iterator[Batch]:
@@ -593,7 +593,7 @@ class PlannedLoader(BatchLoader):
         return self._plan_of(self._sampler.epoch).num_rounds
 
     def leftover(self, epoch: int) -> Leftover:
-        """What becomes of the items that do not fill the rounds of that epoch."""
+        """How many items that do not fill the rounds of that epoch come twice or not at all."""
         return self._plan_of(epoch).leftover
 
     def epoch(self, epoch: int) -> Iterator[Batch]:

@@ -261,7 +261,7 @@ def divided(done: Sequence[Stretch], world_size: int) -> tuple[Sequence[Stretch]
 
 
 class Leftover(NamedTuple):
-    """What an epoch does to the items that do not fill its rounds, over all ranks.
+    """The items that do not fill the rounds of an epoch, over all ranks.
 
     Attributes:
         num_repeated: how many come a second time.

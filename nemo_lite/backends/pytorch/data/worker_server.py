@@ -64,7 +64,7 @@ def for_workers(dataset: Dataset[T], start_method: str | None = None) -> tuple[D
 
 
 def content_of(dataset: object) -> bytes | None:
-    """What workers got of a data set that :func:`for_workers` gave: equal for equal data sets. None: it was forked."""
+    """The bytes of a data set of :func:`for_workers`, equal for equal data sets. None: it was forked."""
     return dataset.content if isinstance(dataset, _Received) else None
 
 
@@ -122,20 +122,20 @@ def _can_be_imported(module: str) -> bool:
     top = module.partition(".")[0]
     if top == "__main__":
         return False
-    own = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
     for finder in sys.meta_path:
         spec = finder.find_spec(top, None) if hasattr(finder, "find_spec") else None
         if spec is not None:
-            return own is None or spec.origin is None or os.path.realpath(own) == os.path.realpath(spec.origin)
+            return origin is None or spec.origin is None or os.path.realpath(origin) == os.path.realpath(spec.origin)
     return False
 
 
-_told: set[str] = set()
+_reasons_of_forks: set[str] = set()
 
 
 def _tell_of_forks(reason: str) -> None:
-    if reason not in _told:
-        _told.add(reason)
+    if reason not in _reasons_of_forks:
+        _reasons_of_forks.add(reason)
         logging.warning(
             f"Data workers are forked from this process, because the data set is not sent to new ones: {reason}. "
             "A fork of a process with threads may hang; a data set and a collate_fn of a module's top level, without "
