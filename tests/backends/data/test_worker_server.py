@@ -82,7 +82,7 @@ def test_workers_get_the_environment_that_this_process_has_when_they_start(monke
 @pytest.fixture
 def warnings_of(monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(worker_server, "_told", set())
+    monkeypatch.setattr(worker_server, "_reasons_of_forks", set())
     monkeypatch.setattr(logging, "warning", told.append)
     return told
 
