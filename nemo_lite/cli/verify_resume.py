@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.core.trackers import read_metrics
@@ -24,28 +24,11 @@ from nemo_lite.errors import UsageError
 from nemo_lite.interruption import name_of
 from nemo_lite.utils.argparse import not_negative_int, positive_int
 
-# Run a training command to its end, or kill it at some step; what it has recorded. Nothing is compared here.
-
-
 # Any: a record of a run is JSON.
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 90.0  # torchrun gives its processes 30 seconds after a signal
 _MAX_TOLD_LINES = 15
-
-
-class Attempt(NamedTuple):
-    """How one start of the command ended.
-
-    Attributes:
-        code: exit code; negative for a signal.
-        seconds: from its start to its end.
-        signal: that it was sent; 0 for none.
-    """
-
-    code: int
-    seconds: float
-    signal: int = 0
 
 
 class Run:
@@ -61,8 +44,8 @@ class Run:
         self._command = [*command, "--work_dir", str(folder / "runs")]
         folder.mkdir(parents=True)
 
-    def finish(self) -> Attempt:
-        """Start it, and wait for its end.
+    def finish(self) -> float:
+        """Start it, and wait for its end; how many seconds that took.
 
         Raises:
             UsageError: it did not end with exit code 0; with the last lines that it printed.
@@ -72,18 +55,19 @@ class Run:
             code = process.wait()
         if code:
             lines = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-            told = "\n".join(lines[-_MAX_TOLD_LINES:])
-            raise UsageError(f"the command ended with exit code {code}; its last lines are\n{told}")
-        return Attempt(code, time.monotonic() - started)
+            last_lines = "\n".join(lines[-_MAX_TOLD_LINES:])
+            raise UsageError(f"the command ended with exit code {code}; its last lines are\n{last_lines}")
+        return time.monotonic() - started
 
-    def kill_at(self, step: int, number: int, delay: float) -> Attempt:
+    def kill_at(self, step: int, number: int, delay: float) -> str:
         """Start it, and send a signal so many seconds after it has done this many steps, at least one of them now.
+
+        Returns how it ended, in words.
 
         SIGKILL goes to all of its processes; other signals to the process of the command alone, as a scheduler does it.
         """
         before = len(self.steps())
         with self._started() as process:
-            started = time.monotonic()
             while process.poll() is None and max(self.steps()[before:], default=0) < step:
                 time.sleep(_POLL_SECONDS)
             time.sleep(delay)
@@ -97,7 +81,7 @@ class Run:
             except subprocess.TimeoutExpired:
                 problem = f"the command was still running {_END_SECONDS:.0f} s after {name_of(number)}"
                 raise UsageError(problem, place=str(self.folder / "output.txt")) from None
-        return Attempt(code, time.monotonic() - started, number if is_running else 0)
+        return f"{name_of(number)}, exit code {code}" if is_running else "it ended before it was killed"
 
     def records(self, kind: str) -> list[Mapping[str, Any]]:
         """The records of one kind in its ``metrics.jsonl``, in order; a step that came twice has two."""
@@ -133,19 +117,14 @@ class Run:
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have started."""
     command = ["ps", "-A", "-o", "pid=,ppid="]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    parents = {int(child): int(parent) for child, parent in map(str.split, told.splitlines())}
-    found, new = [], {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new}
-        found += sorted(new)
-    return found
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, listed.splitlines())}
+    descending, generation = [], {pid}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        descending += sorted(generation)
+    return descending
 
-
-# Kill a training of yours at random steps, let it go on, and compare it with one that nothing interrupted.
-
-
-# Any: a record of a run is JSON.
 
 PROGRAM = "nemo-lite verify-resume"
 _SIGNALS = (signal.SIGTERM, signal.SIGKILL)
@@ -165,8 +144,8 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: no command, one that cannot be compared, or that does not end well by itself.
     """
-    own, command = _divided(arguments)
-    args = _parser().parse_args(own)
+    options, command = _divided(arguments)
+    args = _parser().parse_args(options)
     words = _words(command)
     seed = secrets.randbelow(10**6) if args.seed is None else args.seed
     folder = Path(args.folder or tempfile.mkdtemp(prefix="verify-resume-"))
@@ -174,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("the folder is not empty", place=str(folder), remedy="give a new one")
     print(f"{PROGRAM}: {shlex.join(words)}\n{PROGRAM}: --seed {seed}, in {folder}", flush=True)
     whole = Run(words, folder / "uninterrupted")
-    took = whole.finish().seconds
+    took = whole.finish()
     steps = max(whole.steps(), default=0)
     print(f"without interruption: {steps} steps in {took:.1f} s", flush=True)
     if steps < 2:
@@ -224,15 +203,15 @@ def _words(command: Sequence[str]) -> list[str]:
     if not command:
         problem, example = "there is no command to run", f"{PROGRAM} -- nemo-lite train --model_config ..."
         raise UsageError(problem, remedy=f"give it after --, such as {example}")
-    given = {word.partition("=")[0].replace("-", "_") for word in command}
-    contradicting = [option for option in _CONTRADICTING if option.replace("-", "_") in given]
+    options = {word.partition("=")[0].replace("-", "_") for word in command}
+    contradicting = [option for option in _CONTRADICTING if option.replace("-", "_") in options]
     if contradicting:
         raise UsageError(f"leave {', '.join(contradicting)} out", remedy="each run gets a folder of its own")
     # Both run in this environment, also where its folder is not on the path.
     python = {"nemo-lite": [sys.executable, "-m", "nemo_lite"], "python": [sys.executable]}
     words = [sys.executable, *command] if command[0].endswith(".py") else [*command]
     words = [*python.get(words[0], words[:1]), *words[1:]]
-    return [*words, "--log_freq", "1", *(() if _SEED_OPTIONS & given else ("--random_seed", "0"))]
+    return [*words, "--log_freq", "1", *(() if _SEED_OPTIONS & options else ("--random_seed", "0"))]
 
 
 def _interrupt(run: Run, steps: int, kills: int, draw: random.Random) -> None:
@@ -242,9 +221,8 @@ def _interrupt(run: Run, steps: int, kills: int, draw: random.Random) -> None:
     for number, step in enumerate(places):
         killed_by = _SIGNALS[(first + number) % len(_SIGNALS)]
         before = len(run.steps())
-        ended = run.kill_at(step, killed_by, delay=draw.uniform(0.0, 0.2))
-        how = f"{name_of(ended.signal)}, exit code {ended.code}" if ended.signal else "it ended before it was killed"
-        print(f"start {number + 1}: {_stretch(run.steps()[before:])}, then {how}", flush=True)
+        end = run.kill_at(step, killed_by, delay=draw.uniform(0.0, 0.2))
+        print(f"start {number + 1}: {_stretch(run.steps()[before:])}, then {end}", flush=True)
     before = len(run.steps())
     run.finish()
     print(f"start {len(places) + 1}: {_stretch(run.steps()[before:])}", flush=True)
@@ -255,25 +233,24 @@ def _stretch(steps: Sequence[int]) -> str:
 
 
 def _compared(whole: Run, interrupted: Run) -> list[str]:
-    """What differs, a line each; the first place of it."""
+    """A line for each kind of difference: its first place."""
     losses = {record["step"]: record["loss"] for record in whole.records("train")}
-    other = [(record["step"], record["loss"]) for record in interrupted.records("train")]
-    found = [
+    interrupted_losses = [(record["step"], record["loss"]) for record in interrupted.records("train")]
+    lines = [
         f"loss of step {step}: {losses.get(step)!r} without, {loss!r} with interruption"
-        for step, loss in other
+        for step, loss in interrupted_losses
         if repr(losses.get(step)) != repr(loss)
     ][:1]
-    missing = sorted(losses.keys() - {step for step, _ in other})
-    found += [f"the interrupted run has no step {missing[0]}"] if missing else []
-    found += _different("evaluation of", _evaluations(whole), _evaluations(interrupted))
-    found += _different("", _digests(whole), _digests(interrupted))
-    return found
+    missing = sorted(losses.keys() - {step for step, _ in interrupted_losses})
+    lines += [f"the interrupted run has no step {missing[0]}"] if missing else []
+    lines += _different("evaluation of", _evaluations(whole), _evaluations(interrupted))
+    return lines + _different("", _digests(whole), _digests(interrupted))
 
 
-def _different(what: str, left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+def _different(kind: str, left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
     names = [*left, *(name for name in right if name not in left)]
     return [
-        f"{what} {name}: {left.get(name, 'missing')} without, {right.get(name, 'missing')} with interruption".strip()
+        f"{kind} {name}: {left.get(name, 'missing')} without, {right.get(name, 'missing')} with interruption".strip()
         for name in names
         if left.get(name) != right.get(name)
     ]
@@ -281,11 +258,11 @@ def _different(what: str, left: Mapping[str, str], right: Mapping[str, str]) -> 
 
 def _evaluations(run: Run) -> dict[str, str]:
     """The values of each evaluation; of one that came twice, the last."""
-    found = {}
+    evaluations = {}
     for record in run.records("evaluation"):
         values: dict[str, Any] = {name: value for name, value in record.items() if name not in _TIMES}
-        found[f"{values.pop('set')} at step {values.pop('step')}"] = repr(values)
-    return found
+        evaluations[f"{values.pop('set')} at step {values.pop('step')}"] = repr(values)
+    return evaluations
 
 
 def _digests(run: Run) -> dict[str, str]:
