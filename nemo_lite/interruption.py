@@ -203,7 +203,7 @@ def name_of(number: int) -> str:
 
 def flags_of(number: int) -> list[float]:
     """A stop signal, or 0 for none, as numbers that ranks can add up."""
-    return [float(number == each) for each in STOP_SIGNALS]
+    return [float(number == stop_signal) for stop_signal in STOP_SIGNALS]
 
 
 def signal_in(flags: Sequence[float]) -> int:

@@ -19,15 +19,15 @@ def run_of(tmp_path: Path, *more: str) -> Run:
 
 def test_a_run_that_ends_has_its_steps(tmp_path):
     run = run_of(tmp_path)
-    assert run.finish().code == 0
+    assert run.finish() > 0
     assert run.steps() == list(range(1, 41))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_is_killed_after_the_step_and_goes_on(tmp_path, number):
     run = run_of(tmp_path)
-    ended = run.kill_at(4, number, delay=0.0)
-    assert (ended.signal, ended.code) == (number, 75 if number == signal.SIGTERM else -signal.SIGKILL)
+    end = run.kill_at(4, number, delay=0.0)
+    assert end == f"{signal.Signals(number).name}, exit code {75 if number == signal.SIGTERM else -signal.SIGKILL}"
     done = run.steps()
     assert 4 <= done[-1] < 40
     run.finish()
@@ -35,7 +35,7 @@ def test_a_run_is_killed_after_the_step_and_goes_on(tmp_path, number):
 
 
 def test_a_run_that_was_over_before_the_signal_was_not_killed(tmp_path):
-    assert run_of(tmp_path).kill_at(40, signal.SIGTERM, delay=2.0)[::2] == (0, 0)
+    assert run_of(tmp_path).kill_at(40, signal.SIGTERM, delay=2.0) == "it ended before it was killed"
 
 
 def test_what_a_failing_command_says_is_told(tmp_path):

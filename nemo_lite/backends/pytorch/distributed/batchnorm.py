@@ -113,8 +113,8 @@ def needs_all_ranks(modules: Iterable[nn.Module], in_training: bool = True) -> b
         modules: they and all their parts are looked at.
         in_training: as in training; in evaluation, batch normalisation exchanges nothing.
     """
-    given = list(modules)
-    return is_sharded(given) or (in_training and any(is_synced(part) for module in given for part in module.modules()))
+    roots = list(modules)
+    return is_sharded(roots) or (in_training and any(is_synced(part) for module in roots for part in module.modules()))
 
 
 def _synced(cls: type[nn.Module], group: Any) -> type[nn.Module]:
@@ -181,7 +181,7 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(normalised, inverse, weight, count)
         ctx.group, ctx.dtype = group, x.dtype
         ctx.mark_non_differentiable(mean, variance, count)
-        ctx.types = [None if each is None else each.dtype for each in (weight, bias)]
+        ctx.types = [None if tensor is None else tensor.dtype for tensor in (weight, bias)]
         y = normalised if weight is None else normalised * _per_channel(weight, x)
         y = y if bias is None else y + _per_channel(bias, x)
         # A copy, because backward needs `normalised` and the next layer may write into its input.
@@ -194,14 +194,14 @@ class _Normalise(torch.autograd.Function):
         gradient = gradients[0].to(normalised.dtype)
         dims = _all_but_channels(gradient)
         # A rank's own sums are its gradients of bias and weight; the group's sums go into the gradient of the input.
-        own = torch.stack([gradient.sum(dims), (gradient * normalised).sum(dims)])
-        means = own.to(torch.float64, copy=True)
+        local = torch.stack([gradient.sum(dims), (gradient * normalised).sum(dims)])
+        means = local.to(torch.float64, copy=True)
         dist.all_reduce(means, group=ctx.group)
         of_gradient, of_product = (means / count).to(gradient.dtype)
         scale = inverse if weight is None else inverse * weight
         correction = _per_channel(of_gradient, gradient) + normalised * _per_channel(of_product, gradient)
         of_weight, of_bias = (
-            own[row].to(dtype) if dtype else None for row, dtype in zip((1, 0), ctx.types, strict=True)
+            local[row].to(dtype) if dtype else None for row, dtype in zip((1, 0), ctx.types, strict=True)
         )
         return ((gradient - correction) * _per_channel(scale, gradient)).to(ctx.dtype), of_weight, of_bias, None, None
 
@@ -231,28 +231,28 @@ class _NormaliseByKernels(torch.autograd.Function):
         dtype, num_channels = torch.promote_types(x.dtype, torch.float32), x.shape[1]
         if x.numel():
             own_mean, own_inverse = torch.batch_norm_stats(x, eps)
-            own = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // num_channels)])
+            local = torch.cat([own_mean, own_inverse, own_mean.new_full((1,), x.numel() // num_channels)])
         else:
-            own = torch.zeros(2 * num_channels + 1, dtype=dtype, device=x.device)
-            own[num_channels:-1] = 1.0
-            own[-1] = _NO_VALUES
-        gathered = own.new_empty((group.size(), len(own)))
-        dist.all_gather(list(gathered.unbind()), own, group=group)
+            local = torch.zeros(2 * num_channels + 1, dtype=dtype, device=x.device)
+            local[num_channels:-1] = 1.0
+            local[-1] = _NO_VALUES
+        gathered = local.new_empty((group.size(), len(local)))
+        dist.all_gather(list(gathered.unbind()), local, group=group)
         means, inverses, counts = gathered[:, :num_channels], gathered[:, num_channels:-1], gathered[:, -1]
         # The kernel takes running statistics of the type of the counts; where there are none, it takes that type from
         # its first argument.
-        wide_mean, wide_var = (None if each is None else each.to(dtype) for each in (running_mean, running_var))
+        wide_mean, wide_var = (None if tensor is None else tensor.to(dtype) for tensor in (running_mean, running_var))
         mean, inverse = torch.batch_norm_gather_stats_with_counts(
-            own, means, inverses, wide_mean, wide_var, factor, eps, counts
+            local, means, inverses, wide_mean, wide_var, factor, eps, counts
         )
         for running, updated in ((running_mean, wide_mean), (running_var, wide_var)):
             if running is not None and updated is not None and updated is not running:
                 running.copy_(updated)
         ctx.save_for_backward(x, weight, mean, inverse, counts.to(torch.int32))
-        ctx.group, ctx.types = group, [None if each is None else each.dtype for each in (weight, bias)]
+        ctx.group, ctx.types = group, [None if tensor is None else tensor.dtype for tensor in (weight, bias)]
         if not x.numel():
             return torch.empty_like(x)
-        scale, offset = (None if each is None else each.to(dtype) for each in (weight, bias))
+        scale, offset = (None if tensor is None else tensor.to(dtype) for tensor in (weight, bias))
         return torch.batch_norm_elemt(x, scale, offset, mean, inverse, eps)
 
     @staticmethod
@@ -273,11 +273,11 @@ class _NormaliseByKernels(torch.autograd.Function):
             bias_sum, product_sum = sums.chunk(2)
             gradient = torch.batch_norm_backward_elemt(gradient, x, mean, inverse, scale, bias_sum, product_sum, counts)
         of_weight = of_product * inverse
-        own = (
-            None if dtype is None else each.to(dtype)
-            for each, dtype in zip((of_weight, of_bias), ctx.types, strict=True)
+        of_parameters = (
+            None if dtype is None else tensor.to(dtype)
+            for tensor, dtype in zip((of_weight, of_bias), ctx.types, strict=True)
         )
-        return (gradient, *own, None, None, None, None, None)
+        return (gradient, *of_parameters, None, None, None, None, None)
 
 
 _NO_VALUES = 1e-30
@@ -295,7 +295,7 @@ def _has_kernels(x: Tensor) -> bool:
 
 def _memory_format(x: Tensor) -> torch.memory_format:
     formats = (torch.channels_last, torch.channels_last_3d)
-    return next((each for each in formats if x.is_contiguous(memory_format=each)), torch.contiguous_format)
+    return next((layout for layout in formats if x.is_contiguous(memory_format=layout)), torch.contiguous_format)
 
 
 def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
@@ -307,9 +307,9 @@ def _moments(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tenso
     dims, num_values = _all_but_channels(x), x.numel() // x.shape[1]
     own_mean = x.sum(dims) / max(num_values, 1)
     squares = (x - _per_channel(own_mean, x)).square().sum(dims)
-    own = torch.cat([own_mean.double(), squares.double(), own_mean.new_full((1,), num_values, dtype=torch.float64)])
-    of_all = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(of_all, own, group=group)
+    local = torch.cat([own_mean.double(), squares.double(), own_mean.new_full((1,), num_values, dtype=torch.float64)])
+    of_all = [torch.empty_like(local) for _ in range(group.size())]
+    dist.all_gather(of_all, local, group=group)
     gathered, num_channels = torch.stack(of_all), x.shape[1]
     means, sums, counts = gathered[:, :num_channels], gathered[:, num_channels:-1], gathered[:, -1:]
     count = counts.sum()

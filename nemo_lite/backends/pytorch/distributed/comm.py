@@ -186,10 +186,10 @@ class Exchange:
             name, self._left_in = self._left_in, None
             self._goes_on(name, False)
 
-    def _goes_on(self, name: str, wanted: bool = True) -> bool:
+    def _goes_on(self, name: str, goes_on: bool = True) -> bool:
         """Whether rank 0 asks for the round."""
         with self._mark(f"{name}: rank 0 asks for the next", None):
-            flag = torch.tensor([int(wanted)])
+            flag = torch.tensor([int(goes_on)])
             dist.broadcast(flag, group=self._group, group_src=0)
         return bool(flag)
 
@@ -315,9 +315,9 @@ def divided_as(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import DTensor
 
     assert isinstance(target, DTensor)
-    own = tensor.to(target.device).contiguous()
+    piece = tensor.to(target.device).contiguous()
     shape, stride = target.shape, target.stride()
-    return DTensor.from_local(own, target.device_mesh, target.placements, run_check=False, shape=shape, stride=stride)
+    return DTensor.from_local(piece, target.device_mesh, target.placements, run_check=False, shape=shape, stride=stride)
 
 
 # Comm: what the engine asks of the group of ranks. No network calls here: a group of several ranks is in group.py.

@@ -136,19 +136,19 @@ class CopyComparison:
 
     def _difference(self, gathered: Sequence[Any]) -> str:
         """``train.json:11: rank 0 (node1) has 32044 bytes, rank 1 (node2) has 31044 bytes, and 2 more items``"""
-        machines = [(rank, *own) for rank, own in enumerate(gathered) if own is not None]
-        sizes = np.stack([own.numpy() for _, _, own, _ in machines])
+        machines = [(rank, *result) for rank, result in enumerate(gathered) if result is not None]
+        sizes = np.stack([of_machine.numpy() for _, _, of_machine, _ in machines])
         items: list[int] = np.flatnonzero((sizes != sizes[0]).any(axis=0)).tolist()
         if items:
             values = ["no file" if size < 0 else counted(int(size), "byte") for size in sizes[:, items[0]]]
         else:
-            digests = [digests for _, _, _, digests in machines]
-            items = sorted(item for item in digests[0] if len({own.get(item) for own in digests}) > 1)
-            values = [f"content {own[items[0]][:8]}" for own in digests]
+            digests = [of_machine for _, _, _, of_machine in machines]
+            items = sorted(item for item in digests[0] if len({of_machine.get(item) for of_machine in digests}) > 1)
+            values = [f"content {of_machine[items[0]][:8]}" for of_machine in digests]
         named = [(value, (rank, host)) for value, (rank, host, *_) in zip(values, machines, strict=True)]
         parts = []
-        for value, those in grouped(named):
-            ranks, hosts = zip(*those, strict=True)
+        for value, places in grouped(named):
+            ranks, hosts = zip(*places, strict=True)
             verb = "has" if len(ranks) == 1 else "have"
             parts.append(f"{_ranks(ranks)} ({', '.join(dict.fromkeys(hosts))}) {verb} {value}")
         more = f", and {counted(len(items) - 1, 'more item')}" if len(items) > 1 else ""
@@ -233,14 +233,14 @@ def _is_whole(weight: Tensor) -> bool:
 
 def _differences(names: Sequence[str], hosts: Sequence[str], sums: Sequence[Sequence[int]]) -> str:
     """``encoder.conv.weight of rank 1 (node2) unlike that of the other ranks, and 3 more tensors``"""
-    differing = [index for index in range(len(names)) if len({own[index] for own in sums}) > 1]
-    alike = [ranks for _, ranks in grouped((own[differing[0]], rank) for rank, own in enumerate(sums))]
+    differing = [index for index in range(len(names)) if len({of_rank[index] for of_rank in sums}) > 1]
+    alike = [ranks for _, ranks in grouped((of_rank[differing[0]], rank) for rank, of_rank in enumerate(sums))]
     most = max(alike, key=len)  # of equally many the first, with rank 0
-    others = sorted(rank for ranks in alike if ranks is not most for rank in ranks)
-    machines = ", ".join(dict.fromkeys(hosts[rank] for rank in others))
+    drifted = sorted(rank for ranks in alike if ranks is not most for rank in ranks)
+    machines = ", ".join(dict.fromkeys(hosts[rank] for rank in drifted))
     more = f", and {counted(len(differing) - 1, 'more tensor')}" if len(differing) > 1 else ""
     unlike = f"that of {_ranks(most)}" if len(alike) == 2 else f"each other and that of {_ranks(most)}"
-    return f"{names[differing[0]]} of {_ranks(others)} ({machines}) unlike {unlike}{more}"
+    return f"{names[differing[0]]} of {_ranks(drifted)} ({machines}) unlike {unlike}{more}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -276,7 +276,7 @@ def _find_aborted(observations: Sequence[Observation]) -> Diagnosis | None:
         status = seen.status
         if status is None or status.state != ABORTED or status.seconds < _SETTLED_SECONDS:
             continue
-        waiting = [(each.status, each.member.rank) for each in observations if each.runs and each.status]
+        waiting = [(other.status, other.member.rank) for other in observations if other.runs and other.status]
         places = grouped((other.at_step, rank) for other, rank in waiting if other.waits)
         if status.waits and len(places) > 1:
             return _mismatched(places, as_table(observations))
@@ -522,11 +522,11 @@ class HeartbeatChannel:
             if before is None or status.beat != before.beat:
                 self._seen[rank] = (status, time.monotonic())
 
-    def observations(self, own: Status) -> list[Observation]:
+    def observations(self, own_status: Status) -> list[Observation]:
         """All ranks; of those that are not watched only whether their process exists."""
         now, observations = time.monotonic(), []
         for member in self._members:
-            status, since = (own, now) if member == self._me else self._seen[member.rank]
+            status, since = (own_status, now) if member == self._me else self._seen[member.rank]
             silent = now - since if member in self._watched else 0.0
             observations.append(Observation(member, status, silent, self._processes.get(member.rank, "")))
         return observations

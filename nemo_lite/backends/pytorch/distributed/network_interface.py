@@ -90,9 +90,9 @@ def unused_master(info: ProcessInfo) -> str:
     host = info.master[0]
     if not is_on_one_machine(info) or info.agent_hosts_store or is_loopback(host):
         return ""
-    own = {address for addresses in interfaces().values() for address in addresses}
+    here = {address for addresses in interfaces().values() for address in addresses}
     # Nothing is looked up: a name server that does not answer would keep a run on one machine waiting.
-    if host in own or host.partition(".")[0] == socket.gethostname().partition(".")[0]:
+    if host in here or host.partition(".")[0] == socket.gethostname().partition(".")[0]:
         return ""
     return f"The address of the first machine, {host}, is not used: all {info.world_size} ranks are on this machine"
 
@@ -105,9 +105,10 @@ def address_in_network() -> str:
     """
     if address := route_to(_ELSEWHERE, 9).address:
         return address
-    named = {name: own for name, own in interfaces().items() if own and not name.startswith((*_LAST_FOR_NCCL, "br-"))}
-    taken = {name: own for name, own in named.items() if is_card(name)} or named
-    return next(iter(taken.values()))[0] if len(taken) == 1 else ""
+    bridges = (*_LAST_FOR_NCCL, "br-")
+    usable = {name: addresses for name, addresses in interfaces().items() if addresses and not name.startswith(bridges)}
+    candidates = {name: addresses for name, addresses in usable.items() if is_card(name)} or usable
+    return next(iter(candidates.values()))[0] if len(candidates) == 1 else ""
 
 
 def route_to(address: str, port: int) -> Route:
@@ -121,7 +122,7 @@ def route_to(address: str, port: int) -> Route:
         except OSError:
             return Route("", "")  # no route; connecting is about to say so
         local = str(probe.getsockname()[0])
-    return Route(next((name for name, own in interfaces().items() if local in own), ""), local)
+    return Route(next((name for name, addresses in interfaces().items() if local in addresses), ""), local)
 
 
 def interfaces() -> dict[str, Sequence[str]]:

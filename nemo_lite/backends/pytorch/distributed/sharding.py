@@ -201,10 +201,10 @@ def _divide(units: list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPoli
     before = [type(unit) for unit in units]
     # Also for the unit that runs first: by default it would stay whole after its forward, and in its state_dict.
     fully_shard(units, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-    for unit, own in zip(units, before, strict=True):
+    for unit, original in zip(units, before, strict=True):
         made: Any = type(unit)
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(made, name, getattr(own, name))
+            setattr(made, name, getattr(original, name))
         made.of_one_object = True  # so that the list of neural modules has the old class only (see subclasses())
         setattr(made, SHARDED, True)
 
@@ -234,9 +234,10 @@ def _blocks(root: nn.Module) -> list[nn.Module]:
     A member that shares a weight with another part of the module is no block. Nor is batch normalisation: it is small.
     """
     everywhere = _counted(root)
-    found = [(block, _counted(block)) for block in dict.fromkeys(_members(root)) if not isinstance(block, _BatchNorm)]
-    own = [block for block, weights in found if weights and all(everywhere[w] == n for w, n in weights.items())]
-    return own if len(own) > 1 else []
+    members = [member for member in dict.fromkeys(_members(root)) if not isinstance(member, _BatchNorm)]
+    counted = [(member, _counted(member)) for member in members]
+    blocks = [member for member, weights in counted if weights and all(everywhere[w] == n for w, n in weights.items())]
+    return blocks if len(blocks) > 1 else []
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:
