@@ -159,9 +159,9 @@ class Config(Mapping[str, Any]):
     def without(self, *keys: str) -> Config:
         """This mapping without some keys."""
         left_out = frozenset(keys)  # a hostile file has thousands of keys: no search in a tuple for each
-        rest = Config({key: value for key, value in self.items() if key not in left_out}, self._source, self._keys)
-        rest._homes = self._homes
-        return rest
+        remaining = Config({key: value for key, value in self.items() if key not in left_out}, self._source, self._keys)
+        remaining._homes = self._homes
+        return remaining
 
     def overlaid(self, other: Config) -> Config:
         """Both mappings, of one file; ``other`` wins where both have a key. Each key keeps its place."""
@@ -331,7 +331,7 @@ def refuse_out_of_range(function: Callable[..., Any], arguments: Mapping[str, An
 def is_out_of_range(value: object, annotation: Any) -> bool:
     """Whether a number is in none of the ranges of its annotation. Numbers inside of lists are not looked at."""
     ranges = _ranges_of(annotation)
-    return bool(ranges) and all(each.refuses(value) for each in ranges)
+    return bool(ranges) and all(interval.refuses(value) for interval in ranges)
 
 
 def _ranges_of(annotation: Any) -> list[Between]:
@@ -711,7 +711,7 @@ class _Values:
         """The nodes of keys and values, by key: a mapping's own, then those it merges; the first one counts."""
         if merges > MAX_DEPTH:
             self._stop(node, f"merges more than {MAX_DEPTH} mappings within each other")
-        own: dict[str, tuple[Node, Node]] = {}
+        entries: dict[str, tuple[Node, Node]] = {}
         merged: dict[str, tuple[Node, Node]] = {}
         for key_node, value_node in node.value:
             self._spend(key_node, keys)
@@ -724,12 +724,12 @@ class _Values:
             elif not is_scalar or key_node.tag not in self._key_tags:
                 what = f"key {key}" if is_scalar else "a list or a mapping as a key"
                 self._problem(key_node, f"{what} is not text; write it in quotes")
-            elif key in own:
-                first, _ = _mark(own[key][0])
+            elif key in entries:
+                first, _ = _mark(entries[key][0])
                 self._problem(key_node, f"{dotted((*keys, key))} is given twice (first on line {first})")
             else:
-                own[key] = (key_node, value_node)
-        return own | {key: pair for key, pair in merged.items() if key not in own}
+                entries[key] = (key_node, value_node)
+        return entries | {key: pair for key, pair in merged.items() if key not in entries}
 
     def _merge_sources(self, node: Node) -> list[MappingNode]:
         sources = node.value if isinstance(node, SequenceNode) else [node]
@@ -781,11 +781,11 @@ def _missing(path: Path, name: str) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"{name}: no such file, there is no folder {folder}"
-    found = sorted(entry.name for entry in folder.iterdir() if entry.suffix in {".yaml", ".yml"})
-    near = nearest(path.name, found, count=3)
+    files = sorted(entry.name for entry in folder.iterdir() if entry.suffix in {".yaml", ".yml"})
+    near = nearest(path.name, files, count=3)
     if near:
         return f"{name}: no such file (did you mean {' or '.join(near)}?)"
-    listing = f"has {', '.join(found)}" if found else "has no YAML file"
+    listing = f"has {', '.join(files)}" if files else "has no YAML file"
     return f"{name}: no such file; {folder} {listing}"
 
 

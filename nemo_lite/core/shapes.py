@@ -145,8 +145,8 @@ def symbolic_shapes(dag: Dag) -> dict[NmTensor, Shape]:
     """
     shapes: dict[NmTensor, Shape] = {}
     for node in (dag.data_node, *dag.nodes):
-        given = {port: shapes[wire] for port, wire in node.inputs.items()}
-        outputs = node.module.output_shapes(given)
+        inputs = {port: shapes[wire] for port, wire in node.inputs.items()}
+        outputs = node.module.output_shapes(inputs)
         for port, wire in node.outputs.items():
             if port not in outputs or len(outputs[port]) != len(wire.ntype.axes or ()):
                 raise UsageError(
@@ -175,7 +175,7 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Calla
     """
     if wire not in dag:
         raise DagError(f"{wire.place} is not in this DAG")
-    kinds = [each.kind for each in wire.ntype.axes or ()]
+    kinds = [axis_type.kind for axis_type in wire.ntype.axes or ()]
     if kinds.count(axis) != 1:
         raise UsageError(f"{wire.place} does not have one {axis} axis", got=wire.ntype.brief)
     shapes = symbolic_shapes(dag)
@@ -184,7 +184,7 @@ def frames_of(dag: Dag, wire: NmTensor, axis: AxisKind = AxisKind.Time) -> Calla
         fixed = size
         return lambda _: fixed
     symbols = symbols_of(size)
-    from_data = {name for given in dag.inputs for part in shapes[given] for name in symbols_of(part)}
+    from_data = {name for wire_of_data in dag.inputs for part in shapes[wire_of_data] for name in symbols_of(part)}
     if len(symbols) != 1 or not symbols <= from_data or any(map(is_unknown, symbols)):
         raise UsageError(
             f"the {axis} axis of {wire.place} does not follow from one size of the data",

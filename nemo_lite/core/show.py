@@ -33,13 +33,19 @@ def as_text(dag: Dag, title: str = "") -> str:
     ``<- [1] x``: the wire comes from port ``x`` of node 1. ``-> [2] y``: it goes to port ``y`` of node 2.
     """
     view = View(dag)
-    rows = [_HEADER, *_rows(view)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    ruler = "  ".join("-" * width for width in widths)
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     sizes = [f"{name} = {meaning}" for name, meaning in view.legend.items()]
     head = f"{title}: {view.summary()}" if title else view.summary()
-    return "\n".join([head, *sizes, "", lines[0], ruler, *lines[1:]])
+    return "\n".join([head, *sizes, "", *_table(_HEADER, list(_rows(view)))])
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns; a ruler stands under the titles that are not empty."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    ruler = ["-" * width if title else "" for title, width in zip(header, widths, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, ruler, *rows)
+    ]
 
 
 def _rows(view: View) -> Iterator[Row]:
@@ -127,7 +133,7 @@ def _arrow(view: View, wire: NmTensor, port: str = "") -> str:
 
 def _escaped(text: str) -> str:
     """Text for use inside quotes. Mermaid writes a character as ``#`` and its number."""
-    return "".join(f"#{ord(each)};" if each in '#"<>&' or each < " " else each for each in text)
+    return "".join(f"#{ord(letter)};" if letter in '#"<>&' or letter < " " else letter for letter in text)
 
 
 # show_plan: the DAGs and the schedule of a run, printed and drawn before it starts. No data is read.
@@ -228,12 +234,9 @@ class PrecisionReport:
 
     def as_text(self) -> str:
         """A table with a line for each node."""
-        rows = [_PRECISION_HEADER, *map(_row, self.nodes)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        ruler = "  ".join("-" * width for width in widths[:-1])
         batches = counted(self.num_batches, "batch", "batches")
-        return "\n".join([f"{self.about}; compared with float32 over {batches}", "", lines[0], ruler, *lines[1:]])
+        head = f"{self.about}; compared with float32 over {batches}"
+        return "\n".join([head, "", *_table(_PRECISION_HEADER, [_row(node) for node in self.nodes])])
 
     def write_svg(self, path: str | Path, title: str = "") -> None:
         """Write the picture of the DAG, coloured by the relative error."""
@@ -271,5 +274,5 @@ def _row(node: NodePrecision) -> tuple[str, ...]:
 def _note(node: NodePrecision) -> Note:
     share = node.relative_error if node.is_finite else float("inf")
     # A NaN is below nothing.
-    _, meaning, fill, border = next((each for each in _COLOURS if share < each[0]), _COLOURS[-1])
+    _, meaning, fill, border = next((entry for entry in _COLOURS if share < entry[0]), _COLOURS[-1])
     return Note(f"{', '.join(node.dtypes)}: {node.relative_error:.2%}", meaning, fill, border)

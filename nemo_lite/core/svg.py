@@ -128,10 +128,10 @@ def _with_lanes(boxes: Sequence[Box]) -> list[Box]:
     last: dict[Hashable, int] = {}
     for box in boxes:
         last |= {port.wire: max(last.get(port.wire, 0), box.layer) for port in box.inputs}
-    given = [(box.layer, port.wire) for box in boxes for port in box.outputs]
+    outputs = [(box.layer, port.wire) for box in boxes for port in box.outputs]
     lanes = [
         Box(layer, LANE, 0.0, {"": wire}, {"": wire})
-        for above, wire in given
+        for above, wire in outputs
         for layer in range(above + 1, last.get(wire, 0))
     ]
     together = [*boxes, *lanes]
@@ -314,8 +314,8 @@ class _Area:
         self.entries = {wire: Box(0, LANE, 0.0, {}, {"": wire}) for wire in dict.fromkeys(outside)}
         layers = self._layers(frame)
         last = 1 + max(layers.values())
-        given = [wire for node in self._item for wire in node.outputs.values() if frame.name and self._leaves(wire)]
-        self.exits = {wire: Box(last, LANE, 0.0, {"": wire}, {}) for wire in given}
+        outgoing = [wire for node in self._item for wire in node.outputs.values() if frame.name and self._leaves(wire)]
+        self.exits = {wire: Box(last, LANE, 0.0, {"": wire}, {}) for wire in outgoing}
         self.outputs = [
             Box(last, len(name) * MONO * 11 + 28, 26, {name: wire}, {})
             for wire, name in ({} if frame.name else view.outputs).items()
@@ -331,8 +331,8 @@ class _Area:
             else:
                 self.nodes[item] = box_of(item, layer)
                 items.append(self.nodes[item])
-        own = [*self.entries.values(), *items, *self.exits.values(), *self.outputs]
-        self.boxes = arrange(own, LABEL_HEIGHT, BEND_HEIGHT)
+        boxes = [*self.entries.values(), *items, *self.exits.values(), *self.outputs]
+        self.boxes = arrange(boxes, LABEL_HEIGHT, BEND_HEIGHT)
         self.width = max(box.right for box in self.boxes)
         # A wire that goes on in another column ends in a circle, below the labels of its last layer.
         self.height = max(box.floor + bool(box.outputs) * (LABEL_HEIGHT + 2 * RADIUS) for box in self.boxes)
@@ -405,11 +405,11 @@ class _Drawing:
     def _frame(self, area: _Area, box: Box) -> Iterator[str]:
         """The content of the frame of a nested graph, and its name."""
         yield f'<g transform="translate({box.left + FRAME_EDGE:.1f} {box.top + FRAME_TITLE:.1f})">'
-        for each in area.entries.values():
-            yield f'<path class="wire" d="M {each.left + each.width / 2:.1f} {-FRAME_TITLE} V 0"/>'
-        for each in area.exits.values():
+        for end in area.entries.values():
+            yield f'<path class="wire" d="M {end.left + end.width / 2:.1f} {-FRAME_TITLE} V 0"/>'
+        for end in area.exits.values():
             edge = area.height + FRAME_EDGE
-            yield f'<path class="wire" d="M {each.left + each.width / 2:.1f} {each.top:.1f} V {edge:.1f}"/>'
+            yield f'<path class="wire" d="M {end.left + end.width / 2:.1f} {end.top:.1f} V {edge:.1f}"/>'
         yield from self._parts(area)
         yield "</g>"
         yield _text("graph", box.left + FRAME_EDGE, box.top + 17, area.name)
@@ -504,7 +504,7 @@ class _Drawing:
 
 def _escaped(text: str) -> str:
     """Text for XML, which does not allow control characters."""
-    return escape("".join(each if each >= " " or each == "\n" else "\ufffd" for each in text))
+    return escape("".join(letter if letter >= " " or letter == "\n" else "\ufffd" for letter in text))
 
 
 def _text(kind: str, x: float, y: float, text: str) -> str:

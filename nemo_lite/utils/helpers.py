@@ -100,11 +100,11 @@ def stored_as(path: Path) -> Path:
     folders = [path.parent, *([path.parent / f"checkpoint-{name.tag}"] if name else [])]
     files = (path.name, f"{path.stem}.safetensors") if path.suffix in _WEIGHTS else ()
     candidates = [folder / file for folder in folders for file in files]
-    found = next((each for each in candidates if each.is_file()), None)
+    whole = next((file for file in candidates if file.is_file()), None)
     # Only the parts of one number of ranks are in a folder: a checkpoint is replaced as a whole.
     first = f"{glob.escape(path.stem)}.part-1-of-*"
-    parts = [each for folder in folders for each in folder.glob(first) if parse_checkpoint_name(each.name)]
-    return found or (parts[0] if parts and path.suffix in _WEIGHTS else path)
+    parts = [file for folder in folders for file in folder.glob(first) if parse_checkpoint_name(file.name)]
+    return whole or (parts[0] if parts and path.suffix in _WEIGHTS else path)
 
 
 def find_checkpoint_files(
@@ -130,8 +130,8 @@ def find_checkpoint_files(
     names, folder = list(module_names), Path(folder)
     if not folder.is_dir():
         raise CheckpointError("no such folder", place=str(folder), remedy="give the folder that holds the checkpoints")
-    found = _by_tag(folder, pattern, suffixes)
-    common = [files for files in found.values() if names and all(name in files for name in names)]
+    by_tag = _by_tag(folder, pattern, suffixes)
+    common = [files for files in by_tag.values() if names and all(name in files for name in names)]
     if not common:
         raise _nothing_common(folder, names, pattern, suffixes)
     newest = max(common, key=lambda files: _order(files[names[0]]))
@@ -154,9 +154,9 @@ def get_checkpoint_from_dir(
         if not isinstance(text, str):
             got = f"{type(text).__name__} {text!r}"
             raise UsageError("a name or pattern is no text", place="get_checkpoint_from_dir", got=got)
-    found = newest_checkpoint_files(names, Path(cpkt_dir).expanduser(), ckpt_pattern)
-    files = [str(path) for path, _ in found]
-    return (files, [name.number for _, name in found]) if return_steps else files
+    newest = newest_checkpoint_files(names, Path(cpkt_dir).expanduser(), ckpt_pattern)
+    files = [str(path) for path, _ in newest]
+    return (files, [name.number for _, name in newest]) if return_steps else files
 
 
 def newest_checkpoint_files(
@@ -171,8 +171,8 @@ def newest_checkpoint_files(
     try:
         paths = find_checkpoint_files(names, folder, pattern, suffixes)[1]
     except CheckpointError:
-        found = _by_tag(folder, pattern, suffixes) if folder.is_dir() else {}
-        if not names or not all(any(name in files for files in found.values()) for name in names):
+        by_tag = _by_tag(folder, pattern, suffixes) if folder.is_dir() else {}
+        if not names or not all(any(name in files for files in by_tag.values()) for name in names):
             raise
         paths = [find_checkpoint_files([name], folder, pattern, suffixes)[1][0] for name in names]
     return [(path, _named(path)) for path in paths]
@@ -192,15 +192,15 @@ def _named(path: Path) -> CheckpointName:
 def _by_tag(folder: Path, pattern: str, suffixes: Collection[str]) -> dict[str, dict[str, Path]]:
     """By tag and module the files in a folder, and in those of its checkpoints that have a record."""
     folders = [path.parent for path in folder.glob(f"checkpoint-*/{RECORD}") if tag_of_folder(path.parent.name)]
-    found: dict[str, dict[str, Path]] = {}
+    by_tag: dict[str, dict[str, Path]] = {}
     # Sorted, so that ".safetensors" comes after ".pt" of the same module and step, and replaces it.
     paths = [place / name for place in (folder, *folders) for name in names_in(place)]
     for path in sorted(paths, key=lambda path: path.name):
         name = parse_checkpoint_name(path.name)
         is_asked_for = name is not None and name.suffix in suffixes and pattern in f"{name.tag}{name.suffix}"
         if name is not None and is_asked_for and name.stands_for_all:
-            found.setdefault(name.tag, {})[name.module] = path
-    return found
+            by_tag.setdefault(name.tag, {})[name.module] = path
+    return by_tag
 
 
 def _nothing_common(folder: Path, names: list[str], pattern: str, suffixes: Collection[str]) -> CheckpointError:

@@ -326,7 +326,7 @@ class MultiDataset(Dataset[tuple[Any, ...]]):
         if not isinstance(combination_mode, DataCombination):
             wanted = "DataCombination.CROSSPRODUCT or DataCombination.ZIP"
             raise UsageError("combination_mode is not known", got=repr(combination_mode), wanted=wanted)
-        self._datasets, self._lengths = list(datasets), [len(each) for each in datasets]  # type: ignore[arg-type]
+        self._datasets, self._lengths = list(datasets), [len(dataset) for dataset in datasets]  # type: ignore[arg-type]
         self._is_zip = combination_mode is DataCombination.ZIP
         if self._is_zip and len(set(self._lengths)) > 1:
             got = ", ".join(map(str, self._lengths))
@@ -339,11 +339,11 @@ class MultiDataset(Dataset[tuple[Any, ...]]):
         """The position in each data set of the item at ``index``."""
         if self._is_zip:
             return [index] * len(self._lengths)
-        found = []
+        positions = []
         for length in reversed(self._lengths):
             index, position = divmod(index, length)
-            found.append(position)
-        return found[::-1]
+            positions.append(position)
+        return positions[::-1]
 
     def parts(self, index: int) -> list[tuple[Any, ...]]:
         """The items of the data sets that make up one item."""
@@ -386,7 +386,7 @@ class MultiDataLayer(DataLayerNM):
         for layer, dataset in zip(self._layers, datasets, strict=True):
             if dataset is None:
                 raise UsageError("a data layer without a dataset cannot be joined", place=layer.label)
-        self._dataset = MultiDataset([each for each in datasets if each is not None], combination_mode)
+        self._dataset = MultiDataset([dataset for dataset in datasets if dataset is not None], combination_mode)
         self._widths = [len(layer.output_ports) for layer in self._layers]
         self._ports = self._named(port_names)
         self.collate_fn = self._collated
@@ -400,8 +400,8 @@ class MultiDataLayer(DataLayerNM):
             )
         for number, layer in enumerate(self._layers):
             for port, ntype in layer.output_ports.items():
-                own = f"{port}_{number}" if port in ports else port
-                ports[own if names is None else names[len(ports)]] = ntype
+                default = f"{port}_{number}" if port in ports else port
+                ports[default if names is None else names[len(ports)]] = ntype
         return ports
 
     def _collated(self, items: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -501,8 +501,8 @@ class MultiLayerPerceptron(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(getattr(torch, activation, None)):
-            known = ("relu", "tanh", "sigmoid", "selu")
-            raise UnknownNameError("activation", activation, known, place=type(self).__name__)
+            names = ("relu", "tanh", "sigmoid", "selu")
+            raise UnknownNameError("activation", activation, names, place=type(self).__name__)
         self.log_softmax = log_softmax
         self._activation, self._names = activation, [f"layer{2 * number}" for number in range(num_layers)]
         for name in self._names:  # in NeMo the activations between them have the odd numbers
@@ -581,14 +581,16 @@ class ZerosDataLayer(DataLayerNM):
         super().__init__(name=name)
         self._ports, self._batch_size, self._shuffle = dict(output_ports), batch_size, False
         dtypes: list[DType] = list(dtype) if isinstance(dtype, Sequence) else [dtype] * len(self._ports)
-        given = [neuralType2TensorShape(ntype) for ntype in self._ports.values()] if shapes is None else list(shapes)
-        for what, values in (("dtype", dtypes), ("shapes", given)):
+        item_shapes = (
+            [neuralType2TensorShape(ntype) for ntype in self._ports.values()] if shapes is None else list(shapes)
+        )
+        for what, values in (("dtype", dtypes), ("shapes", item_shapes)):
             if len(values) != len(self._ports):
                 wanted = f"{len(self._ports)}, one for each of {', '.join(self._ports)}"
                 raise UsageError(
                     f"{what} does not fit the ports", place=self.label, got=str(len(values)), wanted=wanted
                 )
-        self._zeros = _Zeros(size, given, dtypes)
+        self._zeros = _Zeros(size, item_shapes, dtypes)
 
     @property
     def output_ports(self) -> Ports:

@@ -60,12 +60,12 @@ def weights_named(module: TorchModule, names: Iterable[str] | None) -> dict[str,
     Raises:
         UnknownNameError: a name that is no parameter of this module.
     """
-    known = dict(module.named_parameters())
-    chosen = list(known if names is None else names)
+    parameters = dict(module.named_parameters())
+    chosen = list(parameters if names is None else names)
     for name in chosen:
-        if name not in known:
-            raise UnknownNameError("weight", name, known, place=module.label)
-    return {name: known[name] for name in chosen}
+        if name not in parameters:
+            raise UnknownNameError("weight", name, parameters, place=module.label)
+    return {name: parameters[name] for name in chosen}
 
 
 def refuse_shape(place: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
