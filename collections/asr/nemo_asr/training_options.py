@@ -93,6 +93,8 @@ _OF_TEXTS = (
     *("init_from", "freeze_encoder_until", "eval_metric", "precision_check"),
     *("label_smoothing", "intermediate_ctc", "average_last", "ema_decay"),
 )
+LOSS_SETTING = "loss."
+"""Begins a setting that a recipe applies to its loss, whichever class that is."""
 # Keys of a configuration that give options of training, as WeNet's configurations have them.
 TRAINING_KEYS = ("optim", "optim_conf", "scheduler", "scheduler_conf", "lr_policy")
 # WeNet's name of an optimizer, ours, and the weight decay that it has there where the file gives none.
@@ -132,7 +134,7 @@ def check_regularization(parser: LaunchedParser, parsed: Any) -> None:
     parsed.checkpoints_to_keep = max(parsed.checkpoints_to_keep, parsed.average_last or 0)
     parsed.ema_decay = parsed.ema_decay or None
     if parsed.label_smoothing:
-        parsed.overrides = [*parsed.overrides, f"CTCLossNM.label_smoothing={parsed.label_smoothing}"]
+        parsed.overrides = [*parsed.overrides, f"{LOSS_SETTING}label_smoothing={parsed.label_smoothing}"]
 
 
 def _share(text: str) -> float:

@@ -39,6 +39,14 @@ def test_what_is_set_reaches_the_modules_and_the_resolved_configuration() -> Non
     assert recipe_from_text(QUARTZNET.read_text(), "x.yaml", given).config == recipe.config
 
 
+def test_a_setting_of_the_loss_reaches_it_whichever_class_it_is(capsys) -> None:
+    recipe = load_recipe(QUARTZNET, ["loss.label_smoothing=0.1"])
+    assert recipe.loss().init_params["label_smoothing"] == 0.1
+    assert "Set in the configuration: CTCLossNM.label_smoothing=0.1" in "".join(capsys.readouterr())
+    with pytest.raises(ConfigError, match=r"CTCLossNM\.smoothing is not a key"):
+        load_recipe(QUARTZNET, ["loss.smoothing=0.1"])
+
+
 def test_what_is_set_is_logged(capsys) -> None:
     load_recipe(QUARTZNET, ["AudioToMelSpectrogramPreprocessor.dither=0"])
     assert "Set in the configuration: AudioToMelSpectrogramPreprocessor.dither=0" in "".join(capsys.readouterr())

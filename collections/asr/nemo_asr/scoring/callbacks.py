@@ -169,8 +169,8 @@ def rate_intervals(global_vars: Mapping[str, Any], clusters: Clusters | None = N
     fitting = clusters if clusters is not None and len(clusters.ids) == len(spoken) else None
     ends: dict[str, float] = {}
     for name in _METRICS:
-        found = bootstrap_interval(utterance_errors(heard, spoken, name == "CER", fitting))
-        ends |= {f"{name.lower()}_low": found.low, f"{name.lower()}_high": found.high}
+        interval = bootstrap_interval(utterance_errors(heard, spoken, name == "CER", fitting))
+        ends |= {f"{name.lower()}_low": interval.low, f"{name.lower()}_high": interval.high}
     return ends
 
 

@@ -167,7 +167,9 @@ class ConnectionCheck:
 
     def _labels(self, model: Config) -> list[str]:
         holders = [model, *(part.params for part in self._parts.values())]
-        lists = [(each, key) for each in holders for key in ("labels", "vocabulary") if isinstance(each.get(key), list)]
+        lists = [
+            (holder, key) for holder in holders for key in ("labels", "vocabulary") if isinstance(holder.get(key), list)
+        ]
         if self.tokenizer is not None:
             return self._pieces(self.tokenizer, lists)
         if not lists and model.get("tokenizer") is not None and not self._of_classes:
@@ -260,12 +262,12 @@ class ConnectionCheck:
             missing = [name for name in references if name not in self._parts]
             self.problems += [f"{part.params.place()}: {part.target.__name__} needs a {name}" for name in missing]
             return None
-        given = {**derived, **{name: Reference(module) for name, module in references.items() if module}}
+        arguments = {**derived, **{name: Reference(module) for name, module in references.items() if module}}
         stand_ins = {name: _STAND_INS[name] for name, value in derived.items() if value is None and name in _STAND_INS}
         try:
             # Modules without weights are small, and may look at their values while they are made.
             with without_weights(issubclass(part.target, TrainableNM)):
-                module = part.target(**part.params, **{**given, **stand_ins})
+                module = part.target(**part.params, **{**arguments, **stand_ins})
         except ConfigError as error:
             place = part.params.place_to_blame()
             self.problems += [p if part.params.tells_place(p) else f"{place}: {p}" for p in error.problems]
@@ -280,7 +282,7 @@ class ConnectionCheck:
     def _report(self, error: NeuralTypeError, role: str, source: str) -> None:
         """Add a port's error, at the argument that makes the difference or at the section; name the other's line."""
         with_section = role if self._parts[role].params.path else source
-        blamed = next((each for each in (role, source) if self._contradiction(each)), with_section)
+        blamed = next((suspect for suspect in (role, source) if self._contradiction(suspect)), with_section)
         place = self._contradiction(blamed) or self._parts[blamed].params.place()
         other = self._parts[source if blamed == role else role]
         line = f" ({other.target.__name__}: {other.params.spot()})" if other.params.path else ""

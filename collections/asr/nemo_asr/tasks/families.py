@@ -41,6 +41,14 @@ class Role(NamedTuple):
     needed: bool = False
     training_only: bool = False
 
+    def __str__(self) -> str:
+        return f"{written(self.takes)} -> {written(self.gives)}"
+
+
+def written(elements: Elements) -> str:
+    """Element types for a message."""
+    return " and ".join(element.__name__ for element in elements) or "nothing"
+
 
 SPEECH_ROLES: Mapping[str, Role] = {
     "data layer": Role((), (AudioSignal,)),
@@ -196,8 +204,8 @@ class Model:
     @property
     def modules(self) -> dict[str, NeuralModule]:
         """The modules by role, without ``intermediate``."""
-        own = {role: module for role, module in vars(self).items() if isinstance(module, NeuralModule)}
-        return {**own, **self.others}
+        named = {role: module for role, module in vars(self).items() if isinstance(module, NeuralModule)}
+        return {**named, **self.others}
 
     @staticmethod
     def of(modules: Mapping[str, NeuralModule], family: str, intermediate: Mapping[str, NeuralModule]) -> Model:

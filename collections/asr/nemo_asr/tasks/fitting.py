@@ -46,11 +46,11 @@ def leave_out_infeasible(data_layer: DataLayerNM, frames: NmTensor, loss: Neural
     if isinstance(data_layer, SpeechDataLayer):
         data_layer.leave_out_textless()
     misfits = find_infeasible(data_layer, frames, loss, training=True)
-    sometimes, always = ([each for each in misfits if each.is_always is wanted] for wanted in (False, True))
+    sometimes, always = ([misfit for misfit in misfits if misfit.is_always is wanted] for wanted in (False, True))
     _list(data_layer, sometimes, "steps that make them too short leave them out")
     _list(data_layer, always, "they are left out of training")
     if always and isinstance(data_layer, SpeechDataLayer):
-        data_layer.leave_out([each.row for each in always], "with a text that does not fit its frames")
+        data_layer.leave_out([misfit.row for misfit in always], "with a text that does not fit its frames")
     return len(always)
 
 
@@ -105,8 +105,8 @@ def misfits_in(recipe: Recipe, manifests: str, training: bool) -> list[Finding]:
         misfits = find_infeasible(data_layer, frames, model.loss, training=training)
     except DataError as error:
         return [Finding(_KIND, True, f"{manifests}: the model's data layer cannot read the set", [str(error)])]
-    never = [str(each) for each in misfits if each.is_always]
-    sometimes = [str(each) for each in misfits if not each.is_always]
+    never = [str(misfit) for misfit in misfits if misfit.is_always]
+    sometimes = [str(misfit) for misfit in misfits if not misfit.is_always]
     problem = "text does not fit the model's frames"
     findings = [
         Finding(_KIND, True, f"{manifests}: {len(never)} of {len(data_layer)} utterances whose {problem}", never),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -22,6 +23,7 @@ from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
 from nemo_asr.tasks.sections import DATA_ROLES, Part, Parts
 from nemo_asr.text.subwords import Subwords
+from nemo_asr.training_options import LOSS_SETTING
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.backends.pytorch.nm import without_weights
@@ -80,7 +82,7 @@ class Recipe:
     def reading(self) -> Reading:
         """How the data layer for evaluation reads recordings. Transcription and exported models read them so too."""
         part = self._parts["eval"]
-        defaults = {name: each.default for name, each in signature(part.target).parameters.items()}
+        defaults = {name: parameter.default for name, parameter in signature(part.target).parameters.items()}
         trims, through_ints = (part.params.get(name, defaults.get(name)) for name in ("trim_silence", "int_values"))
         return Reading(self.sample_rate, trim_silence=trims is True, int_values=through_ints is True)
 
@@ -119,8 +121,8 @@ class Recipe:
                 references = {name: Reference(make(name)) for name in references_in(target)}
                 with without_weights(not with_weights and issubclass(target, TrainableNM)):
                     if role == "encoder" and intermediate_ctc:
-                        modules[role], others = self._encoder_with_intermediate(intermediate_ctc)
-                        intermediate.update(others)
+                        modules[role], auxiliary = self._encoder_with_intermediate(intermediate_ctc)
+                        intermediate.update(auxiliary)
                     else:
                         modules[role] = self._build(role, **references)
             return modules[role]
@@ -159,10 +161,10 @@ class Recipe:
         self._check_task("classification", "its data layer decides: one of recordings with classes")
         return self._model(with_weights)
 
-    def _check_task(self, wanted: str, remedy: str) -> None:
-        if self.task != wanted:
+    def _check_task(self, task: str, remedy: str) -> None:
+        if self.task != task:
             problem = "the configuration is for another task"
-            raise UsageError(problem, place=self.config.place(), got=self.task, wanted=wanted, remedy=remedy)
+            raise UsageError(problem, place=self.config.place(), got=self.task, wanted=task, remedy=remedy)
 
     def preprocessor(self) -> Any:
         """Waveform to features."""
@@ -252,6 +254,10 @@ def _recipe(
     carried: Subwords | None = None,
     for_training: bool = True,
 ) -> Recipe:
+    if any(setting.startswith(LOSS_SETTING) for setting in overrides):
+        loss = Parts(config).by_role.get("loss")
+        name = "loss" if loss is None else loss.target.__name__
+        overrides = [re.sub(f"^{re.escape(LOSS_SETTING)}", f"{name}.", setting) for setting in overrides]
     config = override(config, overrides)
     parts = Parts(config)
     checked = {
@@ -302,10 +308,10 @@ def load_class_recipe(path: str | os.PathLike[str], manifest: ManifestPaths, ove
     Raises:
         ConfigError, DataError: what is wrong with the file, or with the manifest.
     """
-    given = [setting.split("=")[0] for setting in overrides]
-    if "labels" not in given and not _has_labels(load_config(config_path(path))):
-        found = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
-        overrides = [*overrides, f"labels={json.dumps(found, ensure_ascii=False)}"]
+    set_keys = [setting.split("=")[0] for setting in overrides]
+    if "labels" not in set_keys and not _has_labels(load_config(config_path(path))):
+        classes = sorted(set(classes_of(Manifest.open(manifest, lenient=True))))
+        overrides = [*overrides, f"labels={json.dumps(classes, ensure_ascii=False)}"]
     return load_recipe(path, overrides)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nemo_asr.arguments import source_argument
-from nemo_asr.tasks.families import FAMILIES, Elements, Role
+from nemo_asr.tasks.families import FAMILIES, Elements, Role, written
 from nemo_lite import DataLayerNM, LossNM, NeuralModule
 from nemo_lite.core import LengthsType, Ports
 from nemo_lite.errors import UnknownNameError, UsageError
@@ -78,13 +78,13 @@ def register(
         if name and name not in names:
             raise UnknownNameError(kind, name, names, place=place)
     family = family or FAMILY_OF_TASK[task]
-    known = Known(module_class, role or role_of(module_class), older_arguments or {}, family)
-    if known.role == "data layer":
+    entry = Known(module_class, role or role_of(module_class), older_arguments or {}, family)
+    if entry.role == "data layer":
         source_argument(module_class)
     for name in (module_class.__name__, *older_names):
-        KNOWN[name] = known
+        KNOWN[name] = entry
     if default:
-        DEFAULTS.setdefault(family, {})[known.role] = module_class
+        DEFAULTS.setdefault(family, {})[entry.role] = module_class
 
 
 def defaults_of(family: str) -> dict[str, type[NeuralModule]]:
@@ -117,21 +117,19 @@ def role_of(module_class: type[NeuralModule]) -> str:
     for base, role in _ROLES_OF_BASES.items():
         if issubclass(module_class, base):
             return role
-    inputs, outputs = (getattr(module_class, ports) for ports in ("input_ports", "output_ports"))
-    if isinstance(inputs, property) or isinstance(outputs, property):
+    ports = [getattr(module_class, name) for name in ("input_ports", "output_ports")]
+    if any(isinstance(declared, property) for declared in ports):
         problem, remedy = "its ports cannot be read before its constructor has run", "give register the role as well"
         raise UsageError(problem, place=module_class.__name__, got="properties", remedy=remedy)
-    taken, given = _values_of(inputs), _values_of(outputs)
+    taken, outputs = map(_values_of, ports)
     for name, signals in _all_roles():
-        if _all_found(signals.takes, taken) and len(signals.takes) == len(taken) and _all_found(signals.gives, given):
+        if _all_found(signals.takes, taken) and len(signals.takes) == len(taken) and _all_found(signals.gives, outputs):
             return name
     raise UsageError(
         "its ports are of no role in a recipe",
         place=module_class.__name__,
-        got=f"takes {_written(taken)}, gives {_written(given)}",
-        wanted="; ".join(
-            dict.fromkeys(f"{name}: {_written(each.takes)} -> {_written(each.gives)}" for name, each in _all_roles())
-        ),
+        got=f"takes {written(taken)}, gives {written(outputs)}",
+        wanted="; ".join(dict.fromkeys(f"{name}: {signals}" for name, signals in _all_roles())),
     )
 
 
@@ -140,9 +138,5 @@ def _values_of(ports: Ports) -> Elements:
     return tuple(kind for kind in kinds if kind is not LengthsType)
 
 
-def _all_found(wanted: Elements, kinds: Elements) -> bool:
-    return all(any(issubclass(kind, want) or issubclass(want, kind) for kind in kinds) for want in wanted)
-
-
-def _written(elements: Elements) -> str:
-    return " and ".join(element.__name__ for element in elements) or "nothing"
+def _all_found(kinds_of_role: Elements, kinds: Elements) -> bool:
+    return all(any(issubclass(kind, want) or issubclass(want, kind) for kind in kinds) for want in kinds_of_role)

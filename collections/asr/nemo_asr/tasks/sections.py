@@ -71,15 +71,15 @@ class Parts:
         self.family = self._family()
         roles = FAMILIES[self.family].roles
         for role, target in defaults_of(self.family).items():
-            for each in DATA_ROLES if role == "data layer" else (role,):
-                self.by_role.setdefault(each, Part(target, config.without(*config)))
+            for filled_role in DATA_ROLES if role == "data layer" else (role,):
+                self.by_role.setdefault(filled_role, Part(target, config.without(*config)))
         for role in [role for role in self.by_role if role not in (*roles, *DATA_ROLES)]:
             part = self.by_role.pop(role)
             name = part.target.__name__
             self.problems.append(f"{part.params.place()}: {name} is a {role}, which family {self.family} has not")
         for role, signals in roles.items():
             if signals.needed and role not in self.by_role and not self.problems:
-                examples = [known.module_class.__name__ for known in KNOWN.values() if known.role == role]
+                examples = [entry.module_class.__name__ for entry in KNOWN.values() if entry.role == role]
                 such_as = f", such as {examples[0]}" if examples else ""
                 self.problems.append(f"{config.place()}: the {role}'s section is missing{such_as}")
 
@@ -146,7 +146,7 @@ class Parts:
             return "", None
         return (name, params) if name else ("", None)
 
-    def _class_name(self, section: Config, known: Collection[str]) -> str:
+    def _class_name(self, section: Config, names: Collection[str]) -> str:
         """The class that a header names; '' and a problem, if it is none of the known ones."""
         header = section["header"]
         spec = header.get("full_spec") if isinstance(header, Config) else None
@@ -154,10 +154,10 @@ class Parts:
             self._report(section, "has no full_spec, the class' name", "header")
             return ""
         package, name = spec.split(".")[0], spec.rsplit(".")[-1]
-        own = KNOWN[name].module_class.__module__.split(".")[0] if name in KNOWN else ""
-        if name in known and package in (*_PACKAGES, own):
+        own_package = KNOWN[name].module_class.__module__.split(".")[0] if name in KNOWN else ""
+        if name in names and package in (*_PACKAGES, own_package):
             return name
-        remedy = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+        remedy = did_you_mean(name, names) or f"; known: {', '.join(names)}"
         self._report(section, f'"{spec[:100]}" is not a class for this{remedy}', "header", "full_spec")
         return ""
 
@@ -167,24 +167,26 @@ class Parts:
             self._set(role, self._part(name, params), self._config, key)
             return
         shared = params.without(*DATA_ROLES)
-        for each in [each for each in DATA_ROLES if key.endswith(f"_{each}")] or DATA_ROLES:
-            own = params.get(each)
-            if own is not None and not isinstance(own, Config):
-                self._report(params, "holds no mapping of arguments", each)
-            both = shared.overlaid(own) if isinstance(own, Config) else shared
-            self._set(each, self._part(name, both), self._config, key)
+        for role_of_data in [
+            role_of_data for role_of_data in DATA_ROLES if key.endswith(f"_{role_of_data}")
+        ] or DATA_ROLES:
+            own_params = params.get(role_of_data)
+            if own_params is not None and not isinstance(own_params, Config):
+                self._report(params, "holds no mapping of arguments", role_of_data)
+            both = shared.overlaid(own_params) if isinstance(own_params, Config) else shared
+            self._set(role_of_data, self._part(name, both), self._config, key)
 
     def _part(self, name: str, params: Config) -> Part:
         """The part, with the arguments of older files turned into today's."""
-        known, implied = KNOWN[name], {}
-        for older, (newer, values) in known.older.items():
+        entry, implied = KNOWN[name], {}
+        for older, (newer, values) in entry.older.items():
             if older in params:
                 value = params[older]
                 if value not in values:
                     wanted = f"{' or '.join(values)}{did_you_mean(str(value), values)}"
                     self._report(params, f"is {shown(value)}, wanted {wanted}", older)
                 implied[newer] = values.get(value, next(iter(values.values())))
-        return Part(known.module_class, params.without(*known.older), implied, known.family)
+        return Part(entry.module_class, params.without(*entry.older), implied, entry.family)
 
     def _set(self, role: str, part: Part, section: Config, key: str) -> None:
         if role in self.by_role:

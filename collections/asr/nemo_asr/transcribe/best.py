@@ -67,7 +67,7 @@ class BestModelCallback(NeMoCallback):
         starts_trained: bool = False,
     ) -> None:
         self._folder, self._modules, self._config = Path(folder), trained_modules(model), config
-        parameters = sum(each.numel() for module in self._modules.values() for each in module.parameters())
+        parameters = sum(weight.numel() for module in self._modules.values() for weight in module.parameters())
         self._card = msgspec.structs.replace(card, parameters=parameters)
         self._manifests, self._metric, self._record = dict(manifests), metric, record
         check_tokenizer(folder, card, tokenizer)
@@ -163,13 +163,13 @@ class BestModelCallback(NeMoCallback):
             logging.info("Saved the best model so far in %s: %s", self._folder, card.progress())
             return
         logging.debug("Saved the best model so far in %s: %s", self._folder, card.progress())
-        about = {
+        facts = {
             "set": self._first,
             "metric": self._metric,
             "value": self._best and self._best[0],
             "path": str(self._folder),
         }
-        self._record("model", step=step, **about)
+        self._record("model", step=step, **facts)
 
     def _rank_of(self, rate: Rate) -> tuple[float, ...] | None:
         """What a model with these rates is ranked by; None without the rate that decides."""

@@ -89,11 +89,12 @@ def heard_words(model: TrainedModel, manifest: str, batch_size: int = 16) -> Hea
     speller = Speller(layer.new_parser(), model.card.labels)
     utterances = [layer.utterance_of(row) for row in range(len(layer))]
     recordings = [
-        Recording(each.place, each.audio_path, offset=each.offset, duration=each.duration) for each in utterances
+        Recording(utterance.place, utterance.audio_path, offset=utterance.offset, duration=utterance.duration)
+        for utterance in utterances
     ]
-    found = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
+    transcripts = transcripts_or_error(model.transcribed(recordings, batch_size=batch_size, calibration=None))
     rows = []
-    for number, (utterance, transcript) in enumerate(zip(utterances, found, strict=True)):
+    for number, (utterance, transcript) in enumerate(zip(utterances, transcripts, strict=True)):
         right = right_words(speller.words(utterance.text), [word.text for word in transcript.words])
         rows += [(word.confidence, good, number) for word, good in zip(transcript.words, right, strict=True)]
     confidences, good, numbers = zip(*rows, strict=True) if rows else ((), (), ())

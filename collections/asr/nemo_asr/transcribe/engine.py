@@ -103,9 +103,9 @@ class LabelAlignment(NonTrainableNM):
         path = torch.full(log_probs.shape[:2], blank, dtype=torch.int64)
         hypotheses = predictions if ids is None else ids
         assert hypotheses is not None, "one of the two is connected"
-        found = label_ids(hypotheses, None, blank)
+        label_rows = label_ids(hypotheses, None, blank)
         frames = log_probs.detach().float().cpu().numpy()
-        for row, (labels, end) in enumerate(zip(found, length.tolist(), strict=True)):
+        for row, (labels, end) in enumerate(zip(label_rows, length.tolist(), strict=True)):
             path[row, :end] = torch.from_numpy(align(frames[row, :end], labels))
         return path.to(log_probs.device)
 
@@ -470,7 +470,7 @@ def transcribe(
     if nbest > 1 and search is not None:
         search = _several(search, nbest)
     model = replace(model, greedy=search)
-    recordings = [recording_of(each, audio_rate, number) for number, each in enumerate(audio)]
+    recordings = [recording_of(item, audio_rate, number) for number, item in enumerate(audio)]
     layer = RecordingsDataLayer(
         recordings, sample_rate, batch_size, batch_seconds, num_workers, trim_silence, int_values
     )
@@ -480,20 +480,20 @@ def transcribe(
     factory = factory or NeuralModuleFactory.get_default_factory() or NeuralModuleFactory()
     wires = connect(model, layer)
     data = Dag([wires.frames]).data_node.outputs
-    asked = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
-    asked |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
-    values = factory.infer(list(asked.values()), verbose=verbose)
+    wires_by_name = {"num_samples": data["a_sig_length"], "start": data["start"], "position": data["position"]}
+    wires_by_name |= _search_wires(model, wires, sample_rate, batch_seconds, factory)
+    values = factory.infer(list(wires_by_name.values()), verbose=verbose)
     if values is None:
         return Transcribed([], dict(layer.faults), 0.0)
     frame = stride_of(wires.frames)
     by_position: dict[int, Transcript] = {}
     for batch in zip(*values, strict=True):
         for values_of_row in zip(*batch, strict=True):
-            row = dict(zip(asked, values_of_row, strict=True))
+            row = dict(zip(wires_by_name, values_of_row, strict=True))
             recording = layer.recordings[int(row["position"])]
             by_position[int(row["position"])] = _transcript(row, recording, labels, sample_rate, frame, calibration)
     transcripts = [by_position[position] for position in sorted(by_position)]
-    return Transcribed(transcripts, dict(layer.faults), sum(each.duration for each in transcripts))
+    return Transcribed(transcripts, dict(layer.faults), sum(item.duration for item in transcripts))
 
 
 def _transcript(
@@ -583,17 +583,17 @@ def _search_wires(
     outputs = search.module.called_on(
         {port: num_frames if is_lengths(wire) else whole[wire] for port, wire in search.inputs.items()}
     ).outputs
-    asked = {"num_frames": num_frames}
+    wires_by_name = {"num_frames": num_frames}
     (port,) = (port for port, wire in search.outputs.items() if wire is behind.predictions)
     gives_ids = isinstance(outputs[port].ntype.elements_type, HypothesesType)
     if gives_ids:
-        asked |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
+        wires_by_name |= {"ids": outputs[port], **({"totals": outputs["scores"]} if "scores" in outputs else {})}
     if says_times:
-        return asked | {name: outputs[name] for name in ("starts", "ends", "log_probs")}
+        return wires_by_name | {name: outputs[name] for name in ("starts", "ends", "log_probs")}
     log_probs = whole[aligned[0]]
     labels = {"ids" if gives_ids else "predictions": outputs[port]}
     path = LabelAlignment().connect(log_probs=log_probs, length=num_frames, **labels)
-    return {**asked, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
+    return {**wires_by_name, "path": path, "scores": PathScores()(log_probs=log_probs, path=path, length=num_frames)}
 
 
 def _plan(frames: NmTensor, frames_a_second: float, batch_seconds: float) -> WindowPlan | None:

@@ -109,7 +109,7 @@ def _config_place(stored: StoredModel) -> str:
 
 
 def _log(stored: StoredModel, done: Initialised) -> None:
-    say = logging.info if all(not each.new or each.by_label for each in done.modules) else logging.warning
+    say = logging.info if all(not module.new or module.by_label for module in done.modules) else logging.warning
     say("Weights from %s, %s:\n%s", stored.place, stored.card.progress(), indent(str(done), "  "))
 
 
@@ -158,5 +158,5 @@ def task_of_model(path: str | Path) -> str:
     if (folder / CARD).is_file():
         return read_card(folder / CARD).task
     latest = CheckpointFolder(folder).latest()
-    about = latest.about.get("model") if latest else None
-    return str(about.get("task", TASKS[0])) if isinstance(about, dict) else TASKS[0]
+    card = latest.about.get("model") if latest else None
+    return str(card.get("task", TASKS[0])) if isinstance(card, dict) else TASKS[0]

@@ -76,8 +76,8 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     manifests: dict[str, str] = {}
 
     def __str__(self) -> str:
-        known = ("WER", self.wer), ("CER", self.cer), ("error rate", self.error)
-        rates = [f"{name} {rate:.2%}" for name, rate in known if rate is not None]
+        named_rates = ("WER", self.wer), ("CER", self.cer), ("error rate", self.error)
+        rates = [f"{name} {rate:.2%}" for name, rate in named_rates if rate is not None]
         return f"{' '.join(rates) or 'not scored'} on {self.set}"
 
 
@@ -330,8 +330,10 @@ def write_model(
     weights = {name: _named_by_content(file, name) for name, file in staged.items()}
     card = msgspec.structs.replace(card, config=_named_by_content(config_file, "config"), weights=weights)
     write_atomically(folder / CARD, lambda file: file.write_bytes(card_to_json(card)))
-    for old in {each.name for each in before if _NAME.fullmatch(each.name)} - {each.name for each in card.files}:
-        (folder / old).unlink(missing_ok=True)
+    kept = {file.name for file in card.files}
+    for old in before:
+        if old.name not in kept and _NAME.fullmatch(old.name):
+            (folder / old.name).unlink(missing_ok=True)
     return card
 
 
@@ -344,7 +346,7 @@ def check_tokenizer(folder: str | Path, card: ModelCard, tokenizer: Subwords | N
 
 def sweep_model(folder: Path) -> None:
     """Remove files of ours that no card lists: of a run that was killed while it wrote them."""
-    listed = {each.name for each in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
+    listed = {stored.name for stored in read_card(folder / CARD).files} if (folder / CARD).is_file() else set()
     for file in [*folder.glob("*.safetensors"), *folder.glob("*.yaml"), *folder.glob("*.model")]:
         if file.name in listed:
             continue
@@ -403,35 +405,43 @@ def _verify(folder: Path, file: StoredFile) -> None:
 def _read_checkpoint(folder: Path) -> StoredModel:
     if not CheckpointFolder(folder).sets() and any(folder.glob("*.pt")):
         return _read_checkpoint_of_nemo(folder)
-    found = read_checkpoint(folder)
-    card = ModelCard(step=found.step or 0, epoch=found.epoch or 0)
-    if "model" in found.about:
-        known = {"step": card.step, "epoch": card.epoch, "rates": _rates(found)}
-        card = card_from_json(msgspec.json.encode({**found.about["model"], **known}), found.name)
-    config, tokenizer = str(found.about.get("config", "")), _tokenizer_in(found, card)
-    return StoredModel(found.name, card, config, found.weights, tokenizer)
+    checkpoint = read_checkpoint(folder)
+    card = ModelCard(step=checkpoint.step or 0, epoch=checkpoint.epoch or 0)
+    if "model" in checkpoint.about:
+        progress = {"step": card.step, "epoch": card.epoch, "rates": _rates(checkpoint)}
+        card = card_from_json(msgspec.json.encode({**checkpoint.about["model"], **progress}), checkpoint.name)
+    config, tokenizer = str(checkpoint.about.get("config", "")), _tokenizer_in(checkpoint, card)
+    return StoredModel(checkpoint.name, card, config, checkpoint.weights, tokenizer)
 
 
-def _tokenizer_in(found: StoredCheckpoint, card: ModelCard) -> Subwords | None:
+def _tokenizer_in(checkpoint: StoredCheckpoint, card: ModelCard) -> Subwords | None:
     """The tokenizer that a checkpoint carries, and that its card names."""
     if card.tokenizer is None:
         return None
     try:
-        tokenizer = Subwords(base64.b64decode(str(found.about.get("tokenizer", "")), validate=True), found.name)
+        tokenizer = Subwords(
+            base64.b64decode(str(checkpoint.about.get("tokenizer", "")), validate=True), checkpoint.name
+        )
     except (binascii.Error, ValueError) as error:  # a DataError is one
-        raise CheckpointError("the tokenizer in it is missing or damaged", place=found.name, got=str(error)) from None
+        raise CheckpointError(
+            "the tokenizer in it is missing or damaged", place=checkpoint.name, got=str(error)
+        ) from None
     if tokenizer.sha256 != card.tokenizer.sha256:
-        raise CheckpointError("the tokenizer in it is not the one that it was trained with", place=found.name)
+        raise CheckpointError("the tokenizer in it is not the one that it was trained with", place=checkpoint.name)
     return tokenizer
 
 
-def _rates(found: StoredCheckpoint) -> list[dict[str, object]]:
+def _rates(checkpoint: StoredCheckpoint) -> list[dict[str, object]]:
     """The error rates that were measured with the weights of a checkpoint, as a card has them."""
-    measured = [each for each in found.evaluations if each.get("step") == found.step]
+    measured = [evaluation for evaluation in checkpoint.evaluations if evaluation.get("step") == checkpoint.step]
     return [
-        {"set": each.get("name", ""), "utterances": each.get("num_items"), "digest": each.get("digest", "")}
-        | {name: value for name, value in each.get("values", {}).items() if name in METRICS}
-        for each in measured
+        {
+            "set": evaluation.get("name", ""),
+            "utterances": evaluation.get("num_items"),
+            "digest": evaluation.get("digest", ""),
+        }
+        | {name: value for name, value in evaluation.get("values", {}).items() if name in METRICS}
+        for evaluation in measured
     ]
 
 
@@ -439,8 +449,8 @@ def _read_checkpoint_of_nemo(folder: Path) -> StoredModel:
     """The newest ``<Module>-STEP-<n>.pt`` files of NeMo 0.x; they say nothing about the model."""
     names = [name for path in folder.glob("*.pt") if (name := parse_checkpoint_name(path.name))]
     modules = sorted({name.module for name in names} - {"trainer"})
-    found = newest_checkpoint_files(modules, folder, suffixes=(".pt",))
-    newest = max((name for _, name in found), key=lambda name: name.number)
+    newest_files = newest_checkpoint_files(modules, folder, suffixes=(".pt",))
+    newest = max((name for _, name in newest_files), key=lambda name: name.number)
     card = ModelCard(step=newest.number) if newest.kind == "STEP" else ModelCard(epoch=newest.number)
-    weights = {name.module: read_tensors(path) for path, name in found}
+    weights = {name.module: read_tensors(path) for path, name in newest_files}
     return StoredModel(str(folder / newest.tag), card, "", weights)

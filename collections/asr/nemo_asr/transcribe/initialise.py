@@ -123,8 +123,8 @@ def initialise(
         _fill(name, module, with_todays_names(module, weights.get(name, {})), rows if name in heads else None)
         for name, module in modules.items()
     ]
-    before_heads = [each for each in done if each.name not in heads]
-    if not any(modules[each.name].state_dict()[key].dim() > 1 for each in before_heads for key in each.loaded):
+    before_heads = [module for module in done if module.name not in heads]
+    if not any(modules[module.name].state_dict()[key].dim() > 1 for module in before_heads for key in module.loaded):
         raise CheckpointError(
             "none of its tensors before the decoder has the name and the shape of one of the new model",
             got=_listed([f"{name} ({len(tensors)} tensors)" for name, tensors in weights.items()]) or "no weights",
@@ -160,9 +160,9 @@ def _rows(labels: Sequence[str], old_labels: Sequence[str]) -> _Rows:
 
 def _fill(name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Rows | None) -> InitialisedModule:
     """Copy what fits into one module."""
-    own = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
+    tensors = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
     loaded, by_label, new = [], [], []
-    for key, value in own.items():
+    for key, value in tensors.items():
         theirs = stored.get(key)
         if theirs is None:
             new.append(key)
@@ -176,7 +176,7 @@ def _fill(name: str, module: nn.Module, stored: Mapping[str, Tensor], rows: _Row
             with torch.no_grad():
                 value.copy_(theirs)
             loaded.append(key)
-    return InitialisedModule(name, loaded, by_label, new, [key for key in stored if key not in own])
+    return InitialisedModule(name, loaded, by_label, new, [key for key in stored if key not in tensors])
 
 
 def _has_row_for_each_label(value: Tensor, theirs: Tensor, rows: _Rows) -> bool:

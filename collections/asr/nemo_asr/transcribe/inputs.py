@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,7 +154,7 @@ def as_text(transcript: Transcript) -> str:
     """The words, on a line; with hypotheses a line for each: its score, a tab, its words."""
     if not transcript.hypotheses:
         return f"{transcript.text}\n"
-    return "".join(f"{each.score:.3f}\t{each.text}\n" for each in transcript.hypotheses)
+    return "".join(f"{hypothesis.score:.3f}\t{hypothesis.text}\n" for hypothesis in transcript.hypotheses)
 
 
 def as_json(transcript: Transcript) -> str:
@@ -162,10 +163,13 @@ def as_json(transcript: Transcript) -> str:
     With an n-best also ``hypotheses``, each with ``text`` and ``score``.
     """
     offset = {} if transcript.offset is None else {"offset": transcript.offset}
-    line = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration, "text": transcript.text}
-    found = {"hypotheses": [each._asdict() for each in transcript.hypotheses]} if transcript.hypotheses else {}
+    line: dict[str, Any] = {"audio_filepath": transcript.source, **offset, "duration": transcript.duration}
+    line["text"] = transcript.text
+    several = (
+        {"hypotheses": [hypothesis._asdict() for hypothesis in transcript.hypotheses]} if transcript.hypotheses else {}
+    )
     words = [asdict(word) for word in transcript.words]
-    return json.dumps({**line, "words": words, **found}, ensure_ascii=False) + "\n"
+    return json.dumps({**line, "words": words, **several}, ensure_ascii=False) + "\n"
 
 
 def as_srt(transcript: Transcript) -> str:
@@ -302,11 +306,11 @@ def _stdin() -> bytes:
 
 
 def _in_folder(folder: Path) -> list[Recording]:
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
-    if not found:
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
+    if not files:
         wanted = f"files ending in {', '.join(sorted(AUDIO_SUFFIXES))}"
         raise UsageError("there is no audio in this folder", place=str(folder), wanted=wanted)
-    return [Recording(str(path), str(path)) for path in found]
+    return [Recording(str(path), str(path)) for path in files]
 
 
 def _in_manifest(path: Path) -> Iterator[Recording]:

@@ -196,10 +196,10 @@ def check_goes_on(folder: str | Path, recipe: Recipe) -> None:
     Raises:
         CheckpointError: it is not. Nothing is said where there is no checkpoint, or one that says nothing about it.
     """
-    found = CheckpointFolder(folder).latest()
-    if found is not None and "model" in found.about:
-        card = card_from_json(msgspec.json.encode(found.about["model"]), str(found))
-        _compare(recipe, card, str(found), "give the configuration that the run began with, or another --exp_name")
+    checkpoint = CheckpointFolder(folder).latest()
+    if checkpoint is not None and "model" in checkpoint.about:
+        card = card_from_json(msgspec.json.encode(checkpoint.about["model"]), str(checkpoint))
+        _compare(recipe, card, str(checkpoint), "give the configuration that the run began with, or another --exp_name")
 
 
 def trained_modules(model: Model) -> dict[str, nn.Module]:

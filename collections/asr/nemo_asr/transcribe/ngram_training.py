@@ -177,9 +177,9 @@ def _recipe_of(model: str) -> Recipe:
 
 def _speller_of_letters(utterances: Utterances[Any]) -> Speller:
     """Lower case, in the letters that the texts have; digits and punctuation are no letters, an apostrophe is one."""
-    found: set[str] = set()
+    characters: set[str] = set()
     for text in texts_of(utterances):
-        found.update(unicodedata.normalize("NFC", folded(text).lower()))
-    letters = sorted(c for c in found - {*APOSTROPHES} if c.isalpha() or unicodedata.category(c).startswith("M"))
+        characters.update(unicodedata.normalize("NFC", folded(text).lower()))
+    letters = sorted(c for c in characters - {*APOSTROPHES} if c.isalpha() or unicodedata.category(c).startswith("M"))
     labels = [" ", "'", *letters]
     return Speller(make_parser(labels, "auto", do_lowercase=None), labels)

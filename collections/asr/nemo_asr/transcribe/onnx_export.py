@@ -101,12 +101,12 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
     outputs = dict(zip(OUTPUTS, (wires.log_probs, wires.log_probs_lengths), strict=True))
     signals = _signals(model.card.sample_rate)
     batches = [*signals, *_in_batches(recordings)]
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     export_wires(
         outputs,
         dict(zip(INPUTS, signals[-1], strict=True)),
         path,
-        lambda run, exported: found.append(compare(run, exported, batches, model.card, str(path))),
+        lambda run, exported: comparisons.append(compare(run, exported, batches, model.card, str(path))),
         metadata_of(model, wires.features, wires.log_probs),
     )
     if search := _other_search(model):
@@ -114,7 +114,7 @@ def export_onnx(model: TrainedModel, path: str | Path, recordings: Sequence[np.n
             f"{path} ends at log-probabilities: {search} of the configuration, with which the model's error rates were "
             "measured, is not in it; give its options to nemo-lite transcribe"
         )
-    return found[0]
+    return comparisons[0]
 
 
 class _Waveforms(DataLayerNM):
@@ -155,16 +155,16 @@ def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: M
     difference, texts, ties = 0.0, 0, 0
     for signal, length in batches:
         size = (len(signal), signal.shape[1] / card.sample_rate)
-        (wanted, wanted_lengths), (got, got_lengths) = run(signal, length), exported(signal, length)
+        (of_torch, wanted_lengths), (got, got_lengths) = run(signal, length), exported(signal, length)
         if not torch.equal(wanted_lengths.cpu().long(), got_lengths.long()):
             raise _differs("lengths", place, size, str(got_lengths.tolist()), str(wanted_lengths.tolist()))
-        valid = torch.arange(wanted.shape[1]) < got_lengths[:, None]
-        apart, allowed = (got[:, : wanted.shape[1]] - wanted).abs()[valid], TOLERANCE * (1 + wanted.abs()[valid])
+        valid = torch.arange(of_torch.shape[1]) < got_lengths[:, None]
+        apart, allowed = (got[:, : of_torch.shape[1]] - of_torch).abs()[valid], TOLERANCE * (1 + of_torch.abs()[valid])
         if not (apart <= allowed).all():  # NaN is not
             wanted_text = f"at most {TOLERANCE:g} * (1 + |log p|)"
             raise _differs("log-probabilities", place, size, f"{apart.max().item():.1e} apart", wanted_text)
-        best, rounded = _settled(wanted, got)
-        pair = [post_process_predictions([ids], card.labels, [got_lengths]) for ids in (best, wanted.argmax(-1))]
+        best, rounded = _settled(of_torch, got)
+        pair = [post_process_predictions([ids], card.labels, [got_lengths]) for ids in (best, of_torch.argmax(-1))]
         if pair[0] != pair[1]:
             raise _differs("texts", place, size, *map(str, pair))
         difference, texts, ties = (
@@ -176,10 +176,10 @@ def compare(run: Run, exported: OnnxRun | Run, batches: Iterable[Batch], card: M
     return Comparison(tuple(sizes), difference, texts, ties)
 
 
-def _settled(wanted: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:
+def _settled(of_torch: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:
     """The best labels of the file (B, U); torch's in frames where both are as good within the tolerance: (B, U)."""
-    torchs, files = wanted.argmax(-1), got[:, : wanted.shape[1]].argmax(-1)
-    lost = wanted.amax(-1) - wanted.gather(-1, files.unsqueeze(-1)).squeeze(-1)
+    torchs, files = of_torch.argmax(-1), got[:, : of_torch.shape[1]].argmax(-1)
+    lost = of_torch.amax(-1) - of_torch.gather(-1, files.unsqueeze(-1)).squeeze(-1)
     rounded = (files != torchs) & (lost <= TOLERANCE)
     return torch.where(rounded, torchs, files), rounded
 
@@ -192,7 +192,7 @@ def _differs(what: str, place: str, size: tuple[int, float], got: str, wanted: s
 def _signals(sample_rate: int) -> list[Batch]:
     """Batches of gliding tones that come and go, in noise: all frequencies, loud and quiet."""
     random = np.random.default_rng(_SEED)
-    return [_padded([_glides(random, sample_rate, seconds) for seconds in each]) for each in _CHECKED_SECONDS]
+    return [_padded([_glides(random, sample_rate, seconds) for seconds in batch]) for batch in _CHECKED_SECONDS]
 
 
 def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> np.ndarray:
@@ -206,8 +206,8 @@ def _glides(random: np.random.Generator, sample_rate: int, seconds: float) -> np
 
 def _in_batches(recordings: Sequence[np.ndarray]) -> list[Batch]:
     """Each recording alone, and all in one batch."""
-    each = [_padded([samples]) for samples in recordings]
-    return [*each, _padded(recordings)] if len(recordings) > 1 else each
+    batches = [_padded([samples]) for samples in recordings]
+    return [*batches, _padded(recordings)] if len(recordings) > 1 else batches
 
 
 def _padded(signals: Sequence[np.ndarray]) -> Batch:

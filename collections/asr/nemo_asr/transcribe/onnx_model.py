@@ -122,7 +122,9 @@ class OnnxModel:
         """
         decode = _greedy if search is None else partial(_searched, search=search, nbest=nbest)
         recordings, faults = measured(recordings)
-        seconds = {position: each.seconds for position, each in enumerate(recordings) if position not in faults}
+        seconds = {
+            position: recording.seconds for position, recording in enumerate(recordings) if position not in faults
+        }
         by_position: dict[int, Transcript] = {}
         for batch in batches_by_length(seconds, batch_size, batch_seconds):
             audios: dict[int, Audio] = {}
@@ -138,7 +140,7 @@ class OnnxModel:
                 for (position, audio), row in zip(audios.items(), outputs, strict=True):
                     by_position[position] = self._transcript(decode(row), row, recordings[position], audio)
         transcripts = [by_position[position] for position in sorted(by_position)]
-        return Transcribed(transcripts, faults, sum(each.duration for each in transcripts))
+        return Transcribed(transcripts, faults, sum(recording.duration for recording in transcripts))
 
     def _transcript(self, decoded: Decoded, log_probs: LogProbs, recording: Recording, audio: Audio) -> Transcript:
         path, hypotheses = decoded
@@ -170,7 +172,7 @@ def _searched(log_probs: LogProbs, search: TextSearch, nbest: int) -> Decoded:
     """The path of the text that was found, and the n-best where it was asked for."""
     (hypotheses,) = search.hypotheses(log_probs[None], np.array([len(log_probs)]), nbest)
     path = align(log_probs, hypotheses[0].ids)
-    return path, scored_texts([each[:2] for each in hypotheses], search.labels) if nbest > 1 else ()
+    return path, scored_texts([hypothesis[:2] for hypothesis in hypotheses], search.labels) if nbest > 1 else ()
 
 
 def _flag(metadata: Mapping[str, str], name: str) -> bool:
@@ -185,11 +187,11 @@ def _labels(text: str, place: str) -> list[str]:
     labels = parse_json(text, place, _KIND)
     if not isinstance(labels, list):
         raise ValueError("labels are no list")
-    texts = [each for each in labels if isinstance(each, str) and printable(each) == each]
-    found = [each for each in texts if 0 < len(each) <= _MOST_LABEL_CHARACTERS]
-    if not 0 < len(labels) == len(found) <= _MOST_LABELS:
+    texts = [label for label in labels if isinstance(label, str) and printable(label) == label]
+    short_texts = [label for label in texts if 0 < len(label) <= _MOST_LABEL_CHARACTERS]
+    if not 0 < len(labels) == len(short_texts) <= _MOST_LABELS:
         raise ValueError("labels are too many, or no short texts without control characters")
-    return found
+    return short_texts
 
 
 def _check_file(path: Path) -> None:
@@ -202,7 +204,7 @@ def _check_file(path: Path) -> None:
         if file.read(1) != _FIRST_BYTE:
             raise CheckpointError("this is no ONNX file", place=str(path), wanted="a file of nemo-lite export")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if any(_names_file(content, found.start()) for found in re.finditer(b"location", content)):
+            if any(_names_file(content, match.start()) for match in re.finditer(b"location", content)):
                 problem, remedy = "the ONNX file keeps tensors in another file", "export it again, as one file"
                 raise CheckpointError(problem, place=str(path), remedy=remedy)
 

@@ -194,9 +194,11 @@ def transcript_of(
     return Transcript(text, tuple(words), duration, recording.source, recording.offset, tuple(hypotheses))
 
 
-def scored_texts(found: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
+def scored_texts(hypotheses: Iterable[tuple[Sequence[int], float]], labels: Sequence[str]) -> tuple[ScoredText, ...]:
     """The texts of label ids with their scores; ids whose score is minus infinity are no text."""
-    return tuple(ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in found if score > -np.inf)
+    return tuple(
+        ScoredText(text_of(ids, labels), round(score, _DIGITS)) for ids, score in hypotheses if score > -np.inf
+    )
 
 
 # align: the most probable CTC path of known labels, in numpy. Modules that use it are in ``alignment``.
