@@ -7,7 +7,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from io import BytesIO
 from itertools import pairwise
@@ -172,8 +172,13 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
     metadata: dict[str, str] = {}
     slices: dict[str, list[_Slice]] = {}
     name = parse_checkpoint_name(path.name)
+    parts: Iterable[Part | None] = (None,)
+    if name is not None and name.part is not None:
+        total = name.part.total
+        # One after the other, however many a name promises: the first that is missing ends it.
+        parts = (Part(number, total) for number in range(1, total + 1))
     with ExitStack() as opened:
-        for part in [None] if name is None or name.part is None else _parts(name.part.total):
+        for part in parts:
             part_path = path if name is None or part is None else path.with_name(name._replace(part=part).file_name)
             file_metadata, file_slices = _open_part(part_path, part, opened)
             metadata = metadata or file_metadata
@@ -181,19 +186,14 @@ def stored_tensors(path: Path) -> Iterator[StoredTensors]:
                 slices.setdefault(tensor_name, []).append(of_file)
         for tensor_name, of_tensor in slices.items():
             # An empty slice is of a rank for which no row was left.
-            with_values = [each for each in of_tensor if each.dim is None or each.start < each.stop]
-            slices[tensor_name] = sorted(with_values or of_tensor[:1], key=lambda each: each.start)
+            with_values = [part for part in of_tensor if part.dim is None or part.start < part.stop]
+            slices[tensor_name] = sorted(with_values or of_tensor[:1], key=lambda part: part.start)
             if problem := _problem_of(slices[tensor_name]):
                 raise CheckpointError(f"the parts of {tensor_name} do not fit together: {problem}", place=str(path))
         try:
             yield StoredTensors(slices, metadata)
         except (SafetensorError, OSError) as error:
             raise damaged(str(path), error) from error
-
-
-def _parts(total: int) -> Iterator[Part]:
-    for number in range(1, total + 1):  # however many a name promises: the first that is missing ends it
-        yield Part(number, total)
 
 
 def _open_part(path: Path, part: Part | None, opened: ExitStack) -> tuple[dict[str, str], dict[str, _Slice]]:
