@@ -1,4 +1,4 @@
-"""Optimizers by name: the formulas step by step, no host sync, a state that survives, options that are checked."""
+"""Optimizers by name: formulas, states, options, LARC, and those of apex."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from toys.apex_installed import FOLDER, apex_from, copy_without
 from toys.lion import Lion, registered_lion
 
+from nemo_lite.backends.pytorch import create_optimizer as from_apex
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, save_training_state
 from nemo_lite.backends.pytorch.create_optimizer import create_optimizer, with_own_flags
 from nemo_lite.backends.pytorch.foreach_optimizers import AdamW, Lamb, Novograd
+from nemo_lite.backends.pytorch.precision import choose_precision
+from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
+from nemo_lite.utils import logging
 from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, register_optimizer
+
+# Optimizers by name: the formulas step by step, no host sync, a state that survives, options that are checked.
+
 
 NAMES = tuple(OPTIMIZERS)
 
@@ -486,3 +494,123 @@ def test_an_optimizer_whose_arguments_lack_defaults_is_refused_by_their_names():
     with pytest.raises(UsageError, match="optimizer bare: arguments without a default: rho, kwargs; give each"):
         register_optimizer("bare", bare)
     assert "bare" not in OPTIMIZERS
+
+
+# LARC around optimizers: its formula, and that nothing else of them changes.
+
+
+def expected_gradient(p, g, lr, decay, eta):
+    """The formula of You et al. (2017), for one tensor, with the clipping of NVIDIA's LARC."""
+    if p.norm() == 0 or g.norm() == 0:
+        return g
+    rate = eta * p.norm() / (g.norm() + decay * p.norm() + 1e-8)
+    return (g + decay * p) * min(rate / lr, 1)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("lr", [1e-4, 1.0])  # below the rates of LARC, and above
+def test_each_tensor_steps_by_its_own_rate(lr, decay):
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.zeros(4)), nn.Parameter(torch.randn(2) * 100)]
+    params += [nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(1))]
+    gradients = [torch.randn(3, 4), torch.randn(4), torch.randn(2), torch.zeros(2)]
+    options = {"lr": lr, "momentum": 0.0, "weight_decay": decay, "larc": True, "larc_eta": 0.01}
+    optimizer = create_optimizer("sgd", params, options)
+    before = [p.detach().clone() for p in params]
+    for p, g in zip(params, gradients, strict=False):
+        p.grad = g.clone()
+    optimizer.step()
+    for p, was, g in zip(params, before, gradients, strict=False):
+        torch.testing.assert_close(p.detach(), was - lr * expected_gradient(was, g, lr, decay, 0.01))
+    assert torch.equal(params[-1], before[-1])  # it has no gradient
+    assert optimizer.param_groups[0]["weight_decay"] == decay
+
+
+@pytest.mark.parametrize("name", ["adam", "novograd", "fused_lamb"])
+def test_any_optimizer_can_have_it_and_nobody_has_it_unasked(name):
+    def stepped(**larc):
+        weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+        optimizer = create_optimizer(name, [weight], {"lr": 0.1, "weight_decay": 0.1, **larc})
+        for factor in (1.0, 5.0):
+            weight.grad = torch.tensor([1.0, -2.0]) * factor
+            optimizer.step()
+        return weight.detach(), copy.deepcopy(optimizer.state_dict()["param_groups"])
+
+    (plain, groups), (scaled, with_larc) = stepped(), stepped(larc=True)
+    assert not torch.equal(plain, scaled)
+    assert groups == with_larc
+    assert torch.equal(stepped(larc=False, larc_eta=0.1)[0], plain)
+
+
+def test_a_rate_of_0_changes_nothing():
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = create_optimizer("sgd", [weight], {"lr": 0.0, "larc": True})
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    assert weight.tolist() == [3.0, 4.0]
+
+
+# The fused optimizers: apex's where it is installed, otherwise our own, which is said once.
+
+
+CASES = [
+    ("fused_adam", "FusedAdam", torch.optim.AdamW, ("FusedAdam", True)),
+    ("fused_sgd", "FusedSGD", torch.optim.SGD, ("FusedSGD", 0.9)),
+    ("fused_novograd", "FusedNovoGrad", Novograd, ("FusedNovoGrad", (0.95, 0.25), False)),
+    ("fused_lamb", "FusedLAMB", Lamb, ("FusedLAMB", 0.0, math.inf)),
+]
+
+
+def made(name, **options):
+    return create_optimizer(name, [nn.Parameter(torch.ones(2))], {"lr": 0.1, **options})
+
+
+@pytest.mark.parametrize(("name", "apex_class", "own", "call"), CASES)
+def test_the_names_are_apexs_where_it_is_installed_and_our_own_elsewhere(name, apex_class, own, call):
+    with apex_from() as apex:
+        optimizer = made(name)
+        assert (type(optimizer).__module__, type(optimizer).__name__) == ("apex.optimizers", apex_class)
+        assert apex.calls == [call]
+    assert type(made(name)) is own
+
+
+@pytest.mark.parametrize(("name", "options"), [("fused_adam", {"amsgrad": True}), ("fused_novograd", {"luc": True})])
+def test_an_option_that_apex_lacks_makes_it_our_own(name, options, capsys):
+    with apex_from():
+        assert not type(made(name, **options)).__module__.startswith("apex")
+    assert f"{name}: not of apex: it has no {next(iter(options))}" in capsys.readouterr().out
+
+
+def test_which_one_it_is_is_said_once(capsys, monkeypatch):
+    monkeypatch.setattr(logging, "_once", set())
+    made("fused_adam")
+    made("fused_adam")
+    assert capsys.readouterr().out.count("fused_adam: not of apex: its optimizers are for GPUs") == 1
+    monkeypatch.setattr(from_apex, "_DEVICES", ("cpu",))  # what a GPU would read without it
+    made("fused_adam")
+    assert "fused_adam: not of apex: apex is not installed" in capsys.readouterr().out
+    with apex_from():
+        made("fused_sgd")
+    assert "fused_sgd: apex.optimizers.FusedSGD" in capsys.readouterr().out
+
+
+def test_on_a_cpu_and_without_its_extensions_apex_is_not_used(capsys, monkeypatch, tmp_path):
+    with apex_from():
+        monkeypatch.setattr(from_apex, "_DEVICES", ("cuda",))
+        assert type(made("fused_adam")) is torch.optim.AdamW
+    broken = copy_without("nothing", tmp_path / "broken")
+    (broken / "apex" / "optimizers" / "__init__.py").write_text("import amp_C")
+    with apex_from(broken):
+        assert type(made("fused_adam")) is torch.optim.AdamW
+    told = capsys.readouterr().out
+    assert "fused_adam: not of apex: its optimizers are for GPUs" in told
+    assert "fused_adam: not of apex: it cannot be used here (No module named 'amp_C')" in told
+
+
+def test_an_optimizer_of_apex_gets_master_weights():
+    net, precision = nn.Linear(1, 1), choose_precision(Optimization.mxprO2, torch.device("cpu"))
+    with apex_from(), precision.prepared([net], trained=True):
+        optimizer = create_optimizer("fused_adam", net.parameters(), {"lr": 0.1})
+        precision.adopt([net], [optimizer])
+        assert [p.dtype for p in optimizer.param_groups[0]["params"]] == [torch.float32] * 2
+    assert (FOLDER / "apex" / "optimizers").is_dir()

@@ -1,7 +1,4 @@
-"""apex.amp, where it is installed: which calls it gets, and what is said where it cannot be had.
-
-The real one cannot be installed here; these tests run against a small package with its published signatures.
-"""
+"""apex: which one is installed, and training by apex.amp against a small package with its signatures."""
 
 from __future__ import annotations
 
@@ -17,9 +14,12 @@ from toys.apex_installed import apex_from, copy_without
 from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_lite as nemo
-from nemo_lite.backends.pytorch.precision import choose_precision, import_amp
+from nemo_lite.backends.pytorch.precision import choose_precision, import_amp, problem_with_apex
 from nemo_lite.core.backend import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
+
+# apex.amp, where it is installed: which calls it gets, and what is said where it cannot be had.
+
 
 CPU = torch.device("cpu")
 
@@ -166,5 +166,31 @@ def test_what_is_only_evaluated_is_native():
 
 
 def test_the_fake_has_the_folders_that_tell_nvidias_package():
-    folder = Path(__file__).parents[2] / "toys" / "fake_apex" / "apex"
+    folder = Path(__file__).parents[1] / "toys" / "fake_apex" / "apex"
     assert {path.name for path in folder.iterdir() if path.is_dir()} >= {"amp", "optimizers"}
+
+
+# Which apex is installed, found without importing it.
+
+
+def test_what_is_missing_is_told_with_the_remedy(tmp_path):
+    assert problem_with_apex("amp") == ("apex is not installed", "install tag 24.04.01 of github.com/NVIDIA/apex")
+    with apex_from():
+        assert problem_with_apex("amp") == problem_with_apex("optimizers") == ("", "")
+    with apex_from(copy_without("amp", tmp_path / "newer")):
+        assert problem_with_apex("amp")[0] == "the apex that is installed has no amp, which it lost in 2025"
+        assert problem_with_apex("optimizers") == ("", "")
+
+
+def test_another_package_of_that_name_is_not_imported(tmp_path):
+    package = tmp_path / "apex"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemError('imported')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        problem, remedy = problem_with_apex("optimizers")
+    assert (problem, remedy.split(",")[0]) == (
+        f"the package apex that is installed is not NVIDIA's ({package})",
+        "pip uninstall apex",
+    )
+    assert "apex" not in sys.modules
