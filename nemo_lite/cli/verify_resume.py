@@ -1,4 +1,4 @@
-"""`nemo-lite verify-resume`: kill a run again and again, and compare it with the same run without kills."""
+"""Kill a run again and again, and compare it with the same run without kills."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ class HelpPages:
         """What ``--help GROUP`` prints; "" where there is no such group."""
         by_name = _by_name(parser)
         groups = self._with_other(by_name)
-        wanted = groups if name == _ALL else {name: groups[name]} if name in groups else {}
+        shown = groups if name == _ALL else {name: groups[name]} if name in groups else {}
         return "\n".join(
-            _page(parser, f"{each} ({group.summary})", _of(group.options, by_name)) for each, group in wanted.items()
+            _page(parser, f"{title} ({group.summary})", _of(group.options, by_name)) for title, group in shown.items()
         )
 
     def near(self, parser: argparse.ArgumentParser, name: str) -> str:
@@ -469,7 +469,7 @@ class LaunchedParser(OneLineParser):
         add(
             "--placement",
             type=partial(_member, placements),
-            metavar=f"{{{','.join(each.name for each in placements)}}}",
+            metavar=f"{{{','.join(placement.name for placement in placements)}}}",
             help="where to run (default: on a GPU if there is one); with AllGpu, a script that no launcher started "
             "runs on one GPU and prints the line that starts it on all",
         )
@@ -488,9 +488,9 @@ class LaunchedParser(OneLineParser):
 
     def process_of(self, parsed: Any) -> ProcessInfo | None:
         """Rank and world size by the options and the environment; ``None`` for a single process."""
-        given = {option: getattr(parsed, option) for option in ("launcher", "init_method", "rank", "world_size")}
+        launch = {option: getattr(parsed, option) for option in ("launcher", "init_method", "rank", "world_size")}
         try:
-            return who_am_i(parsed.local_rank, **given)
+            return who_am_i(parsed.local_rank, **launch)
         except UsageError as error:
             self.error(str(error))
 
@@ -501,13 +501,13 @@ class LaunchedParser(OneLineParser):
 
     def check_folder(self, parsed: Any, option: str, remedy: str) -> bool:
         """End the script where an option names no folder; whether it names one that this process reads for all."""
-        given = getattr(parsed, option)
-        if given is None or not self.acts_for_all(parsed):
+        folder = getattr(parsed, option)
+        if folder is None or not self.acts_for_all(parsed):
             return False
-        path = Path(given)
+        path = Path(folder)
         if not path.is_dir():
             problem = "is a file" if path.exists() else "does not exist"
-            self.error(f"argument --{option}: {given!r} {problem}; {remedy}")
+            self.error(f"argument --{option}: {folder!r} {problem}; {remedy}")
         return True
 
     def check_checkpoints(self, parsed: Any) -> None:

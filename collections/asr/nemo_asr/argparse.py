@@ -221,11 +221,11 @@ class AsrArgParser(NemoArgParser):
                 self.error(f"--{option} has no effect without --{' or --'.join(needed)}; leave it out")
 
     def _check_num_gpus(self, parsed: Any, process: ProcessInfo | None) -> None:
-        asked, started = parsed.num_gpus, process.world_size if process else 1
-        if asked not in (None, started):
+        num_gpus, started = parsed.num_gpus, process.world_size if process else 1
+        if num_gpus not in (None, started):
             what = f"the launcher started {started}" if process else "no launcher started this process"
             self.error(
-                f"--num_gpus: {asked} asked, {what}; start it with torchrun --nproc-per-node={asked}, "
+                f"--num_gpus: {num_gpus} asked, {what}; start it with torchrun --nproc-per-node={num_gpus}, "
                 "or leave the option out"
             )
 
@@ -237,9 +237,9 @@ class AsrArgParser(NemoArgParser):
         if parsed.batch_size != self.get_default("batch_size"):
             self.error("--global_batch_size contradicts --batch_size; leave one out")
         num_batches = num_processes * parsed.iter_per_step
-        parsed.batch_size, rest = divmod(together, num_batches)
-        if rest:
-            near = [size for size in (together - rest, together - rest + num_batches) if size]
+        parsed.batch_size, remainder = divmod(together, num_batches)
+        if remainder:
+            near = [size for size in (together - remainder, together - remainder + num_batches) if size]
             self.error(
                 f"--global_batch_size {together} does not divide by {num_batches} ({num_processes} processes x "
                 f"--iter_per_step {parsed.iter_per_step}); {' and '.join(map(str, near))} would"
@@ -247,14 +247,14 @@ class AsrArgParser(NemoArgParser):
 
     def _fold_betas(self, parsed: Any) -> None:
         """``parsed.betas``: what --beta1 and --beta2 say, for one that is not given the optimizer's own; or None."""
-        given = (parsed.beta1, parsed.beta2)
+        betas = (parsed.beta1, parsed.beta2)
         parsed.betas = None
-        if given == (None, None):
+        if betas == (None, None):
             return
         defaults = OPTIMIZERS[parsed.optimizer].get("betas")
         if not (isinstance(defaults, tuple) and len(defaults) == 2):
             self.error(f"--beta1 and --beta2 have no effect with --optimizer {parsed.optimizer}; leave them out")
-        parsed.betas = tuple(d if g is None else g for g, d in zip(given, defaults, strict=True))
+        parsed.betas = tuple(d if g is None else g for g, d in zip(betas, defaults, strict=True))
 
     def _fold_seed(self, parsed: Any) -> None:
         if parsed.cudnn_benchmark and parsed.random_seed is not None:

@@ -80,15 +80,15 @@ def refuse_too_large(place: str, num_weights: int) -> None:
         )
 
 
-def look_up(kind: str, name: str, known: Mapping[str, V], place: str = "") -> V:
+def look_up(kind: str, name: str, table: Mapping[str, V], place: str = "") -> V:
     """What stands under a name.
 
     Raises:
         UnknownNameError: nothing does; names the ``kind``, the nearest name and all known ones.
     """
-    if name not in known:
-        raise UnknownNameError(kind, name, known, place=place)
-    return known[name]
+    if name not in table:
+        raise UnknownNameError(kind, name, table, place=place)
+    return table[name]
 
 
 def parameters_of(target: type) -> list[str]:

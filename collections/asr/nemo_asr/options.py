@@ -191,24 +191,24 @@ def check_search_options(parser: ArgumentParser, args: Namespace) -> None:
         DataError: the file of --weights cannot be used.
     """
     searched = getattr(args, "search_weights", None)
-    asked = [name for name in (*_GIVEN, "weights") if getattr(args, name) is not None]
+    options = [name for name in (*_GIVEN, "weights") if getattr(args, name) is not None]
     nbest = getattr(args, "nbest", None)
-    asked += [name for name, given in (("search_weights", searched), ("nbest", nbest)) if given]
-    args.decoder = args.decoder or ("beam" if asked else "greedy")
-    if args.decoder == "greedy" and asked:
-        parser.error(f"--{asked[0]} has no effect with --decoder greedy; leave one out")
+    options += [name for name, value in (("search_weights", searched), ("nbest", nbest)) if value]
+    args.decoder = args.decoder or ("beam" if options else "greedy")
+    if args.decoder == "greedy" and options:
+        parser.error(f"--{options[0]} has no effect with --decoder greedy; leave one out")
     if args.decoder == "lexicon" and not args.lexicon:
         parser.error("--decoder lexicon needs the words; give --lexicon FILE")
     for name in ("alpha", "weights", "search_weights"):
-        if name in asked and not args.lm:
+        if name in options and not args.lm:
             parser.error(f"--{name} has no effect without --lm; leave it out")
     beam_size = args.beam_size or DEFAULT_BEAM_SIZE
     if nbest and nbest > beam_size:
         parser.error(f"--nbest {nbest} is more than --beam_size {beam_size}; raise that one")
     if args.hotword_weight is not None and not args.hotwords:
         parser.error("--hotword_weight has no effect without --hotwords; leave it out")
-    sources = [name for name in asked if name.endswith("weights")]
-    sources += [name for name in _WEIGHTS if sources and name in asked]
+    sources = [name for name in options if name.endswith("weights")]
+    sources += [name for name in _WEIGHTS if sources and name in options]
     if len(sources) > 1:
         parser.error(f"--{sources[0]} contradicts --{sources[1]}; leave one out")
     if searched and Path(searched).resolve() in [Path(path).resolve() for path in args.eval_datasets]:
@@ -225,8 +225,8 @@ def search_arguments(args: Namespace) -> dict[str, Any] | None:
 
 
 def _read_weights(path: str) -> tuple[float, float]:
-    found = read_json(Path(path).expanduser(), _WEIGHTS_FILE)
-    alpha, beta = (found.get(name) if isinstance(found, dict) else None for name in _WEIGHTS)
+    weights = read_json(Path(path).expanduser(), _WEIGHTS_FILE)
+    alpha, beta = (weights.get(name) if isinstance(weights, dict) else None for name in _WEIGHTS)
     if not isinstance(alpha, (int, float)) or not isinstance(beta, (int, float)):
         wanted = "a file that nemo-lite eval --search_weights wrote"
         raise DataError("there are no weights in the file", place=path, wanted=wanted)

@@ -102,9 +102,9 @@ def command_of(seed: int, exp_name: str, work_dir: str | None = None) -> list[st
     _, *options = sys.argv
     _, *original = sys.orig_argv  # with the interpreter's options, and nemo-lite as it was started
     words = original if original[len(original) - len(options) :] == options else sys.argv
-    own = ["--seeds", "1", "--random_seed", str(seed), "--exp_name", f"{exp_name}/seed_{seed}"]
-    own += ["--work_dir", work_dir] if work_dir else []
-    return [sys.executable, *words, *own]
+    replacing = ["--seeds", "1", "--random_seed", str(seed), "--exp_name", f"{exp_name}/seed_{seed}"]
+    replacing += ["--work_dir", work_dir] if work_dir else []
+    return [sys.executable, *words, *replacing]
 
 
 def run_seed(seed: int, exp_name: str, work_dir: str | None = None) -> int:

@@ -22,7 +22,7 @@ def examples_folder() -> Path:
     return next(place for place in _PLACES if (place / "configs").is_dir())
 
 
-def config_path(given: str | os.PathLike[str]) -> Path:
+def config_path(name_or_path: str | os.PathLike[str]) -> Path:
     """The file that is meant by a path, or by the name of a configuration that comes with the package.
 
     A file wins over a name: ``quartznet15x5`` is the one of that name in the current folder, else ours. A path as in
@@ -31,7 +31,7 @@ def config_path(given: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigError: a name, not a path, that is neither; with the nearest name and all known ones.
     """
-    path = Path(given)
+    path = Path(name_or_path)
     is_name = path.parent == Path()
     if path.is_file() or not path.name or not (is_name or path.parent.parts[-3:] == _IN_GUIDES):
         return path
@@ -43,4 +43,4 @@ def config_path(given: str | os.PathLike[str]) -> Path:
     if path.suffix or not is_name:
         return path
     names = f"{', '.join(shipped)}{did_you_mean(path.name, shipped)}"
-    raise ConfigError(f"{given}: is neither a file nor the name of a configuration; known names: {names}")
+    raise ConfigError(f"{name_or_path}: is neither a file nor the name of a configuration; known names: {names}")

@@ -58,11 +58,11 @@ def check_what_is_left(parser: LaunchedParser, parsed: Any) -> None:
         return
     from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 
-    found = CheckpointFolder(parsed.load_dir).latest()
-    if found is None or found.step is None or found.epoch is None:  # of an older version, or of NeMo
+    checkpoint = CheckpointFolder(parsed.load_dir).latest()
+    if checkpoint is None or checkpoint.step is None or checkpoint.epoch is None:  # of an older version, or of NeMo
         return
     options = RunOptions(num_epochs=parsed.num_epochs, max_steps=parsed.max_steps)
-    if error := options.nothing_left(found.step, found.epoch):
+    if error := options.nothing_left(checkpoint.step, checkpoint.epoch):
         parser.error(str(error))
 
 
@@ -226,9 +226,9 @@ def _policy_options(warmup_steps: _Steps = 0, hold_steps: _Steps = 0, min_lr: _R
 
 def policy_problem(parsed: argparse.Namespace) -> str | None:
     """Why the options do not fit together, in a sentence; or None."""
-    known = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
     for option in ("hold_steps", "min_lr"):
-        if getattr(parsed, option) is not None and option not in known:
+        if getattr(parsed, option) is not None and option not in parameters:
             return f"--{option} has no effect with --lr_policy {parsed.lr_policy}; leave it out"
     if parsed.min_lr is not None and parsed.min_lr > parsed.lr:
         return f"--min_lr {parsed.min_lr:g} is above --lr {parsed.lr:g}; lower it, or raise --lr"
@@ -241,9 +241,9 @@ def policy_of(parsed: argparse.Namespace, total_steps: int) -> LRPolicy:
     Without ``--hold_steps`` a hold policy decays from where the warm-up ends. The policy's own default is NeMo's: it
     counts the decay from step 0, so the rate drops where the warm-up ends.
     """
-    given = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
-    known = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
-    arguments = {name: value for name, value in given.items() if name in known and value is not None}
+    options = {"warmup_steps": parsed.warmup_steps, "hold_steps": parsed.hold_steps or 0, "min_lr": parsed.min_lr}
+    parameters = inspect.signature(get_all_lr_classes()[parsed.lr_policy]).parameters
+    arguments = {name: value for name, value in options.items() if name in parameters and value is not None}
     policy = get_lr_policy(parsed.lr_policy, total_steps=total_steps, **arguments)
     warmup_steps = getattr(policy, "warmup_steps", 0)
     if warmup_steps >= total_steps:

@@ -145,19 +145,21 @@ def _check(options: Any) -> int:
     recipe = load_recipe(options.model_config) if options.model_config else None
     arguments = {"strict": options.strict_data, "num_workers": options.num_workers, "show_progress": True}
     sets = [examine(manifests, **arguments) if manifests else None for manifests in (train, *evaluations)]
-    findings = [finding for each in sets if each for finding in findings_in(each)]
-    first, *others = sets
-    for other in others:
-        if first and other:
-            findings += findings_between(first, other)
-    for one, another in combinations(others, 2):
+    findings = [finding for examined in sets if examined for finding in findings_in(examined)]
+    first, *evaluation_sets = sets
+    for evaluation_set in evaluation_sets:
+        if first and evaluation_set:
+            findings += findings_between(first, evaluation_set)
+    for one, another in combinations(evaluation_sets, 2):
         if one and another:
             findings += findings_among(one, another)
     if recipe:
         pairs = zip(sets, (train, *evaluations), strict=True)
         with logging.patch_stdout_handler(sys.stderr):  # what data layers log is no finding
-            findings += [each for found, paths in pairs if found for each in misfits_in(recipe, paths, found is first)]
-    _tell(options, [each for each in sets if each], findings)
+            for examined, paths in pairs:
+                if examined:
+                    findings += misfits_in(recipe, paths, examined is first)
+    _tell(options, list(filter(None, sets)), findings)
     return int(any(finding.is_problem for finding in findings))
 
 
@@ -181,10 +183,10 @@ def _stats(options: Any) -> int:
 
 
 def _tell(options: Any, sets: Sequence[ExaminedSet], findings: Sequence[Finding] | None) -> None:
-    statistics = [statistics_of(each) for each in sets]
+    statistics = [statistics_of(examined) for examined in sets]
     if options.json:
-        found = {} if findings is None else {"findings": [asdict(finding) for finding in findings]}
-        print(json.dumps({"sets": statistics, **found}, ensure_ascii=False, indent=1))
+        report = {} if findings is None else {"findings": [asdict(finding) for finding in findings]}
+        print(json.dumps({"sets": statistics, **report}, ensure_ascii=False, indent=1))
     else:
         print(as_text(statistics, findings))
     if options.picture:
@@ -220,14 +222,16 @@ def _lm(options: Any) -> int:
     tables, discounts = trained.estimated
     write_arpa(options.out, tables)
     print(f"{options.out}: {trained.num_texts} texts, {trained.num_words} words; read as {trained.spelling}")
-    for order, (table, found) in enumerate(zip(tables.orders, discounts, strict=True), 1):
-        smoothing = "Witten-Bell" if found is None else "Kneser-Ney, discounts " + " ".join(f"{d:.2f}" for d in found)
+    for order, (table, discount) in enumerate(zip(tables.orders, discounts, strict=True), 1):
+        smoothing = (
+            "Witten-Bell" if discount is None else "Kneser-Ney, discounts " + " ".join(f"{d:.2f}" for d in discount)
+        )
         print(f"  {order}-grams: {len(table.words)}, {smoothing}")
     if trained.lost:
         logging.warning("%s: %s; left out", texts.name, trained.lost)
     if dev is not None:
-        told = perplexity(NgramModel(tables), speller.sentences(dev))
-        print(f"{dev.name}: perplexity {told.value:.1f}, {told.num_unknown} of {told.num_words} words unknown")
+        result = perplexity(NgramModel(tables), speller.sentences(dev))
+        print(f"{dev.name}: perplexity {result.value:.1f}, {result.num_unknown} of {result.num_words} words unknown")
     return 0
 
 
@@ -252,13 +256,13 @@ def _tokenizer(options: Any) -> int:
 def _parser_for(texts: Sequence[str], options: Any) -> CharParser:
     """The parser that rewrites texts as that of a model with the new vocabulary will."""
     letters = _letters_of(texts)
-    told = language_of(letters) if options.language is None else language_code(options.language)
-    if options.parser == "auto" and told not in ("en", NO_LANGUAGE):  # its numbers have letters that texts may lack
-        letters |= _letters_of(speak_numbers(text, told, lambda _: True) for text in texts)
-    name = "en" if options.parser == "auto" and told == "en" else options.parser
+    language = language_of(letters) if options.language is None else language_code(options.language)
+    if options.parser == "auto" and language not in ("en", NO_LANGUAGE):  # its numbers have letters that texts may lack
+        letters |= _letters_of(speak_numbers(text, language, lambda _: True) for text in texts)
+    name = "en" if options.parser == "auto" and language == "en" else options.parser
     if name == "en":
         letters = {*"abcdefghijklmnopqrstuvwxyz'"}
-    symbols = [each for each in options.symbols if each not in letters]
+    symbols = [symbol for symbol in options.symbols if symbol not in letters]
     labels = [" ", *sorted(letters), *symbols]
     return make_parser(labels, name, do_lowercase=not options.keep_case, language=options.language)
 

@@ -127,14 +127,16 @@ def curves(work_dir: Path) -> dict[str, float]:
     best = [record for record in records if record["kind"] == "model"][-1]["step"]
     figure = Figure(figsize=(8, 6.5))
     above, below = figure.subplots(2, 1, sharex=True)
-    above.plot([each["step"] for each in steps], [each["loss"] for each in steps], color="tab:gray", label="training")
+    above.plot(
+        [record["step"] for record in steps], [record["loss"] for record in steps], color="tab:gray", label="training"
+    )
     rates: dict[str, float] = {}
     for (name, words), color in zip(SETS.items(), ("tab:blue", "tab:orange"), strict=True):
-        found = [record for record in records if record["kind"] == "evaluation" and record["set"] == name]
-        at = [each["step"] for each in found]
-        above.plot(at, [each["loss"] for each in found], color=color, label=words)
-        below.plot(at, [100 * each["wer"] for each in found], color=color, marker="o", label=words)
-        rates[name] = next(each["wer"] for each in found if each["step"] == best)
+        evaluations = [record for record in records if record["kind"] == "evaluation" and record["set"] == name]
+        at = [record["step"] for record in evaluations]
+        above.plot(at, [record["loss"] for record in evaluations], color=color, label=words)
+        below.plot(at, [100 * record["wer"] for record in evaluations], color=color, marker="o", label=words)
+        rates[name] = next(record["wer"] for record in evaluations if record["step"] == best)
     above.set(ylabel="CTC loss", yscale="log", title="nemo_lite demo: a separable Jasper on synthetic speech")
     below.set(xlabel="step", ylabel="word error rate (%)", ylim=(0, 100))
     for axis in (above, below):

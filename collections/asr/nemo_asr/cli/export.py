@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> None:
     model = load_model(options.model, recipe=recipe)
     reading = model.recipe.reading
     heard = [
-        each.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
-        for each in recordings
+        recording.read(reading.sample_rate, trim_silence=reading.trim_silence, int_values=reading.int_values).samples
+        for recording in recordings
     ]
     comparison = export_onnx(model, options.file, heard)
     size = options.file.expanduser().stat().st_size / 2**20

@@ -34,11 +34,11 @@ def main(arguments: Sequence[str]) -> None:
     parser = OneLineParser(prog="nemo-lite migrate", description=__doc__)
     parser.add_argument("scripts", nargs="+", type=Path, metavar="SCRIPT.py")
     for script in parser.parse_args(arguments).scripts:
-        found = uses_in(script)
-        for use in found:
+        uses = uses_in(script)
+        for use in uses:
             print(f"{script}:{use.line}: {f'change: {use.change}' if use.change else f'no change: {use.what}'}")
-        changed = len({use.line for use in found if use.change})
-        print(f"{script}: {changed} of {len({use.line for use in found})} lines that use NeMo need a change")
+        changed = len({use.line for use in uses if use.change})
+        print(f"{script}: {changed} of {len({use.line for use in uses})} lines that use NeMo need a change")
 
 
 def uses_in(script: Path) -> list[Use]:
@@ -54,22 +54,22 @@ def uses_in(script: Path) -> list[Use]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"{script}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError("is no Python 3", place=place, got=getattr(error, "msg", str(error))) from error
-    known: dict[str, str] = {}  # what a name in the script stands for, in NeMo's words
-    imports = [use for node in ast.walk(tree) for use in _imported(node, known)]
-    read = [use for node in ast.walk(tree) for use in _read(node, known)]
+    names: dict[str, str] = {}  # what a name in the script stands for, in NeMo's words
+    imports = [use for node in ast.walk(tree) for use in _imported(node, names)]
+    read = [use for node in ast.walk(tree) for use in _read(node, names)]
     return sorted({*imports, *read})
 
 
-def _imported(node: ast.AST, known: dict[str, str]) -> Iterator[Use]:
+def _imported(node: ast.AST, names: dict[str, str]) -> Iterator[Use]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             if _is_nemos(alias.name):
                 bound = alias.asname or alias.name.partition(".")[0]
-                known[bound] = _nemos(alias.name if alias.asname else bound)
+                names[bound] = _nemos(alias.name if alias.asname else bound)
                 yield Use(node.lineno, alias.name, _change_of_import(alias))
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level and _is_nemos(node.module):
         for alias in node.names:
-            known[alias.asname or alias.name] = f"{_nemos(node.module)}.{alias.name}"
+            names[alias.asname or alias.name] = f"{_nemos(node.module)}.{alias.name}"
         yield from _change_of_from(node, node.module)
 
 
@@ -91,15 +91,15 @@ def _change_of_import(alias: ast.alias) -> str:
     return _missing(alias.name) or f"import {here}{f' as {name}' if name and name != here else ''}"
 
 
-def _read(node: ast.AST, known: dict[str, str]) -> Iterator[Use]:
+def _read(node: ast.AST, bindings: dict[str, str]) -> Iterator[Use]:
     names: list[str] = []
     inner = node
     while isinstance(inner, ast.Attribute):
         names.insert(0, inner.attr)
         inner = inner.value
-    if names and isinstance(inner, ast.Name) and inner.id in known:
-        dotted = ".".join([known[inner.id], *names])
-        spelt_out = known[inner.id] == _REST and dotted.startswith(f"{_SPEECH}.")
+    if names and isinstance(inner, ast.Name) and inner.id in bindings:
+        dotted = ".".join([bindings[inner.id], *names])
+        spelt_out = bindings[inner.id] == _REST and dotted.startswith(f"{_SPEECH}.")
         change = _missing(dotted) or (_here(dotted) if spelt_out else "")
         assert isinstance(node, ast.Attribute)
         if change or len(names) == 1:  # of a chain, once

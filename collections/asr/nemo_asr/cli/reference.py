@@ -58,9 +58,9 @@ def keys_of(target: type) -> list[Key]:
     # Of the constructor: a class of ours may have a metaclass with another signature.
     _, *parameters = inspect.signature(target.__init__).parameters.values()  # type: ignore[misc]  # of the class itself
     return [
-        Key(each.name, _written(types[each.name]), _default_of(each), texts.get(each.name, ""))
-        for each in parameters
-        if each.name not in _NOT_IN_FILES and each.kind is not each.VAR_KEYWORD
+        Key(parameter.name, _written(types[parameter.name]), _default_of(parameter), texts.get(parameter.name, ""))
+        for parameter in parameters
+        if parameter.name not in _NOT_IN_FILES and parameter.kind is not parameter.VAR_KEYWORD
     ]
 
 
@@ -81,26 +81,26 @@ def reference() -> str:
 
 def _sections() -> Iterator[str]:
     for role in FAMILIES[FAMILY_OF_TASK[TASKS[0]]].roles:
-        for name, known in KNOWN.items():
-            if known.role == role and name == known.module_class.__name__ and is_own(known):
-                yield from _section(name, known)
+        for name, entry in KNOWN.items():
+            if entry.role == role and name == entry.module_class.__name__ and is_own(entry):
+                yield from _section(name, entry)
 
 
-def is_own(known: Known) -> bool:
+def is_own(entry: Known) -> bool:
     """Whether a registered class comes with the package."""
-    return known.module_class.__module__.startswith(("nemo_asr.", "nemo_lite."))
+    return entry.module_class.__module__.startswith(("nemo_asr.", "nemo_lite."))
 
 
-def _section(name: str, known: Known) -> Iterator[str]:
-    older = [other for other, each in KNOWN.items() if each is known and other != name]
+def _section(name: str, entry: Known) -> Iterator[str]:
+    older = [other for other, other_entry in KNOWN.items() if other_entry is entry and other != name]
     yield f"## {name}\n"
-    yield f"Role: {known.role}. {_summary(known.module_class)}" + (f" Older name: {', '.join(older)}." if older else "")
+    yield f"Role: {entry.role}. {_summary(entry.module_class)}" + (f" Older name: {', '.join(older)}." if older else "")
     yield ""
-    keys = keys_of(known.module_class)
-    if known.role == "data layer":
+    keys = keys_of(entry.module_class)
+    if entry.role == "data layer":
         yield f"{_DATA_NOTE}\n"
-        keys = [key for key in keys if key.name != source_argument(known.module_class)]
-    for argument, became in known.older.items():
+        keys = [key for key in keys if key.name != source_argument(entry.module_class)]
+    for argument, became in entry.older.items():
         values = ", ".join(f"`{value}` is `{became.newer}: {str(now).lower()}`" for value, now in became.values.items())
         yield f"`{argument}` of older files: {values}.\n"
     yield _table(keys)
@@ -142,7 +142,7 @@ def _written(kind: object) -> str:
     if origin is Literal:
         return ", ".join(map(str, arguments))
     if origin in (Union, UnionType):
-        return " or ".join(_written(each) for each in arguments)
+        return " or ".join(_written(argument) for argument in arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "mapping"
     if isinstance(origin, type) and issubclass(origin, Sequence):

@@ -89,17 +89,17 @@ def _transcribe_with_onnx(args: Namespace, recordings: Sequence[Recording]) -> i
     Raises:
         UsageError: options that only the modules in torch know.
     """
-    asked = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
-    asked |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
-    unknown = [f"--{name}" for name, is_asked in asked.items() if is_asked]
+    refused = {"placement": args.placement not in (None, "CPU"), "import": args.imports}
+    refused |= {"amp_opt_level": args.amp_opt_level not in (None, "O0"), "world_size": args.world_size}
+    unknown = [f"--{name}" for name, is_given in refused.items() if is_given]
     if unknown:
         problem, remedy = (
             "an ONNX file runs as it is, in one process on the CPU",
             "leave it out, or give a model folder",
         )
         raise UsageError(problem, place=args.model, got=", ".join(unknown), remedy=remedy)
-    model, given = load_onnx_model(args.model), search_arguments(args)
-    search = None if given is None else TextSearch(model.labels, **given)
+    model, options = load_onnx_model(args.model), search_arguments(args)
+    search = None if options is None else TextSearch(model.labels, **options)
     start = time.perf_counter()
     result = model.transcribe(recordings, args.batch_size, args.batch_seconds, search, args.nbest or 1)
     _tell(args, result, time.perf_counter() - start)
@@ -170,7 +170,7 @@ def _tell(args: Namespace, result: Transcribed, took: float) -> None:
         _write(args, result.transcripts, is_one=count + bad == 1)
     for position in sorted(result.faults):
         print(f"{PROGRAM}: {marked('error:')} {printable(result.faults[position])}", file=sys.stderr)
-    silent = [each.name for each in result.transcripts if not each.words]
+    silent = [transcript.name for transcript in result.transcripts if not transcript.words]
     if silent:
         some = f"{len(silent)} of {counted(count, 'recording')}: {', '.join(silent[:3])}"
         more = ", ..." if len(silent) > 3 else ""
@@ -188,7 +188,11 @@ def _write(args: Namespace, transcripts: Sequence[Transcript], is_one: bool) -> 
             _to_file(args.out / f"{name}.{args.format}", write(transcript))
         return
     with_names = args.format == "text" and not is_one
-    lines = ((each.name, line) for each in transcripts for line in write(each).removesuffix("\n").split("\n"))
+    lines = (
+        (transcript.name, line)
+        for transcript in transcripts
+        for line in write(transcript).removesuffix("\n").split("\n")
+    )
     text = "".join(f"{name}: {line}\n" if with_names else f"{line}\n" for name, line in lines)
     # Bytes of a file's name that are no UTF-8 become escapes, which JSON knows as well.
     text = text.encode("utf-8", errors="backslashreplace").decode("utf-8")
@@ -209,5 +213,5 @@ def file_names(transcripts: Sequence[Transcript]) -> list[str]:
     for transcript in transcripts:
         name = Path(transcript.source).stem
         numbered = (f"{name}_{number}" for number in range(2, len(names) + 3))
-        names.append(name if name not in names else next(each for each in numbered if each not in names))
+        names.append(name if name not in names else next(candidate for candidate in numbered if candidate not in names))
     return names
