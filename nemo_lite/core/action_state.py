@@ -1,4 +1,4 @@
-"""What callbacks see of an action while it runs, as protocols that a backend fulfils. No torch, no loop here."""
+"""The state of an action as callbacks see it, as protocols that the engine fulfils. No torch, no loop here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StepTiming:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation gave.
+    """The result of an evaluation.
 
     Attributes:
         name: of what was evaluated: ``EvaluatorCallback(name=...)``.
@@ -104,7 +104,7 @@ class StepTensors(Protocol):
 
 
 class TbWriter(Protocol):
-    """What callbacks use of a TensorBoard ``SummaryWriter``. One without ``flush`` is accepted too."""
+    """The part of a TensorBoard ``SummaryWriter`` that callbacks use. One without ``flush`` is accepted too."""
 
     def add_scalar(self, tag: str, value: float, step: int, /) -> object:
         """Write a number."""
@@ -171,7 +171,7 @@ class Averages(Protocol):
 
 
 class ActionState(Protocol):
-    """What callbacks see. The attributes can also be read as items: ``state["step"]``.
+    """The state of an action. The attributes can also be read as items: ``state["step"]``.
 
     With several ranks every rank runs every callback. Methods that say "all ranks call it" wait for the others there:
     callbacks call them at the same moments and in the same order on all ranks, never inside :meth:`on_first`.

@@ -1,4 +1,4 @@
-"""What a script chooses by name: where modules run, in what precision, as what they are exported."""
+"""Choices of a script by name: where modules run, in what precision, in which format they are exported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nemo_lite.errors import UnknownNameError
 
 
 class Backend(Enum):
-    """What executes DAGs."""
+    """Executes DAGs; PyTorch is the only one."""
 
     PyTorch = 1
 
@@ -48,10 +48,10 @@ class Optimization(Enum):
         """
         if isinstance(level, Optimization):
             return level
-        known = {optimization.short: optimization for optimization in Optimization}
-        if level not in known:
-            raise UnknownNameError("optimization level", str(level), known)
-        return known[level]
+        levels = {optimization.short: optimization for optimization in Optimization}
+        if level not in levels:
+            raise UnknownNameError("optimization level", str(level), levels)
+        return levels[level]
 
 
 class DeploymentFormat(Enum):

@@ -44,10 +44,10 @@ class CompileOptions:
     fullgraph: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("dynamic", (True, False, None)), ("fullgraph", (True, False))):
-            if not any(getattr(self, name) is each for each in known):
-                got, wanted = repr(getattr(self, name)), " or ".join(map(str, known))
-                raise UsageError(f"{name} is out of range", place="compile", got=got, wanted=wanted)
+        for name, choices in (("dynamic", (True, False, None)), ("fullgraph", (True, False))):
+            if not any(getattr(self, name) is each for each in choices):
+                got, expected = repr(getattr(self, name)), " or ".join(map(str, choices))
+                raise UsageError(f"{name} is out of range", place="compile", got=got, wanted=expected)
         if self.mode is None:
             return
         if self.mode not in MODES:
@@ -70,10 +70,10 @@ class CompileOptions:
             return cls()
         if not isinstance(given, Mapping):
             raise UsageError("compile is not understood", got=repr(given), wanted="True, False or a dict of options")
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for key in given:
-            if key not in known:
-                raise UnknownNameError("key", str(key), known, place="compile")
+            if key not in names:
+                raise UnknownNameError("key", str(key), names, place="compile")
         options: dict[str, object] = dict(given)
         return cls(**options)  # type: ignore[arg-type]  # their types are checked there
 
@@ -175,8 +175,8 @@ class RunOptions:
         if self.uneven not in get_args(Uneven):
             raise UnknownNameError("uneven", self.uneven, get_args(Uneven))
         if self.gradient_compression not in (None, *get_args(GradientCompression)):
-            known = get_args(GradientCompression)
-            raise UnknownNameError("gradient_compression", str(self.gradient_compression), known)
+            choices = get_args(GradientCompression)
+            raise UnknownNameError("gradient_compression", str(self.gradient_compression), choices)
         for name in ("num_epochs", "max_steps", "batches_per_step", "max_nonfinite_steps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and int(value) >= 1):

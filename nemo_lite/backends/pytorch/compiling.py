@@ -45,7 +45,7 @@ _CompiledGraph = Callable[..., Any]
 
 @dataclass
 class CompileLog:
-    """What was compiled.
+    """Counts of graphs and recompilations, and the nodes that stay as they are.
 
     Attributes:
         graphs: how many, with those made anew for other shapes or modes.
@@ -62,14 +62,14 @@ class CompileLog:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        told = [
+        parts = [
             f"Compiled {_count(self.graphs, 'graph')} in {self.seconds:.1f} s",
             _count(self.recompilations, "recompilation"),
             _count(len(self.breaks), "graph break") + _reasons(self.breaks),
         ]
         if self.uncompiled:
-            told.append(f"{_count(len(self.uncompiled), 'node')} not compiled{_reasons(self.uncompiled)}")
-        return ", ".join(told)
+            parts.append(f"{_count(len(self.uncompiled), 'node')} not compiled{_reasons(self.uncompiled)}")
+        return ", ".join(parts)
 
 
 class Compiler:
@@ -202,8 +202,8 @@ class Region(nn.Module):
         reason: Any = graph.compile_subgraph_reason
         if reason.graph_break and reason.user_stack and _FOR_DDP not in reason.reason:
             line = reason.user_stack[-1]  # the same for each of the frames that end there; the outermost comes first
-            told = f"{self._node_of(reason.user_stack)}, {_first_line(reason.reason)}"
-            log.breaks.setdefault(f"{Path(line.filename).name}:{line.lineno}", told)
+            reason_text = f"{self._node_of(reason.user_stack)}, {_first_line(reason.reason)}"
+            log.breaks.setdefault(f"{Path(line.filename).name}:{line.lineno}", reason_text)
         try:
             with COMPILING:
                 return self._compiler.compile_graph(graph, inputs)
@@ -246,17 +246,19 @@ class Region(nn.Module):
 
 def region_of(part: Slice, nodes: tuple[Node, ...]) -> Slice:
     """These nodes of a slice: from what they take from elsewhere to what others take from them."""
-    own = [wire for node in nodes for wire in node.outputs.values()]
+    produced = [wire for node in nodes for wire in node.outputs.values()]
     taken = dict.fromkeys(wire for node in nodes for wire in node.inputs.values())
-    wanted = {*part.outputs, *(wire for node in part.nodes if node not in nodes for wire in node.inputs.values())}
-    return Slice(tuple(wire for wire in taken if wire not in own), nodes, tuple(wire for wire in own if wire in wanted))
+    needed = {*part.outputs, *(wire for node in part.nodes if node not in nodes for wire in node.inputs.values())}
+    return Slice(
+        tuple(wire for wire in taken if wire not in produced), nodes, tuple(wire for wire in produced if wire in needed)
+    )
 
 
 def check_backend(options: CompileOptions) -> None:
     """Raise UnknownNameError where torch has no such backend."""
-    known = [*torch.compiler.list_backends(), *_FOR_TESTS]
-    if options.backend not in known:
-        raise UnknownNameError("backend", str(options.backend), known, place="compile")
+    backends = [*torch.compiler.list_backends(), *_FOR_TESTS]
+    if options.backend not in backends:
+        raise UnknownNameError("backend", str(options.backend), backends, place="compile")
 
 
 def _can_be_compiled(node: Node) -> bool:

@@ -113,8 +113,8 @@ class Averaging:
             return
         decay = min(self._decay, (1 + step) / (_WARM_UP + step))
         weights = [master.detach() for master in self._masters]
-        others = [each if each.dtype == torch.float32 else each.float() for each in weights]
-        torch._foreach_lerp_(self._means, others, 1.0 - decay)
+        in_float32 = [each if each.dtype == torch.float32 else each.float() for each in weights]
+        torch._foreach_lerp_(self._means, in_float32, 1.0 - decay)
 
     def state_dict(self) -> dict[str, Any]:
         """The moving average, for a training state; empty without one."""

@@ -52,17 +52,17 @@ class StepValues:
             DagError: no wire was renamed so.
         """
         if name not in self.names:
-            known = ["loss", *self.names]
+            names = ["loss", *self.names]
             raise DagError(
                 f'no wire of this DAG is named "{name}"',
-                remedy=f'known: {", ".join(known)}{did_you_mean(name, known)}; name one with wire.rename("{name}")',
+                remedy=f'known: {", ".join(names)}{did_you_mean(name, names)}; name one with wire.rename("{name}")',
             )
         return self.names[name]
 
     def extra_wires(self, wires: Sequence[NmTensor]) -> list[NmTensor]:
         """The wires of the training DAG that must be kept to give ``wires`` and all renamed ones."""
-        wanted = list(dict.fromkeys([*wires, *self.names.values()]))
-        return list(dict.fromkeys(wire for one in wanted for wire in self.dag.continuation([one]).inputs))
+        kept = list(dict.fromkeys([*wires, *self.names.values()]))
+        return list(dict.fromkeys(wire for one in kept for wire in self.dag.continuation([one]).inputs))
 
     def set(
         self, loss: torch.Tensor, calls: Set[ModuleCall], wires: Sequence[NmTensor], values: Sequence[object]
@@ -159,7 +159,7 @@ class NoValues:
 
 
 class Wishes(NamedTuple):
-    """What a rank, or any of them, wants to happen after the present step.
+    """Requests of a rank, or of any of them, for the end of the present step.
 
     Attributes:
         stop: end the run.
@@ -171,9 +171,9 @@ class Wishes(NamedTuple):
     save: bool = False
     signal: int = 0
 
-    def joined(self, others: Wishes) -> Wishes:
+    def joined(self, wishes: Wishes) -> Wishes:
         """These, and those of another exchange at the same step."""
-        return Wishes(self.stop or others.stop, self.save or others.save, self.signal or others.signal)
+        return Wishes(self.stop or wishes.stop, self.save or wishes.save, self.signal or wishes.signal)
 
 
 NO_WISHES = Wishes()
@@ -216,7 +216,7 @@ class StepBatches:
         return self.world_size == 1 and len(self.batches) == 1
 
     def loss_factors(self) -> list[float]:
-        """What each batch's mean loss is multiplied with, before the ranks' mean of the gradients is taken.
+        """The factor of each batch's mean loss, before the ranks' mean of the gradients is taken.
 
         Every item of a step has the same weight, whatever its batch and rank.
         """
@@ -227,7 +227,7 @@ class StepBatches:
 
 
 class _Sums(NamedTuple):
-    """What the ranks tell each other at a step, summed over them.
+    """The numbers that ranks exchange at a step, summed over them.
 
     Attributes:
         not_finite: ranks that know that their losses or gradients of the step before are not all finite.
@@ -270,7 +270,7 @@ class _Begun:
     _sums: list[float] | None = None
 
     def sums(self) -> list[float]:
-        """What the ranks tell each other, summed; waits for it."""
+        """The numbers of all ranks, summed; waits for them."""
         if self._sums is None:
             self._sums = self.finish()
         return self._sums
@@ -464,8 +464,8 @@ class StepBatchLoader:
         """This rank's last batches from before the place in the epoch at which the run was resumed, to be repeated."""
         for start in range(self._start - self._size, -1, -self._size):
             done = (*self._before, Stretch(self._comm.world_size, start))
-            if found := self._taken_from(self._loader.rest_of_epoch(self._epoch, done)):
-                return found
+            if batches := self._taken_from(self._loader.rest_of_epoch(self._epoch, done)):
+                return batches
         return []
 
     def _lent(self, batches: Sequence[Batch]) -> list[Batch]:
@@ -486,12 +486,12 @@ class StepBatchLoader:
 
     def _check_can_go_on(self, num_out: float, num_helpless: float) -> None:
         if self._uneven == "error" or (num_helpless and self._uneven != "join"):
-            others = "join or drop" if num_helpless else "pad, drop or join"
+            remedies = "join or drop" if num_helpless else "pad, drop or join"
             raise UsageError(
                 f"{num_out:.0f} of {self._comm.world_size} ranks have no batch at step {self._step} of epoch "
                 f"{self._epoch}, the others have",
                 place=f"uneven={self._uneven}",
-                remedy=f"choose {others}, use fewer ranks, or give the data layer more items",
+                remedy=f"choose {remedies}, use fewer ranks, or give the data layer more items",
             )
 
     def settle(self) -> None:

@@ -289,7 +289,7 @@ def read_chosen(
     optimizers: Sequence[torch.optim.Optimizer] = (),
     check: Callable[[Contents], object] = lambda contents: None,
 ) -> Contents | None:
-    """What rank 0 chooses, on all ranks. It reads it too, and the others need not have its files.
+    """The checkpoint that rank 0 chooses, on all ranks. It reads it too, and the others need not have its files.
 
     Where weights are divided among the ranks, each reads its own pieces: all ranks need the files.
     """
@@ -318,10 +318,10 @@ def refuse_newer_elsewhere(comm: Comm, checkpoints: CheckpointFolder) -> None:
     Raises:
         CheckpointError: one has; the same error on every rank.
     """
-    own = (platform.node(), str(checkpoints.folder.absolute()), checkpoints.newest_step())
-    ranks = comm.share(comm.gather(own)) or [own]
-    (first_host, first_folder, first), *others = ranks
-    newer = [(step, host, folder) for host, folder, step in others if step is not None and step > (first or 0)]
+    here = (platform.node(), str(checkpoints.folder.absolute()), checkpoints.newest_step())
+    ranks = comm.share(comm.gather(here)) or [here]
+    (first_host, first_folder, first), *other_ranks = ranks
+    newer = [(step, host, folder) for host, folder, step in other_ranks if step is not None and step > (first or 0)]
     if not newer:
         return
     step, host, folder = max(newer)

@@ -70,11 +70,11 @@ def with_bar(
         callbacks: of the script.
         tensors_to_evaluate: wires for those callbacks that print them, as in the first NeMo.
     """
-    given = check_callbacks(callbacks)
-    for callback in given:
+    checked = check_callbacks(callbacks)
+    for callback in checked:
         if isinstance(callback, SimpleLossLoggerCallback):
             callback.take_tensors_to_evaluate(tensors_to_evaluate or ())
-    return [*given, *([] if any(isinstance(each, ProgressBar) for each in given) else [ProgressBar()])]
+    return [*checked, *([] if any(isinstance(each, ProgressBar) for each in checked) else [ProgressBar()])]
 
 
 def tell_batch_size(data_layer: DataLayerNM, comm: Comm, batches: int, label: str = "") -> None:
@@ -142,7 +142,7 @@ def lanes_of(
 
 
 def terms_of_lanes(lanes: Sequence[Sequence[Objective]]) -> dict[str, str]:
-    """What objectives with data of their own say beside ``train``, for the run contract; nothing without such."""
+    """Settings of objectives with data of their own, for the run contract; empty without such objectives."""
     if len(lanes) == 1:
         return {}
     return {
@@ -156,7 +156,7 @@ def terms_of_lanes(lanes: Sequence[Sequence[Objective]]) -> dict[str, str]:
 
 @dataclass
 class LoweredObjective:
-    """What one optimizer minimises: an `Objective` as a module on all ranks.
+    """An `Objective` as a module on all ranks, with its optimizer.
 
     Attributes:
         module: computes the losses, then the extra wires, from a batch; its gradients are averaged over the ranks.
@@ -354,9 +354,9 @@ def _groups(modules: Iterable[nn.Module], optimizer_params: Mapping[str, object]
 def _named(modules: Iterable[nn.Module]) -> dict[str, nn.Module]:
     """The modules with parameters, by the names under which they are saved."""
     with_parameters = [module for module in modules if _parameters([module])]
-    own = unique_names(module for module in with_parameters if isinstance(module, NeuralModule))
-    others = {type(module).__name__: module for module in with_parameters if not isinstance(module, NeuralModule)}
-    return {**others, **{name: module for name, module in own.items() if isinstance(module, nn.Module)}}
+    named = unique_names(module for module in with_parameters if isinstance(module, NeuralModule))
+    unnamed = {type(module).__name__: module for module in with_parameters if not isinstance(module, NeuralModule)}
+    return {**unnamed, **{name: module for name, module in named.items() if isinstance(module, nn.Module)}}
 
 
 def _refuse_options_of_groups(optimizer: torch.optim.Optimizer, optimizer_params: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""What a run needs to go on exactly: place in the epoch, generators and buffers of each rank."""
+"""The state that lets a run go on exactly: place in the epoch, generators and buffers of each rank."""
 
 from __future__ import annotations
 
@@ -105,18 +105,18 @@ def own_buffers(modules: Mapping[str, object], comm: Comm) -> dict[str, Tensor]:
     What is equal on all ranks is left to the weights: they hold rank 0's buffers, and of statistics the mean over the
     ranks, which for equal numbers is that number. All ranks call it, and get the same names.
     """
-    own: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
     is_rounded: dict[str, bool] = {}
     for name, part, buffer in _buffers(modules):
-        own[name] = buffer.detach().to("cpu", copy=True)
+        buffers[name] = buffer.detach().to("cpu", copy=True)
         # The mean over the ranks is computed in float64, where that of equal float64 numbers may be rounded.
         is_rounded[name] = isinstance(part, _NormBase) and buffer.dtype == torch.float64
-    if not own:
+    if not buffers:
         return {}
-    of_first = comm.share(own)
-    differs = [is_rounded[name] or not torch.equal(buffer, of_first[name]) for name, buffer in own.items()]
+    of_first = comm.share(buffers)
+    differs = [is_rounded[name] or not torch.equal(buffer, of_first[name]) for name, buffer in buffers.items()]
     num_differing = comm.sum([float(each) for each in differs])
-    return {name: buffer for (name, buffer), count in zip(own.items(), num_differing, strict=True) if count}
+    return {name: buffer for (name, buffer), count in zip(buffers.items(), num_differing, strict=True) if count}
 
 
 def set_own_buffers(modules: Mapping[str, object], saved: Mapping[str, Tensor], place: str) -> None:
@@ -129,8 +129,8 @@ def set_own_buffers(modules: Mapping[str, object], saved: Mapping[str, Tensor], 
     for name, buffer, value in pairs:
         # Floating types differ between levels of precision, and are converted as weights are.
         if (buffer.shape, buffer.is_floating_point()) != (value.shape, value.is_floating_point()):
-            got, wanted = f"{tuple(value.shape)} {value.dtype}", f"{tuple(buffer.shape)} {buffer.dtype}"
-            raise CheckpointError(f"a rank's own {name} does not fit", place=place, got=got, wanted=wanted)
+            got, expected = f"{tuple(value.shape)} {value.dtype}", f"{tuple(buffer.shape)} {buffer.dtype}"
+            raise CheckpointError(f"a rank's own {name} does not fit", place=place, got=got, wanted=expected)
     for _, buffer, value in pairs:
         buffer.copy_(value)
 
@@ -175,7 +175,7 @@ class Pace(NamedTuple):
 
 
 def told(before: Pace, now: Pace) -> Iterator[str]:
-    """What another number of ranks changes, and what can be done about it, a line each."""
+    """The effects of another number of ranks, and what can be done about them, a line each."""
     if before.world_size == now.world_size:
         return
     saved = counted(before.world_size, "process", "processes")
@@ -248,7 +248,7 @@ class Position:
         self._saved_digest = ""
 
     def state_dict(self) -> dict[str, Any]:
-        """What of a training state is of here. All ranks call it; rank 0 gets what belongs to the ranks."""
+        """Its part of a training state. All ranks call it; rank 0 gets what belongs to the ranks."""
         done = self.done
         return {
             "pace": list(self._pace),
@@ -272,8 +272,8 @@ class Position:
         )
         if "done" not in state:
             problem = "%s does not say where in its epoch it was saved: going on at the start of epoch %d"
-            about = (place or "the training state", 1 + as_count(state.get("epoch", 0), "epoch", place))
-            self._comm.on_first(lambda: logging.warning(problem, *about))
+            place_and_epoch = (place or "the training state", 1 + as_count(state.get("epoch", 0), "epoch", place))
+            self._comm.on_first(lambda: logging.warning(problem, *place_and_epoch))
         self._saved_digest = state.get("plan", "")
         self.changes = [*told(Pace(*state.get("pace", self._pace)), self._pace)]
         if self._is_seed_drawn and state.get("seed") is not None:
@@ -288,7 +288,7 @@ class Position:
             self._account.load_state_dict(noted)
 
     def _of_ranks(self) -> dict[str, Any]:
-        """What the ranks have of their own, on rank 0; nothing on the others."""
+        """The states of single ranks, on rank 0; nothing on the others."""
         mine: dict[str, Any] = {
             "generators": generator_states(self._device, self._modules),
             "at_epoch_start": self._at_epoch_start,

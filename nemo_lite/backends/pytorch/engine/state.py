@@ -116,7 +116,7 @@ class RunState:
 
     @property
     def wishes(self) -> Wishes:
-        """What this rank wants to happen after the step."""
+        """Requests of this rank for the end of the step."""
         return Wishes(bool(self.stop_reason), self._wants_save, self.stop_signals.received)
 
     def agree(self, wishes: Wishes) -> None:

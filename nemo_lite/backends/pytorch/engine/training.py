@@ -137,7 +137,7 @@ def check_what_is_left(
 
 
 def interruption_text(number: int, steps: int, steps_before: int, saved: str, place: str, how_to_go_on: str) -> str:
-    """What a signal ended, where it is saved, where it will go on and how.
+    """A line for the log: what a signal ended, where it is saved, where it will go on and how.
 
     Args:
         number: of the signal.
@@ -164,7 +164,7 @@ def how_to_go_on(saved: str, loaded_from: str, world_size: int) -> str:
 
 
 def _own_command() -> str:
-    """What was typed to start this process; "" in a notebook."""
+    """The command that started this process; "" in a notebook."""
     if Path(sys.argv[0]).is_file():
         return shlex.join(sys.orig_argv)
     return shlex.join(as_typed(sys.argv)) if sys.argv[0].startswith("nemo-lite ") else ""
@@ -255,8 +255,8 @@ class PlacesOfLanes:
         places = state.get("lanes", ())
         if self._lanes and len(places) != len(self._lanes):
             problem = "the number of objectives with data of their own differs"
-            got, wanted = f"{1 + len(places)} saved", f"{1 + len(self._lanes)} of this run"
-            raise CheckpointError(problem, place=place, got=got, wanted=wanted)
+            got, expected = f"{1 + len(places)} saved", f"{1 + len(self._lanes)} of this run"
+            raise CheckpointError(problem, place=place, got=got, wanted=expected)
         for lane, saved in zip(self._lanes, places, strict=False):
             lane.epoch = as_count(saved["epoch"], "lanes.epoch", place)
             lane.done = [Stretch(*(as_count(number, "lanes.done", place) for number in each)) for each in saved["done"]]
@@ -374,7 +374,7 @@ class Training:
             comparison.compare(seconds)
 
     def interruption_text(self, number: int) -> str:
-        """What this signal ended, where it is saved, where it will go on and how."""
+        """A line for the log about the end of the run by this signal."""
         state, checkpoints = self._state, self.checkpoints
         place = "" if state.is_epoch_over else f" {self._position.words(state.epochs_done)}"
         command = how_to_go_on(checkpoints.saved, checkpoints.loaded_from, state.world_size)
@@ -455,7 +455,8 @@ class Training:
                 amount += sum(batch.amount for batch in taken.counted)
                 started -= taken.first_wait
                 wishes = wishes.joined(following.wishes)
-        self._averaging.update(state.step)
+        if self._options.ema_decay is not None:
+            self._averaging.update(state.step)
         state.steps_done += 1
         if state.is_epoch_over:
             # Before callbacks see the step's end: a checkpoint made then must hold it.

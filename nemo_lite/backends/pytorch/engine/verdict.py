@@ -35,7 +35,7 @@ FINITE, INFINITE, NAN = range(3)
 
 
 class StepItems:
-    """What became of the items of one step, on this rank and in number on all.
+    """The status of the items of one step: of each on this rank, their number on all ranks.
 
     An item with an infinite loss is left out, and every other item of the step has the same weight in the gradient,
     whatever its batch and rank: as if the item had not been there. If several losses of an item are summed, it counts
@@ -74,11 +74,11 @@ class StepItems:
             The loss times the batch's weight, for the backward pass; and the loss, detached, or 0 if all of its items
             are left out of a step that has others.
         """
-        told: list[Tensor] = []
+        item_losses: list[Tensor] = []
         for module in self._losses:
-            told += module.item_losses or ()
+            item_losses += module.item_losses or ()
             module.item_losses = None
-        status = _status_of(told, batch.num_items) if told else None
+        status = _status_of(item_losses, batch.num_items) if item_losses else None
         self.statuses.append(status)
         detached = loss.detach()
         if status is None:
@@ -122,17 +122,17 @@ class StepItems:
 
     @property
     def reason(self) -> str:
-        """What an infinite loss means."""
+        """The meaning of an infinite loss."""
         return "; ".join(dict.fromkeys(module.when_infinite for module in self._losses if module.when_infinite))
 
 
-def _status_of(told: Iterable[Tensor], num_items: int) -> Tensor | None:
+def _status_of(item_losses: Iterable[Tensor], num_items: int) -> Tensor | None:
     """(B,) of all losses (B,) of a batch together; None if none has one number for each item."""
     status = None
-    for losses in told:
+    for losses in item_losses:
         if losses.shape == (num_items,):
-            own = losses.isinf() * INFINITE + losses.isnan() * NAN
-            status = own if status is None else status.maximum(own)
+            status_of_loss = losses.isinf() * INFINITE + losses.isnan() * NAN
+            status = status_of_loss if status is None else status.maximum(status_of_loss)
     return status
 
 
@@ -257,7 +257,7 @@ _SHOWN_OF_A_STEP = 5
 
 
 class Found(NamedTuple):
-    """What a rank found in a step.
+    """Findings of a rank in a step.
 
     Attributes:
         step: index of the step.
@@ -277,7 +277,7 @@ class Found(NamedTuple):
 
     def items(self, status: int) -> list[int]:
         """Positions in the data layer of the items with this status."""
-        return [item for item, own in self._known() if own == status]
+        return [item for item, status_of_item in self._known() if status_of_item == status]
 
     def _known(self) -> Iterator[tuple[int, float]]:
         for batch, statuses in zip(self.batches, self.statuses, strict=True):
@@ -336,21 +336,21 @@ class SkippedSteps:
             logging.warning("%s skipped after it", counted(self._untold, "more step was", "more steps were"))
         self._in_a_row = self._untold = 0
 
-    def left_out(self, found: Found) -> None:
+    def left_out(self, findings: Found) -> None:
         """Tell about the items that a step which counts leaves out. All ranks call it, if one of them has such."""
-        own = [found.place_of(item) for item in found.items(INFINITE)]
+        own = [findings.place_of(item) for item in findings.items(INFINITE)]
         for place in chain.from_iterable(self._comm.gather(own) or ()):
-            self._tell_of_item(place, found)
+            self._tell_of_item(place, findings)
 
-    def add(self, found: Found) -> None:
+    def add(self, findings: Found) -> None:
         """Tell about a step that is left out. All ranks call it.
 
         Raises:
             NonFiniteLossError: the options say so, at the first such step or after so many in a row; or the weights
                 that the step began with are not finite.
         """
-        options, by_rank = self._options, self._comm.gather(self._suspects(found))
-        problem, is_of_loss = self._comm.share(_problem_of(found.step, by_rank))
+        options, by_rank = self._options, self._comm.gather(self._suspects(findings))
+        problem, is_of_loss = self._comm.share(_problem_of(findings.step, by_rank))
         self.check_weights(problem)
         self._in_a_row += 1
         is_overflow = self._scales_loss and not is_of_loss
@@ -397,21 +397,21 @@ class SkippedSteps:
             skipped = "%d of %d steps were skipped: their loss or gradient was not finite"
             logging.warning(skipped, self._total, num_steps)
 
-    def _tell_of_item(self, place: str, found: Found) -> None:
+    def _tell_of_item(self, place: str, findings: Found) -> None:
         self._num_left_out += 1
         if place in self._left_out:
             return
         self._left_out.add(place)
         if len(self._left_out) > _SHOWN_ITEMS:
             return
-        reason = f" ({found.reason})" if found.reason else ""
+        reason = f" ({findings.reason})" if findings.reason else ""
         last = "; further ones are only counted" if len(self._left_out) == _SHOWN_ITEMS else ""
-        logging.warning("%s: its loss is infinite%s; step %d leaves it out%s", place, reason, found.step, last)
+        logging.warning("%s: its loss is infinite%s; step %d leaves it out%s", place, reason, findings.step, last)
 
-    def _suspects(self, found: Found) -> tuple[list[str], bool, bool]:
+    def _suspects(self, findings: Found) -> tuple[list[str], bool, bool]:
         """The places of this rank's items whose loss is not finite, whether exactly these; whether a loss is it."""
-        items, is_exact = found.suspects()
-        return [found.place_of(item) for item in items], is_exact, is_exact or not all(found.finite_losses)
+        items, is_exact = findings.suspects()
+        return [findings.place_of(item) for item in items], is_exact, is_exact or not all(findings.finite_losses)
 
 
 def _problem_of(step: int, by_rank: Sequence[tuple[list[str], bool, bool]] | None) -> tuple[str, bool]:
@@ -420,13 +420,13 @@ def _problem_of(step: int, by_rank: Sequence[tuple[list[str], bool, bool]] | Non
     if not any(is_of_loss for _, _, is_of_loss in ranks):
         return f"the gradient of step {step} is not finite", False
     problem = f"the loss of step {step} is not finite"
-    for wanted, head in ((True, ""), (False, "in the batch: ")):
-        told = [
+    for shows_exact, head in ((True, ""), (False, "in the batch: ")):
+        texts = [
             f"{f'rank {rank}: ' if len(ranks) > 1 else ''}{_shortened(places)}"
             for rank, (places, is_exact, _) in enumerate(ranks)
-            if places and is_exact == wanted
+            if places and is_exact == shows_exact
         ]
-        problem += f"; {head}{'; '.join(told)}" if told else ""
+        problem += f"; {head}{'; '.join(texts)}" if texts else ""
     return problem, True
 
 
@@ -602,15 +602,15 @@ class DeviceVerdict:
         finite, items = [next(read) == 0 for _ in computed.losses], computed.items
         _, skip = next(read), next(read)
         statuses = [None if status is None else list(islice(read, len(status))) for status in items.statuses]
-        found = Found(computed.step, computed.batches, finite, statuses, items.reason, computed.place_of)
+        findings = Found(computed.step, computed.batches, finite, statuses, items.reason, computed.place_of)
         if not skip:
             self._skipped.none()
             if next(read, 0.0):
-                self._skipped.left_out(found)
+                self._skipped.left_out(findings)
             return
         guarded.take_back()
         try:
-            self._skipped.add(found)
+            self._skipped.add(findings)
         except NonFiniteLossError:
             self._statistics.put_back()  # the forward pass of a step that will not be made may have moved them
             raise
