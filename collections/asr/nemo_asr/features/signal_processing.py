@@ -227,7 +227,7 @@ def extended_signal(signal: torch.Tensor, n_fft: int, preemph: float | None = No
     not depend on its neighbours; they are those that NeMo computes for all but the longest. Without gradients.
 
     Args:
-        own: (B, T) from :func:`own_samples`.
+        signal: (B, T) from :func:`own_samples`.
         n_fft: samples of a frame. Frame t is centred at sample t * hop.
         preemph: ``a`` of y[t] = x[t] - a x[t - 1], y[0] = x[0]; or ``None``.
 
