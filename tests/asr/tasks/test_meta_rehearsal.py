@@ -20,7 +20,7 @@ from nemo_lite.backends.pytorch import placement
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
-from nemo_lite.backends.pytorch.precision import Precision
+from nemo_lite.backends.pytorch.precision import Autocast, Precision
 from nemo_lite.core.backend import Optimization
 
 META = torch.device("meta")
@@ -53,7 +53,7 @@ def on_meta(request, monkeypatch, tmp_path):
     (tmp_path / "rehearsed.yaml").write_text(CONFIG)
     options = getattr(request, "param", {})
     recipe = nemo_asr.load_recipe(tmp_path / "rehearsed.yaml", options.get("overrides", ()))
-    monkeypatch.setattr(Precision, "forward", lambda self: nullcontext())
+    monkeypatch.setattr(Autocast, "forward", lambda self: nullcontext())
     # The one host read of a step, made a step later, has no values here.
     monkeypatch.setattr(placement.HostCopy, "values", lambda self: [0.0] * len(self._numbers))
     monkeypatch.setattr("nemo_asr.models.losses.ctc_losses", stand_in_for_ctc)
