@@ -34,8 +34,9 @@ test: $(VENV)/.installed-demo-dev
 golden: $(VENV)/.installed-demo-dev
 	$(RUN) benchmarks/golden.py small
 
-# The inner loop: all but the tests that start processes or take long.
-check: lint fast
+# The inner loop: all but the tests that start processes or take long. Types are checked beside them.
+check: $(VENV)/.installed-demo-dev
+	$(MAKE) --no-print-directory -j 2 lint fast
 
 fast: $(VENV)/.installed-demo-dev
 	$(PYTEST) -q -m "not slow"

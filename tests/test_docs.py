@@ -144,6 +144,7 @@ def source_path(name: str) -> Path:
     return ROOT / ("collections/asr" if name.startswith("nemo_asr") else "") / name
 
 
+@pytest.mark.slow
 def test_the_table_of_packages_names_every_file_and_what_is_there():
     named = files_in_the_table()
     assert [str(path) for path in named if not path.exists()] == []
@@ -151,6 +152,7 @@ def test_the_table_of_packages_names_every_file_and_what_is_there():
     assert [str(path.relative_to(ROOT)) for path in code if not named & {path, path.parent}] == []
 
 
+@pytest.mark.slow
 def test_the_walk_through_a_step_names_functions_that_are_there():
     walked = re.findall(r"^(\S+\.py) +(\S+)  ", blocks(ARCHITECTURE, "text")[0], re.MULTILINE)
     assert len(walked) > 10

@@ -56,6 +56,7 @@ def test_a_script_ends_with_the_text_and_the_exit_code_of_the_error(error, code,
     assert (ended.value.code, capsys.readouterr().err) == (code, f"{Path(sys.argv[0]).name}: error: no\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 10**6])  # written at the end, and while it runs
 @pytest.mark.parametrize(
     ("command", "code", "told"),

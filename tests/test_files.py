@@ -268,6 +268,7 @@ def test_a_header_of_200_mb_is_refused_before_it_is_read(tmp_path):
         read_all(tmp_path / "a.tar")
 
 
+@pytest.mark.slow
 def test_an_archive_that_expands_beyond_its_limit_is_refused_before_that(tmp_path):
     (tmp_path / "a.tar").write_bytes(gzip.compress(member("a", size=1 << 27) + bytes(1 << 27)))
     with pytest.raises(DataError, match="too large"):

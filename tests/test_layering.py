@@ -150,6 +150,7 @@ def told(found: list[Import]) -> str:
 # Which way imports point
 
 
+@pytest.mark.slow
 def test_imports_point_downward_only() -> None:
     assert not told([found for found in all_imports() if upward(found) and not found.typing_only])
 

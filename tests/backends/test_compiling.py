@@ -137,6 +137,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 def test_losses_and_running_statistics_are_those_of_a_run_that_is_not_compiled(factory, lines):
     plain, compiled = Net(norm=True), Net(norm=True)
     assert trained(factory, compiled, EAGER) == trained(factory, plain)
@@ -148,6 +149,7 @@ def test_losses_and_running_statistics_are_those_of_a_run_that_is_not_compiled(f
     assert told.endswith(" s, no recompilations, no graph breaks")
 
 
+@pytest.mark.slow
 def test_aot_autograd_makes_the_backward_and_the_losses_stay(factory):
     plain = trained(factory, Net(norm=True))
     assert trained(factory, Net(norm=True), {"backend": "aot_eager"}) == pytest.approx(plain, rel=1e-5)
@@ -180,6 +182,7 @@ class Sounds(Points):
     output_ports = {"x": Lengths.input_ports["x"], "length": Lengths.input_ports["length"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dynamic", "most"), [(None, 1), (True, 1), (False, 4)])
 def test_many_lengths_and_batch_sizes_share_one_graph_unless_that_is_forbidden(dynamic, most):
     net = Lengths()
@@ -246,6 +249,7 @@ def test_a_report_about_a_rank_that_hangs_says_that_it_compiles(monkeypatch):
 # What does not compile
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_to_compile_is_named_and_the_others_are_compiled(factory, picky, lines):
     class Tanh(Net):
         def forward(self, x):
@@ -270,6 +274,7 @@ def test_with_fullgraph_a_backend_that_fails_ends_the_run_with_one_line(factory,
     )
 
 
+@pytest.mark.slow
 def test_a_graph_break_is_counted_once_with_its_node_and_reason_and_the_losses_stay(factory, lines):
     assert trained(factory, Prints(name="net"), EAGER) == trained(factory, Prints())
     (told,) = [line for line in lines if line.startswith("Compiled")]

@@ -17,12 +17,14 @@ def run_of(tmp_path: Path, *more: str) -> Run:
     return Run([sys.executable, str(script(tmp_path)), *more], tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_has_its_steps(tmp_path):
     run = run_of(tmp_path)
     assert run.finish() > 0
     assert run.steps() == list(range(1, 41))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_is_killed_after_the_step_and_goes_on(tmp_path, number):
     run = run_of(tmp_path)
@@ -34,6 +36,7 @@ def test_a_run_is_killed_after_the_step_and_goes_on(tmp_path, number):
     assert run.steps()[len(done) :][-1] == 40
 
 
+@pytest.mark.slow
 def test_a_run_that_was_over_before_the_signal_was_not_killed(tmp_path):
     assert run_of(tmp_path).kill_at(40, signal.SIGTERM, delay=2.0) == "it ended before it was killed"
 

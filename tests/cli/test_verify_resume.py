@@ -22,6 +22,7 @@ def quick(tmp_path, monkeypatch):
     return [*own, "--", str(script(tmp_path))]
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_exactly_is_equal(quick, capsys):
     assert verify_resume.main(quick) == 0
     told = capsys.readouterr().out
@@ -31,6 +32,7 @@ def test_a_run_that_resumes_exactly_is_equal(quick, capsys):
     assert told.splitlines()[-1].startswith("equal: ")
 
 
+@pytest.mark.slow
 def test_a_run_that_forgets_its_generator_is_told_with_the_first_step_that_differs(quick, capsys):
     assert verify_resume.main([*quick, "--forget-generator"]) == 1
     told = capsys.readouterr().out

@@ -180,6 +180,7 @@ def test_a_file_over_the_size_bound_is_refused(write: Write) -> None:
     assert f"wanted at most {MAX_BYTES} bytes" in problems_of(write("a: 1 " + "#" * MAX_BYTES))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -104,6 +104,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(TEXT, VALUES, min_size=1, max_size=4))
 def test_a_configuration_as_yaml_is_read_as_the_same_values_in_the_same_order(values: dict[str, object]) -> None:

@@ -25,6 +25,7 @@ def test_an_object_gets_the_first_free_number_of_its_class():
     assert registry.register(Thing(), None) == "thing0"
 
 
+@pytest.mark.slow
 def test_a_name_is_one_living_objects():
     registry, one, other = ObjectRegistry("thing"), Thing(), Thing()
     registry.register(one, "x")

@@ -286,6 +286,7 @@ def test_two_thousand_chained_modules_build_in_under_two_seconds(shared: bool) -
     assert dag.nodes[-2].name == "add_2000"
 
 
+@pytest.mark.slow
 def test_a_wire_read_two_thousand_times_builds_in_under_two_seconds() -> None:
     start = time.process_time()  # other tests run beside this one
     left, right = Split()(Source()())

@@ -232,6 +232,7 @@ def test_a_wire_between_two_columns_has_one_number_at_both_ends() -> None:
     assert numbers == {"1": 2, "2": 2, "3": 2, "4": 2}
 
 
+@pytest.mark.slow
 def test_two_thousand_nodes_are_shown_in_seconds() -> None:
     x = Source()()
     wire: NmTensor = x
@@ -311,6 +312,7 @@ def test_nothing_overlaps(make: object) -> None:
     check_geometry(make())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(

@@ -31,6 +31,7 @@ def test_the_new_sentence_and_its_voice_are_not_in_the_corpus():
     assert set(demo.NEW_TEXT.split()) <= {word for item in items for word in item.text.split()}
 
 
+@pytest.mark.slow
 def test_the_rates_are_those_of_the_best_model(tmp_path):
     sets = list(demo.SETS)
     rates = [(0, 1.0, 1.0), (250, 0.1, 0.3), (500, 0.2, 0.2)]

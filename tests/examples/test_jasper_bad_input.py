@@ -149,6 +149,7 @@ def test_audio_that_cannot_be_used_ends_a_small_run_with_its_line(changes, told,
     assert list(audio.rglob("*.safetensors")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -221,6 +222,7 @@ def test_a_few_damaged_files_do_not_end_a_run_and_are_counted_and_listed_at_its_
     assert {path.name for path in audio.rglob("checkpoint-*")} == {"checkpoint-STEP-7", "checkpoint-STEP-14"}
 
 
+@pytest.mark.slow
 def test_texts_that_do_not_fit_their_frames_are_listed_and_the_rest_is_trained(lines, corpus, tmp_path):
     write_manifest(tmp_path / "long.json", broken(text="abc" * 30)(lines))
     finished = run_script(
@@ -274,6 +276,7 @@ def test_a_configuration_that_is_not_there_or_no_text_is_named(corpus, tmp_path)
 # What is asked for and not there
 
 
+@pytest.mark.slow
 def test_an_output_folder_that_is_not_writable_is_named(corpus, tmp_path):
     (tmp_path / "file").write_text("")
     for options in ({"work_dir": "file/runs"}, {"work_dir": "/proc/runs"}):
@@ -303,6 +306,7 @@ def checkpoints(corpus, tmp_path):
     return tmp_path / "checkpoints"
 
 
+@pytest.mark.slow
 def test_checkpoints_of_another_model_another_optimizer_or_damaged_ones_are_named(corpus, checkpoints, tmp_path):
     (tmp_path / "other.yaml").write_text(CONFIG.replace('"b", "c"', '"b", "c", "d"'))
     told = refusal(corpus, load_dir=checkpoints, model_config="other.yaml")

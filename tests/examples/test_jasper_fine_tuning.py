@@ -48,6 +48,7 @@ def differing(one, other):
     return {name for name in one if one[name].tolist() != other[name].tolist()}
 
 
+@pytest.mark.slow
 def test_weights_are_taken_over_and_all_else_starts_anew(corpus, base, tmp_path):
     finished = tune(corpus, base, "--optimizer", "sgd", lr=0)
     assert finished.code == 0, finished.err
@@ -59,6 +60,7 @@ def test_weights_are_taken_over_and_all_else_starts_anew(corpus, base, tmp_path)
         assert not [name for name in different if "running" not in name and "num_batches" not in name]
 
 
+@pytest.mark.slow
 def test_the_same_command_again_goes_on_and_does_not_start_from_the_weights_again(corpus, base):
     assert tune(corpus, base).code == 0
     again = tune(corpus, base, max_steps=2)
@@ -69,6 +71,7 @@ def test_the_same_command_again_goes_on_and_does_not_start_from_the_weights_agai
     assert "Weights from" not in again.out
 
 
+@pytest.mark.slow
 def test_a_training_that_makes_the_model_worse_keeps_the_one_that_it_started_from(corpus, base, tmp_path):
     options = ["--log_style", "plain", "--lr", "30", "--eval_datasets", corpus / "dev.json"]
     started = tune(corpus, base, *options, max_steps=2)
@@ -79,6 +82,7 @@ def test_a_training_that_makes_the_model_worse_keeps_the_one_that_it_started_fro
     assert history.best_step == read_model(tmp_path / "runs/Tuned").card.step == 0
 
 
+@pytest.mark.slow
 def test_a_plan_refuses_what_training_refuses(corpus, base, tmp_path):
     for option in ([], ["--plan"]):
         refused = tune(corpus, base, "--set", "sample_rate=8000", *option)
@@ -89,6 +93,7 @@ def test_a_plan_refuses_what_training_refuses(corpus, base, tmp_path):
     assert (planned.code, "1 step in all" in planned.out) == (0, True), planned.err
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_stays_as_it_is_with_its_statistics(corpus, base, tmp_path):
     finished = tune(corpus, base, freeze_encoder_until=2, max_steps=2)
     assert finished.code == 0, finished.err
@@ -98,6 +103,7 @@ def test_a_frozen_encoder_stays_as_it_is_with_its_statistics(corpus, base, tmp_p
     assert len(differing(*of_decoder)) == 2
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_is_trained_from_the_step_that_was_given(corpus, base, tmp_path):
     finished = tune(corpus, base, freeze_encoder_until=2, max_steps=3, module_lr="JasperEncoder=0.001")
     assert finished.code == 0, finished.err

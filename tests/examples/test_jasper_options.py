@@ -42,6 +42,7 @@ def train(*args):
     return finished
 
 
+@pytest.mark.slow
 def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
     newer = train(
         *("--model_config", corpus / "tones.yaml", "--train_dataset", corpus / "train.json"),
@@ -62,6 +63,7 @@ def test_both_spellings_of_a_run_give_the_same_losses_to_the_last_bit(corpus):
     assert evaluated[0] == evaluated[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -125,12 +127,14 @@ def test_the_precision_is_said_with_its_default(base):
     assert "Precision O1: bfloat16 where torch.amp finds it safe" in train(*base, "--amp_opt_level", "O1").out
 
 
+@pytest.mark.slow
 def test_the_place_is_said_once_unless_it_was_asked_for(base):
     where = r"Running on .* \(no placement was asked for\)"
     assert len(re.findall(where, train(*base).out)) == 1
     assert not re.findall(where, train(*base, "--placement", "CPU").out)
 
 
+@pytest.mark.slow
 def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     finished = train(
         *(*base, "--max_steps", 6, "--log_freq", 2, "--eval_datasets", corpus / "dev.json", "--eval_freq", 4),
@@ -144,6 +148,7 @@ def test_frequencies_say_when_to_log_evaluate_and_save(base, corpus, tmp_path):
     ]  # the newest 4: 3 and 6 end epochs, 4 was evaluated
 
 
+@pytest.mark.slow
 def test_evaluations_come_after_every_so_many_steps_and_by_default_after_each_short_epoch(base, corpus, tmp_path):
     options = ("--max_steps", 8, "--eval_datasets", corpus / "dev.json", "--work_dir", "runs")
     for given, steps in (((), [0, 3, 6, 8]), (("--eval_freq", 4), [0, 4, 8])):
@@ -171,6 +176,7 @@ def test_the_log_is_one_line_a_logging_step_one_an_evaluation_and_a_summary(base
     assert len(re.findall(r"^\[NeMo I .* rank:0\] epoch ", log.read_text(), re.MULTILINE)) == 3
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_records_and_the_transcripts_of_its_sets(base, corpus, tmp_path):
     options = (
         "--eval_datasets",
@@ -206,6 +212,7 @@ def test_both_styles_of_the_log_write_the_same_curves(style, base, corpus, tmp_p
     assert len(events.Scalars("loss")) == 3
 
 
+@pytest.mark.slow
 def test_the_level_hides_lines_or_shows_where_they_come_from(base):
     assert train(*base, "--log_level", "warning", "--log_style", "plain").out == ""
     assert re.search(
@@ -213,6 +220,7 @@ def test_the_level_hides_lines_or_shows_where_they_come_from(base):
     )
 
 
+@pytest.mark.slow
 def test_max_steps_and_num_epochs_end_the_run(base, corpus):
     assert len(train(*base, "--max_steps", 5).losses) == 5
     epochs = [part if part != "--max_steps" else "--num_epochs" for part in base]
@@ -254,6 +262,7 @@ def test_folders_can_be_chosen_one_by_one(base, tmp_path):
     assert not (tmp_path / "runs/Jasper/tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_without_a_folder_the_results_go_to_runs_and_a_plan_leaves_nothing(base, tmp_path):
     assert run_script("jasper.py", *base, "--plan").code == 0
     assert list(tmp_path.iterdir()) == []
@@ -265,6 +274,7 @@ def test_without_a_folder_the_results_go_to_runs_and_a_plan_leaves_nothing(base,
     assert "or another --exp_name" in again.err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_path):
     first = train(*base, "--work_dir", "runs")
     again = train(*base, "--max_steps", 5, "--work_dir", "runs")
@@ -285,6 +295,7 @@ def test_a_run_goes_on_where_it_was_and_from_another_runs_checkpoints(base, tmp_
     assert first.losses[0] not in unsaved.losses
 
 
+@pytest.mark.slow
 def test_loading_and_evaluation_options_reach_the_data_layers(base, corpus, monkeypatch):
     seen = {}
     make = nemo_asr.Recipe.data_layer
@@ -312,6 +323,7 @@ def test_cudnn_times_its_algorithms_if_asked_to(base):
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
 
 
+@pytest.mark.slow
 def test_validation_sets_of_the_same_stem_have_different_tags(base, corpus, tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -326,6 +338,7 @@ def test_more_processes_than_were_started_is_one_line(base):
     assert "--num_gpus: 8 asked, no launcher started this process" in finished.err
 
 
+@pytest.mark.slow
 def test_hold_and_momentum_shape_the_training_and_what_has_no_effect_is_one_line(base, plain_losses):
     held = train(*base, "--lr_policy", "PolynomialHoldDecayAnnealing", "--hold_steps", 2)
     kept = train(*base, "--lr_policy", "WarmupPolicy")
@@ -352,6 +365,7 @@ def test_a_process_of_its_own_trains(base):
     assert len(finished.losses) == 1
 
 
+@pytest.mark.slow
 def test_recordings_of_the_training_set_in_an_evaluation_set_are_warned_of(corpus):
     options = ["--model_config", corpus / "tones.yaml", "--max_steps", 1, "--train_dataset", corpus / "train.json"]
     finished = run_script("jasper.py", *options, "--eval_datasets", corpus / "train.json", corpus / "other.json")

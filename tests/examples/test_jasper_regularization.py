@@ -27,6 +27,7 @@ def weights(name: str, step: int) -> dict[str, torch.Tensor]:
     return {f"{file.name}.{key}": value for file in files for key, value in load_file(file).items()}
 
 
+@pytest.mark.slow
 def test_a_run_with_all_options_goes_on_bit_by_bit_and_its_model_needs_none_of_them(corpus: Path) -> None:
     # With 12 utterances and batches of 4 an epoch is 3 steps; this policy knows no end of the run.
     rate = ("--lr_policy", "InverseSquareRootAnnealing", "--warmup_steps", 1)
@@ -68,6 +69,7 @@ def model_weights(folder: str) -> dict[str, torch.Tensor]:
     return {f"{file.name.partition('-')[0]}.{key}": each for file in files for key, each in load_file(file).items()}
 
 
+@pytest.mark.slow
 def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path) -> None:
     words = ("--num_epochs", 6, "--eval_datasets", corpus / "dev.json", "--log_style", "plain")
     finished = train(corpus, "mean", *words, "--average_last", 3)
@@ -90,6 +92,7 @@ def test_the_last_checkpoints_are_averaged_into_a_model_of_its_own(corpus: Path)
     assert scored.code == 0, scored.err
 
 
+@pytest.mark.slow
 def test_a_moving_average_goes_on_bit_by_bit(corpus: Path) -> None:
     rate = ("--lr_policy", "InverseSquareRootAnnealing", "--warmup_steps", 1, "--ema_decay", 0.9)
     for name, epochs in (("whole", 2), ("parts", 1), ("parts", 2)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from toys.tone_corpus import HEAD, run_script
 
@@ -55,6 +56,7 @@ def weights(where: str) -> dict[str, torch.Tensor]:
     return {f"{module}.{name}": tensor for module, of_it in stored.items() for name, tensor in of_it.items()}
 
 
+@pytest.mark.slow
 def test_augmented_speech_in_buckets_goes_on_to_the_bit_with_and_without_workers(corpus: Path) -> None:
     whole = trained(corpus, "whole", 9)
     one = weights("whole")

@@ -52,6 +52,7 @@ def test_float16_with_a_loss_scale_trains_the_toy(device):
     assert all(torch.isfinite(parameter).all() for parameter in net.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_compiled_training_has_the_losses_of_one_that_is_not(device, level):
     backend = "inductor" if device == "cuda" else "eager"

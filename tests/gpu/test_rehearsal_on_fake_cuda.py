@@ -62,6 +62,7 @@ def _loss_without_kernel(monkeypatch):
     monkeypatch.setattr("nemo_asr.models.losses.ctc_losses", stand_in)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_what_a_model_gives_stays_on_the_gpu_in_float32_or_under_autocast(config, noise):
     for training, autocast in ((True, torch.bfloat16), (False, None)):

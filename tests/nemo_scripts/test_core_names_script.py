@@ -9,6 +9,7 @@ import nemo_lite
 from nemo_lite.errors import CheckpointError, UnknownNameError
 
 
+@pytest.mark.slow
 def test_names_wires_types_state_configurations_and_files_are_where_nemo_has_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def fuzz(folder: Path, number: int, seed: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_2000_manifests_with_changed_bytes_are_read_or_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = fuzz(tmp_path, 2000, seed=1)

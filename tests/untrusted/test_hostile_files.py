@@ -215,6 +215,7 @@ def places_for(name: str) -> dict[str, Callable[[Path], object]]:
     return tricks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_no_such_file_is_refused(name, tmp_path):
     if name == "ONNX":
@@ -291,6 +292,7 @@ def write(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [".nemo archive", "archive of a corpus"])
 @pytest.mark.parametrize("pack", [bytes, partial(gzip.compress, compresslevel=1)], ids=["plain", "packed"])
 def test_hostile_archives_are_refused(name, pack, tmp_path):
@@ -316,6 +318,7 @@ def safetensors(header: bytes, num_bytes: int = 8) -> bytes:
     return len(header).to_bytes(8, "little") + header + bytes(num_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["safetensors", "training state"])
 def test_hostile_headers_of_tensor_files_are_refused(name, tmp_path):
     one = b'"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}'
@@ -331,6 +334,7 @@ def test_hostile_headers_of_tensor_files_are_refused(name, tmp_path):
     assert_all_refused(KINDS[name], tmp_path, {trick: write(content) for trick, content in tricks.items()})
 
 
+@pytest.mark.slow
 def test_hostile_files_of_torch_save_are_refused(tmp_path):
     many, packed = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(many, "w") as archive:

@@ -101,6 +101,7 @@ def told(path: Path, found: Iterator[str]) -> list[str]:
     return [f"{path.relative_to(ROOT)}:{each}" for each in found]
 
 
+@pytest.mark.slow
 def test_nothing_runs_code_of_a_file():
     assert [each for path in SOURCES for each in told(path, runs_code(path))] == []
 

@@ -434,6 +434,7 @@ def test_the_rank_of_the_log_is_that_of_the_process(environ):
     assert rank_in(environ) == 3
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"]), st.text()))
 def test_the_rank_of_the_log_never_raises(environ):
     assert rank_in(environ) >= 0

@@ -188,6 +188,7 @@ def test_trimming_equals_librosa(seed):
     np.testing.assert_array_equal(trimmed(samples), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [np.zeros(5000, np.float32), np.ones(1, np.float32), tone(0.01)])
 def test_trimming_silence_short_and_flat_signals_equals_librosa(samples):
     librosa = pytest.importorskip("librosa")
@@ -408,6 +409,7 @@ def test_the_pieces_of_a_part_are_what_a_resampler_gets(monkeypatch):
         np.testing.assert_array_equal(part.samples(RATE), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "num_channels"), [(RATE, 1), (48000, 1), (RATE, 8)])
 def test_a_long_file_takes_little_more_memory_than_its_samples(rate, num_channels, tmp_path):
     seconds, path = 300, str(tmp_path / "a.flac")

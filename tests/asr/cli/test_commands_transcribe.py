@@ -54,6 +54,7 @@ class Stdin(io.TextIOWrapper):
         super().__init__(io.BytesIO(content))
 
 
+@pytest.mark.slow
 def test_one_recording_is_its_text_and_the_rest_goes_to_stderr(model, talks, capsys):
     assert main([model, "talks/a.wav", *CPU]) == 0
     told = capsys.readouterr()
@@ -62,6 +63,7 @@ def test_one_recording_is_its_text_and_the_rest_goes_to_stderr(model, talks, cap
     assert re.search(r"\n1 recording, 0\.5 s of audio in \d+\.\d s: real-time factor \S+\n$", told.err)
 
 
+@pytest.mark.slow
 def test_folders_are_searched_and_each_text_has_its_name(model, talks, capsys):
     assert main([model, "talks", "--batch_size", "2", "--num_workers", "1", *CPU]) == 0
     lines = capsys.readouterr().out.splitlines()

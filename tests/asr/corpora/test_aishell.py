@@ -121,6 +121,7 @@ def test_the_configuration_has_the_characters_of_the_training_texts_and_no_other
     assert "with the 24 characters of the training texts of AISHELL-1" in (out / "small.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_the_configuration_of_the_package_is_the_default(corpus):
     made = aishell.make(corpus, corpus.parents[1] / "out")
     assert made.config.name == "quartznet15x5_zh.yaml"

@@ -203,6 +203,7 @@ def test_an_unreachable_server_is_named(tmp_path):
         download("http://127.0.0.1:1/a", tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_a_disk_that_cannot_be_written_is_not_blamed_on_the_server(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="the file cannot be written"):

@@ -111,6 +111,7 @@ def test_utterances_left_over_end_the_run_before_it_starts_where_they_are_not_al
         layer_of(batch_size=2).loader(training=True, shard=Shard(0, 3, uneven="error"))
 
 
+@pytest.mark.slow
 def test_one_rank_and_four_perturb_an_utterance_alike(folder):
     make_set(folder)
 

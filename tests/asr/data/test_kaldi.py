@@ -269,6 +269,7 @@ def test_a_batch_is_padded_features_and_labels_with_their_lengths(folder):
     assert (second.ids, second.amount) == ([3, 4], 47.0)
 
 
+@pytest.mark.slow
 def test_the_order_is_that_of_other_data_layers_on_any_number_of_ranks_and_workers(folder):
     layer = KaldiFeatureDataLayer(folder, LABELS, 1, num_workers=1, bucketing=True)
     batches = [epoch_of(layer, True, rank=rank, world_size=2, uneven="join") for rank in range(2)]

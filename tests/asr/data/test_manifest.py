@@ -387,6 +387,7 @@ def test_training_and_evaluation_read_it_also_in_workers(num_workers, tab_folder
     assert any("set.tsv" in name for name in layer.fingerprint())
 
 
+@pytest.mark.slow
 def test_transcribing_noises_classes_and_lists_of_nemo_read_it(tab_folder):
     recordings = recordings_of(["set.tsv"])
     assert [(each.source, each.duration) for each in recordings] == [(f"{n}.wav", 0.5) for n in range(3)]

@@ -185,6 +185,7 @@ def test_an_archive_gives_the_batches_of_a_manifest(archive):
             assert ours.amount == theirs.amount
 
 
+@pytest.mark.slow
 def test_workers_read_the_same_from_an_archive(archive):
     alone, with_workers = (ZipDataLayer(archive, LABELS, 4, num_workers=workers) for workers in (0, 2))
     for ours, theirs in zip(batches_of(alone, True), batches_of(with_workers, True), strict=True):

@@ -48,6 +48,7 @@ def test_lists_of_different_length_are_refused_with_both_lengths():
         word_error_rate(["a"], ["a", "b"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=5), st.booleans())
 def test_counts_agree_with_the_textbook_distance_and_add_up(pairs, use_cer):
     hypotheses, references = [h for h, _ in pairs], [r for _, r in pairs]

@@ -57,6 +57,7 @@ def test_data_without_audio_or_classes_are_refused():
         connect_classifier(recipe_of().classifier(), SpeechPorts(16000))
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_the_model_of_its_task_only():
     with pytest.raises(UsageError, match=r"model.yaml:1:1: the configuration is for another task: got classification"):
         recipe_of().model()

@@ -61,6 +61,7 @@ def test_a_shipped_classifier_loads_has_its_size_and_runs(name: str) -> None:
     assert (out if isinstance(out, torch.Tensor) else out[0]).shape == (2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_shipped_file_loads_and_has_the_size_it_says(name: str) -> None:
     recipe = load_recipe(CONFIGS / f"{name}.yaml")

@@ -101,6 +101,7 @@ def test_what_the_others_are_made_of_is_a_recipe(base, manifests, monkeypatch):
     use(recipe_from_text(base, "a.yaml"), manifests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new", "told"), REFUSED, ids=[f"{new[:40]}" for _, new, _ in REFUSED])
 def test_too_much_is_refused_with_file_line_and_column(old, new, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -113,6 +114,7 @@ def test_too_much_is_refused_with_file_line_and_column(old, new, told, tmp_path,
     assert (seconds < MAX_SECONDS, megabytes < MAX_MEGABYTES) == (True, True), (seconds, megabytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS.keys())
 def test_a_bomb_is_refused_before_it_costs_much(text):
     error, seconds, megabytes = cost_of(lambda: recipe_from_text(text, "a.yaml"))
@@ -142,6 +144,7 @@ def test_a_model_that_is_too_large_as_a_whole_names_its_largest_part():
     assert megabytes < MAX_MEGABYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", [pytest.param(0, id="1000 cases"), pytest.param(1000, id="10000", marks=pytest.mark.soak)]
 )

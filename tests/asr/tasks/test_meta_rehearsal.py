@@ -73,6 +73,7 @@ def stand_in_for_ctc(log_probs, targets, input_lengths, target_lengths, blank):
     return log_probs.mean(dim=(0, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "dtype", "optimizer"),
     [("O0", None, "novograd"), ("O0", None, "sgd"), ("O1", "bfloat16", "lamb"), ("O1", "float16", "adam_w")],
@@ -86,6 +87,7 @@ def test_whole_steps_of_training_run_on_the_meta_device_and_read_nothing(on_meta
     assert actions.step == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_meta", [REGULARIZED], indirect=True)
 @pytest.mark.parametrize("level", ["O0", "O1"])
 def test_smoothing_intermediate_losses_and_averages_of_weights_read_nothing_either(on_meta, level):

@@ -139,6 +139,7 @@ def line_of(needle: str, text: str = FLAT) -> int:
 # ---- what loads ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_schema_gives_modules_that_run_on_each_other(write: Write, manifest: str, schema: str) -> None:
     recipe = load_recipe(write(SCHEMAS[schema]))
@@ -218,6 +219,7 @@ def test_loading_draws_no_random_numbers(write: Write) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_optional_sections_may_be_absent_or_empty(write: Write) -> None:
     assert load_recipe(write(FLAT)).spec_augmentation() is not None
     assert load_recipe(write(FLAT)).multiply_batch() is None
@@ -483,6 +485,7 @@ def test_a_recipe_makes_all_modules_of_a_model(write: Write) -> None:
     assert {p.device.type for module in modules for p in module.parameters()} == {"meta"}
 
 
+@pytest.mark.slow
 def test_intermediate_ctc_takes_the_middle_block_or_the_file_s_and_a_weight(write: Write) -> None:
     first = "    - {filters: 8, repeat: 1, kernel: [3], stride: [2], dilation: [1], dropout: *drop, residual: false}\n"
     deeper = FLAT.replace(first, first.replace("8,", "6,") + first.replace("[2]", "[1]"))

@@ -19,6 +19,7 @@ def modules_of(recipe) -> list:
     return list(modules(with_weights=False).modules.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_resolved_configuration_makes_the_same_recipe(path) -> None:
     recipe = load_recipe(path, ["labels=[a, b, c]"] if path.stem in WITHOUT_CLASSES else [])
@@ -30,6 +31,7 @@ def test_the_resolved_configuration_makes_the_same_recipe(path) -> None:
         assert (mine.init_params) == (theirs.init_params)
 
 
+@pytest.mark.slow
 def test_what_is_set_reaches_the_modules_and_the_resolved_configuration() -> None:
     given = ["AudioToMelSpectrogramPreprocessor.dither=0", "JasperEncoder.jasper.0.dropout=0.125"]
     recipe = load_recipe(QUARTZNET, given)
@@ -39,6 +41,7 @@ def test_what_is_set_reaches_the_modules_and_the_resolved_configuration() -> Non
     assert recipe_from_text(QUARTZNET.read_text(), "x.yaml", given).config == recipe.config
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_loss_reaches_it_whichever_class_it_is(capsys) -> None:
     recipe = load_recipe(QUARTZNET, ["loss.label_smoothing=0.1"])
     assert recipe.loss().init_params["label_smoothing"] == 0.1
@@ -75,6 +78,7 @@ def test_a_setting_that_does_not_fit_is_one_line_that_names_it(setting: str, mes
     assert lines[0].startswith(f"--set {setting}: {message}"), lines[0]
 
 
+@pytest.mark.slow
 def test_the_language_of_the_file_is_that_of_its_data_layer() -> None:
     recipe = load_recipe(QUARTZNET, ["language=none"])
     assert recipe.config["language"] == "none"

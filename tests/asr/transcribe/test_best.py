@@ -78,6 +78,7 @@ def test_of_a_run_that_starts_from_a_trained_model_the_start_counts_too(make, tm
     assert (card.step, card.rates[0].wer) == (kept, min(last, 0.2))
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_keeps_the_better_model_of_its_folder(make, tmp_path):
     first = make()
     CallbackList([first]).notify("on_action_start", FakeState())

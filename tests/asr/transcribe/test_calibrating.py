@@ -53,6 +53,7 @@ def test_calibrated_confidences_are_the_shares_of_right_words(model, dev, tmp_pa
     assert all(each.before.error == pytest.approx(0.15) and each.after.error < 0.03 for each in sets)
 
 
+@pytest.mark.slow
 def test_the_command_stores_the_calibration_and_transcripts_have_it(model, dev, tmp_path, capsys, monkeypatch):
     model.save(tmp_path / "model")
     main(["calibrate", str(tmp_path / "model"), dev])

@@ -34,6 +34,7 @@ def stored(tmp_path):
     return folder, modules
 
 
+@pytest.mark.slow
 def test_a_stored_classifier_has_its_weights_classes_and_task(stored):
     folder, modules = stored
     loaded = load_classifier(folder)

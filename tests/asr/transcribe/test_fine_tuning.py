@@ -33,6 +33,7 @@ def trained(tmp_path):
     return tmp_path / "run", model
 
 
+@pytest.mark.slow
 def test_weights_of_a_checkpoint_are_copied_and_said(trained, tmp_path, capsys):
     folder, old = trained
     made = recipe(tmp_path)
@@ -46,6 +47,7 @@ def test_weights_of_a_checkpoint_are_copied_and_said(trained, tmp_path, capsys):
     assert f"Weights from {place}, step 3 (epoch 1):\n  JasperEncoder: all 13 tensors loaded\n" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_left_as_it_is(trained, tmp_path, capsys):
     folder, _ = trained
     made = recipe(tmp_path)
@@ -57,6 +59,7 @@ def test_a_run_that_goes_on_is_left_as_it_is(trained, tmp_path, capsys):
     assert nemo_asr.init_from(folder, model, made, unless_in=tmp_path / "nothing") is not None
 
 
+@pytest.mark.slow
 def test_parts_that_stay_new_are_a_warning(trained, tmp_path, capsys):
     folder, _ = trained
     made = recipe(tmp_path, wider=("filters: 64", "filters: 48"))
@@ -66,6 +69,7 @@ def test_parts_that_stay_new_are_a_warning(trained, tmp_path, capsys):
     assert "(is (48, 32, 1), was (64, 32, 1))" in said
 
 
+@pytest.mark.slow
 def test_features_that_differ_are_taken_with_a_warning_where_that_is_allowed(trained, tmp_path, capsys):
     folder, _ = trained
     made = recipe(tmp_path, changed=("sample_rate: 16000", "sample_rate: 8000"))
@@ -74,6 +78,7 @@ def test_features_that_differ_are_taken_with_a_warning_where_that_is_allowed(tra
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_features_that_differ_are_refused(trained, tmp_path):
     folder, _ = trained
     for old, new, told in (
@@ -90,12 +95,14 @@ def test_features_that_differ_are_refused(trained, tmp_path):
             nemo_asr.init_from(folder, made.model(), made)
 
 
+@pytest.mark.slow
 def test_arguments_that_leave_the_features_as_they_are_may_differ(trained, tmp_path):
     folder, _ = trained
     made = recipe(tmp_path, changed=("n_fft: 512, dither: 0.0", "dither: 0.1, pad_to: 8"))
     assert nemo_asr.init_from(folder, made.model(), made) is not None
 
 
+@pytest.mark.slow
 def test_a_model_of_which_nothing_fits_is_refused_with_its_place(trained, tmp_path):
     folder, _ = trained
     # The decoder fits, but it says nothing about frames of another encoder.
@@ -105,6 +112,7 @@ def test_a_model_of_which_nothing_fits_is_refused_with_its_place(trained, tmp_pa
         nemo_asr.init_from(folder, made.model(), made)
 
 
+@pytest.mark.slow
 def test_a_model_carries_its_configuration(trained, tmp_path):
     folder, _ = trained
     assert nemo_asr.recipe_of(folder).labels == [" ", "a", "b", "c"]
@@ -115,6 +123,7 @@ def test_a_model_carries_its_configuration(trained, tmp_path):
     assert (done.kept_labels, done.new_labels, done.left_labels) == (["a"], ["x"], [" ", "b", "c"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_carries_nothing_takes_the_given_configuration(trained, tmp_path, capsys):
     _, old = trained
     modules = {"JasperEncoder": old.encoder, "JasperDecoderForCTC": old.decoder}

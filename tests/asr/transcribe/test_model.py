@@ -92,6 +92,7 @@ def test_a_recipe_says_how_evaluation_reads_recordings(recipe_of, change, trims,
     assert (reading.sample_rate, reading.trim_silence, reading.int_values) == (16000, trims, clips)
 
 
+@pytest.mark.slow
 def test_a_model_is_given_the_same_samples_at_every_door(recipe_of, tmp_path, monkeypatch):
     """Evaluation, transcription by code and by the command, calibration, export and the example's DAG."""
     recipe = recipe_of(_TRIMS)
@@ -148,6 +149,7 @@ def test_the_metadata_name_a_search_that_is_not_in_the_exported_file(recipe_of):
         assert found == (search and "BeamSearchCTCDecoder")
 
 
+@pytest.mark.slow
 def test_an_export_says_which_search_is_not_in_the_file(recipe_of, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(onnx_export, "export_wires", lambda outputs, inputs, path, check, metadata: check(None, None))
     monkeypatch.setattr(onnx_export, "compare", lambda *_: "equal")
@@ -158,6 +160,7 @@ def test_an_export_says_which_search_is_not_in_the_file(recipe_of, tmp_path, mon
         assert ("m.onnx ends at log-probabilities: BeamSearchCTCDecoder of the configuration" in told) == is_told
 
 
+@pytest.mark.slow
 def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):
     model.save(tmp_path / "model", licence="CC-BY-4.0")
     loaded = nemo_asr.load_model(tmp_path / "model")
@@ -169,6 +172,7 @@ def test_a_model_is_the_same_after_a_trip_through_its_folder(model, tmp_path):
     assert_equal(state_of(model.modules), state_of(nemo_asr.load_model(tmp_path / "again").modules))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["train: {shuffle: true", "eval: {shuffle: false"])
 def test_a_model_needs_no_file_of_the_perturbations_that_it_was_trained_with(recipe_of, where, tmp_path, monkeypatch):
     """Loaded, fine-tuned on and evaluated without it; trained with the same perturbations not."""
@@ -195,6 +199,7 @@ def test_a_model_needs_no_file_of_the_perturbations_that_it_was_trained_with(rec
         nemo_asr.load_model(tmp_path / "model", overrides=["AudioToTextDataLayer.train.augmentor.mine.prob=0.1"])
 
 
+@pytest.mark.slow
 def test_a_model_says_what_it_was_loaded_from(model, tmp_path, capfd):
     model.save(tmp_path / "run" / "model")
     nemo_asr.load_model(tmp_path / "run")
@@ -275,6 +280,7 @@ def test_values_of_its_own_configuration_can_be_set(model, tmp_path):
         nemo_asr.load_model(tmp_path / "model", overrides=["AudioToMelSpectrogramPreprocessor.dihter=0"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
@@ -288,6 +294,7 @@ def test_no_set_value_may_change_what_the_weights_were_trained_with(setting, tol
         nemo_asr.load_model(tmp_path / "model", overrides=[setting])
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_labels(model, recipe_of, tmp_path):
     checkpoint(model, tmp_path, about_checkpoint(model.card, model.recipe.config.as_yaml()))
     nemo_asr.check_goes_on(tmp_path, recipe_of(("shuffle: false", "shuffle: true")))
@@ -298,6 +305,7 @@ def test_a_run_does_not_go_on_with_other_labels(model, recipe_of, tmp_path):
     assert "give the configuration that the run began with, or another --exp_name" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_0, write_1])
 def test_a_file_of_nemo_transcribes_and_becomes_a_model_folder(tmp_path, write):
     modules = write(tmp_path / "Small.nemo")

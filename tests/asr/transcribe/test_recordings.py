@@ -52,6 +52,7 @@ def test_a_batch_is_padded_with_zeros():
     assert np.array_equal(signal[1, :8000].numpy(), sound(8000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_bad_recordings_are_named_once_and_the_others_come(num_workers, tmp_path):
     soundfile.write(tmp_path / "good.wav", sound(8000), 16000)
@@ -99,6 +100,7 @@ def test_a_line_is_the_same_audio_here_and_in_evaluation(times, tmp_path):
     assert recording.measured().seconds * 16000 == len(batch.values[0][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_quiet_ends_are_left_out_and_the_batch_says_how_many_samples_were(num_workers, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.pad(sound(16000), (8192, 16384)), 16000, subtype="FLOAT")

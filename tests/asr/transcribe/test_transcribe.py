@@ -54,6 +54,7 @@ def files(tmp_path):
     return {str(tmp_path / name): text for name, text in texts.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 1}, {"batch_size": 2, "num_workers": 1}])
 def test_the_result_is_in_the_order_given_whatever_the_batches(run, files, settings):
     found = run(list(files), **settings)
@@ -160,6 +161,7 @@ def test_a_decoder_of_one_text_gives_no_nbest(run, files):
         run(list(files), decoder=BeamSearchCTCDecoder([" ", "a", "b", "c"], beam_size=2), nbest=3)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_does_not_say_how_far_it_sees_has_ten_seconds_of_context(run, tmp_path):
     torch.manual_seed(0)
     model = {"encoder": GruEncoder(32, hidden=64)}.items()

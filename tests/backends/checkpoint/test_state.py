@@ -120,6 +120,7 @@ def test_what_does_not_fit_is_told_by_its_place_in_the_state(path, value, told):
     assert str(made.state_dict()) == str(before)
 
 
+@pytest.mark.slow
 def test_no_wrong_value_anywhere_in_a_state_ends_a_run_with_an_error_of_pythons(tmp_path):
     def train(max_steps):
         made = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, random_seed=1)

@@ -275,6 +275,7 @@ def test_a_state_that_contains_itself_is_refused(tmp_path):
         save_training_state(tmp_path / "t.safetensors", state)
 
 
+@pytest.mark.slow
 def test_a_state_with_huge_lists_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("nemo_lite.backends.pytorch.checkpoint.storage._MAX_STRUCTURE_BYTES", 2**20)
     with pytest.raises(

@@ -76,6 +76,7 @@ def test_a_record_says_what_was_put_in(folder):
     assert found.problem(contents=True) == ""
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_and_every_shortening_of_a_record_is_noticed(folder):
     path = folder / "record.json"
     whole = path.read_bytes()

@@ -72,6 +72,7 @@ def plans_of(shard: Shard, batch_size: int, training: bool = True, **batching: A
     return plans_by_cost(10, Batching(batch_size, **batching), shard, training=training)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_gives_the_items_of_the_order_with_their_positions(workers: int) -> None:
     plan_of, loader = plans_of(Shard(), 3), loader_of(workers=workers)
@@ -143,6 +144,7 @@ def numbers_of(loader: PlannedLoader) -> list[list[int]]:
     return [batch.values[0].tolist() for batch in loader.epoch(0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_cannot_be_used_is_left_out_of_its_batch(workers: int) -> None:
     loader = lenient_loader(1, training=False, workers=workers)
@@ -285,6 +287,7 @@ def test_all_ranks_have_equally_many_batches_none_of_them_empty(parts, size, wor
         assert ranks[0].leftover.num_dropped == sum(parts) % (size * world)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(PARTS, SIZES, WORLDS, st.integers(0, 3))
 def test_without_a_window_each_part_is_read_once_from_front_to_back(parts, size, world, epoch):

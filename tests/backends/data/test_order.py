@@ -361,6 +361,7 @@ def rows_of(batches: Iterable[Batch]) -> list[list[float]]:
     return [row[1:] for row in torch.cat([batch.values[0] for batch in batches]).tolist()]
 
 
+@pytest.mark.slow
 def test_what_is_drawn_for_a_batch_follows_from_base_rank_epoch_and_position() -> None:
     loader = loader_of()
     torch.manual_seed(1)
@@ -374,6 +375,7 @@ def test_what_is_drawn_for_a_batch_follows_from_base_rank_epoch_and_position() -
     assert len(set(drawn)) == len(drawn) == 3 * (8 + 8 + 8 + 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_that_goes_on_behind_some_rounds_reads_and_draws_what_is_left(workers: int) -> None:
     loader = loader_of(workers=workers)
@@ -382,6 +384,7 @@ def test_an_epoch_that_goes_on_behind_some_rounds_reads_and_draws_what_is_left(w
         assert rows_of([*loader.rest_of_epoch(3, [Stretch(1, done)]), EMPTY]) == whole[done:]
 
 
+@pytest.mark.slow
 def test_a_pass_that_was_left_early_does_not_change_the_next() -> None:
     loader = loader_of()
     whole = rows_of(loader.epoch(1))
@@ -391,6 +394,7 @@ def test_a_pass_that_was_left_early_does_not_change_the_next() -> None:
     assert rows_of(loader.epoch(1)) == whole
 
 
+@pytest.mark.slow
 def test_torch_alone_lets_the_draws_of_an_epoch_depend_on_those_before() -> None:
     """The reason for seeds that travel with the requests; should this fail, torch does it itself."""
     epochs = []
@@ -404,6 +408,7 @@ def test_torch_alone_lets_the_draws_of_an_epoch_depend_on_those_before() -> None
     assert not torch.equal(epochs[0][:, 2:], epochs[1][:, 2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_runs_own_generators_are_left_where_they_were(workers: int) -> None:
     def drawn() -> tuple[float, float, float]:

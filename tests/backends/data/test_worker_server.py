@@ -40,6 +40,7 @@ class TakesLock(data.Dataset):
             return index
 
 
+@pytest.mark.slow
 def test_a_lock_that_another_thread_holds_while_workers_start_does_not_hold_them_up():
     is_over = threading.Event()
     is_held = threading.Event()
@@ -71,6 +72,7 @@ def facts_of(dataset, **settings):
     return batch.values[0]
 
 
+@pytest.mark.slow
 def test_workers_get_the_environment_that_this_process_has_when_they_start(monkeypatch):
     assert facts_of(Variables())[0] == ""
     monkeypatch.setenv("SET_LATE", "1")
@@ -87,6 +89,7 @@ def warnings_of(monkeypatch):
     return told
 
 
+@pytest.mark.slow
 def test_a_data_set_that_only_this_process_has_goes_to_forks_and_the_log_says_why_once(warnings_of):
     class Local(data.Dataset):
         def __getitem__(self, index):
@@ -196,6 +199,7 @@ def test_server_and_workers_end_with_a_process_that_is_killed(tmp_path):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_between_two_epochs_is_named_as_well(monkeypatch):
     loader = loader_of(Variables(), collate_fn=list, worker_timeout=2)
     (_, server), _ = [batch.values[0] for batch in loader.epoch(0)]
@@ -206,6 +210,7 @@ def test_a_worker_that_hangs_between_two_epochs_is_named_as_well(monkeypatch):
     assert not is_alive(worker)
 
 
+@pytest.mark.slow
 def test_a_minute_without_a_batch_is_told(monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(logging, "warning", told.append)

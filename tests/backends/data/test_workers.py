@@ -85,6 +85,7 @@ class Cycle:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_garbage_of_the_parent_is_not_collected_in_its_workers(tmp_path):
     # Where garbage of the parent holds threads, as a session of ONNX Runtime does, its end in a fork hangs or crashes.
     gc.collect()
@@ -138,6 +139,7 @@ def test_a_data_layer_says_how_long_its_workers_may_be_silent(monkeypatch):
     assert limits == [None, 0, 5.5]
 
 
+@pytest.mark.slow
 def test_workers_may_be_waited_for_for_ever(monkeypatch):
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(workers, "SILENCE_SECONDS", 0.1)
@@ -153,6 +155,7 @@ def test_workers_may_be_waited_for_for_ever(monkeypatch):
         list(workers.within_silence(loader))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_stopped", "doing"), [(True, "is stopped"), (False, "waits for something")])
 def test_a_worker_that_hangs_is_named_and_none_of_them_is_left(monkeypatch, tmp_path, is_stopped, doing):
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.2)
@@ -171,6 +174,7 @@ def test_a_worker_that_hangs_is_named_and_none_of_them_is_left(monkeypatch, tmp_
     assert [child for child in children if child.is_alive()] == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_slow_is_waited_for(monkeypatch):
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.1)
 
@@ -224,6 +228,7 @@ print(sum(name.startswith("pymp-") for name in os.listdir(os.environ["TMPDIR"]))
 """
 
 
+@pytest.mark.slow
 def test_an_error_beside_data_workers_leaves_no_folder_of_their_sockets(tmp_path):
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", FAILS_BESIDE_WORKERS]

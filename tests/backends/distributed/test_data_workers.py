@@ -64,6 +64,7 @@ def train_on(layer):
     factory.train([loss], optimizer="sgd", optimization_params={"lr": 0.1, "max_steps": 100})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "text"),
     [
@@ -89,6 +90,7 @@ class Greedy(Deadly):
         return torch.rand(3), torch.rand(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -75,6 +75,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(VALUES)
 def test_every_value_arrives_as_it_left(value: Any) -> None:

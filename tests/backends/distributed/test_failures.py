@@ -66,6 +66,7 @@ def test_a_users_mistake_and_an_interruption_are_not_told_here(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
 def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last():
     ended = script(
@@ -85,6 +86,7 @@ def test_the_end_that_a_cpp_error_brings_waits_for_our_report_which_comes_last()
     assert last == "our report"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C++ library has this name on Linux")
 def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_code():
     ended = script(
@@ -99,6 +101,7 @@ def test_at_the_end_of_a_script_a_cpp_error_says_nothing_and_changes_no_exit_cod
     assert (ended.returncode, ended.stderr) == (7, "")
 
 
+@pytest.mark.slow
 def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     ended = script(
         """
@@ -114,6 +117,7 @@ def test_what_was_told_is_not_printed_again_when_it_leaves_the_script():
     assert ended.stderr.count("ZeroDivisionError") == 1
 
 
+@pytest.mark.slow
 def test_an_error_of_ours_that_leaves_a_script_gives_its_exit_code_and_one_that_was_told_says_nothing():
     told = "from nemo_lite.errors import DistributedError as error\nfailures.print_each_once()\n"
     silent = script(f"{told}error = error('rank 1 is gone')\nfailures.mark_told(error)\nraise error")
@@ -150,6 +154,7 @@ def test_torch_logs_no_stack_where_the_store_is_lost_unless_the_user_has_set_its
     assert "recvValue" in loud.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS"])
 def test_a_rank_that_crashes_prints_where_it_was(name):
     ended = script(
@@ -166,6 +171,7 @@ def test_a_rank_that_crashes_prints_where_it_was(name):
     assert "in read_audio" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_at_once_leaves_no_folder_of_its_workers_sockets(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ended = script(

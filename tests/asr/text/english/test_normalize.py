@@ -38,12 +38,14 @@ def test_english_never_fails_and_writes_single_spaces(text):
     assert not any(character.isascii() and character.isdigit() for character in normal)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.text(alphabet="0123456789.,:/-$%'+ apmkthsdKMIVX\u00bd\u00b0", max_size=40))
 def test_signs_and_digits_in_any_order_become_words(text):
     assert not any(character.isdigit() for character in normalize_english(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["1", "1,234", "1.", "$1", "1/2 ", "1-", "1:2", "\u00bd", "Jan. 1 ", "Henry V ", "5 km/h "]
 )

@@ -90,6 +90,7 @@ def test_a_file_that_cannot_be_used_is_one_line_with_what_is_wrong(content, mess
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_number_of_pieces_beyond_any_vocabulary_is_refused():
     many = encode(SMALL) + b"".join(b"\x0a\x07\x0a\x05" + b"%05d" % i for i in range(70_000))
     with pytest.raises(DataError, match="the number of pieces: got 70002, wanted 2 to 65536"):

@@ -55,6 +55,7 @@ def train(folder, *options: object, config: object = "tones.yaml") -> Finished:
     )
 
 
+@pytest.mark.slow
 def test_training_learns_the_words_and_the_folder_works_in_another_place(run, tmp_path):
     moved = tmp_path / "model"
     shutil.copytree(run / "runs" / "first" / "model", moved)
@@ -109,6 +110,7 @@ def test_checkpoints_carry_the_tokenizer(run):
     assert nemo_asr.load_model(run / "runs" / "first" / "checkpoints").recipe.tokenizer == stored.tokenizer
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_not_the_models_is_one_line(run):
     folder = run / "runs" / "first" / "model"
     with pytest.raises(CheckpointError) as caught:
@@ -121,6 +123,7 @@ def test_a_tokenizer_that_is_not_the_models_is_one_line(run):
     assert "the labels are not the model's" in resumed.err
 
 
+@pytest.mark.slow
 def test_another_vocabulary_takes_over_the_rows_of_equal_pieces(run):
     (run / "chars.yaml").write_text(f'{WITHOUT_LABELS}labels: [" ", "a", "b", "c"]\n')
     options = ("--init_from", run / "runs" / "first", "--max_steps", 1, "--batch_size", 5)
@@ -140,6 +143,7 @@ def test_a_callback_without_the_tokenizer_of_its_card_is_refused_before_training
         nemo_asr.BestModelCallback(run / "none", recipe.model(), card, config, {})
 
 
+@pytest.mark.slow
 def test_labels_beside_a_tokenizer_must_be_its_pieces(run):
     pieces = json.dumps(list(load_subwords(run / "large.model")))
     assert nemo_asr.load_recipe(run / "tones.yaml", [f"labels={pieces}"]).tokenizer is not None

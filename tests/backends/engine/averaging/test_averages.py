@@ -84,6 +84,7 @@ class SavesAveraged(Averaged):
 LEVELS = [*(("native", level) for level in ("O0", "O1", "O2", "O3")), ("apex", "O2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [0, 2])
 @pytest.mark.parametrize(("backend", "level"), LEVELS)
 def test_at_every_level_the_file_has_the_averaged_weights_that_were_evaluated(tmp_path, backend, level, last):

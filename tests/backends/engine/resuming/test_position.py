@@ -51,6 +51,7 @@ def test_a_run_resumed_at_any_step_is_the_uninterrupted_run(whole: Trained, tmp_
     assert (parts.steps, parts.weights) == (whole.steps, whole.weights)
 
 
+@pytest.mark.slow
 def test_a_run_resumed_with_another_number_of_workers_is_the_uninterrupted_run(whole: Trained, tmp_path: Path) -> None:
     parts = [train(tmp_path, 4, data=DrawingPoints(workers=2), **TWO), in_parts(tmp_path, 14, **TWO)]
     assert (joined(parts).steps, parts[-1].weights) == (whole.steps, whole.weights)
@@ -296,6 +297,7 @@ def test_on_two_ranks_each_goes_on_with_its_own_from_an_older_checkpoint(tmp_pat
         assert (rest.steps, rest.weights) == (whole.steps[4:], whole.weights)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_thousand_ranks_can_be_written_and_each_reads_its_own(tmp_path: Path) -> None:
     net = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(90))
     modules, device, num_ranks = {"net": net}, torch.device("cpu"), 1000

@@ -28,6 +28,7 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
+@pytest.mark.slow
 @given(st.lists(TREES, min_size=1, max_size=4))
 def test_each_rank_gets_its_own_state_back(states: list[Any]) -> None:
     tree = stacked(states)
@@ -49,6 +50,7 @@ def test_numbers_that_differ_are_a_tensor_and_keep_every_bit() -> None:
     assert unstacked(tree, 0) == {"count": 2**62 + 1, "share": 0.1}
 
 
+@pytest.mark.slow
 def test_the_text_of_a_state_does_not_grow_with_the_ranks() -> None:
     def characters(num_ranks: int) -> int:
         states = []
