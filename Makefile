@@ -38,8 +38,9 @@ golden: $(VENV)/.installed-demo-dev
 check: $(VENV)/.installed-demo-dev
 	$(MAKE) --no-print-directory -j 2 lint fast
 
+# Two processes: these tests do not wait, and each process first imports the files of all tests, which takes 10 s.
 fast: $(VENV)/.installed-demo-dev
-	$(PYTEST) -q -m "not slow"
+	$(PYTEST) -n 2 -q -m "not slow"
 
 # A test that waits for processes may fail on a busy machine. What failed runs once more, alone: what fails twice, fails.
 unit: $(VENV)/.installed-demo-dev

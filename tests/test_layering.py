@@ -155,6 +155,7 @@ def test_imports_point_downward_only() -> None:
     assert not told([found for found in all_imports() if upward(found) and not found.typing_only])
 
 
+@pytest.mark.slow
 def test_imports_point_downward_within_packages_too() -> None:
     assert not told([found for found in all_imports() if climbs(found)])
 

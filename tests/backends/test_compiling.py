@@ -121,6 +121,7 @@ def test_a_region_is_a_run_of_nodes_that_can_be_compiled_and_the_loss_stays_out(
     assert [[type(part).__name__ for part in region.body.children()] for region in regions] == [["Tail"]]
 
 
+@pytest.mark.slow
 def test_a_lowered_module_holds_each_weight_once_and_modules_keep_the_keys_of_their_states():
     net = Net(norm=True, name="net")
     keys = list(net.state_dict())
@@ -155,6 +156,7 @@ def test_aot_autograd_makes_the_backward_and_the_losses_stay(factory):
     assert trained(factory, Net(norm=True), {"backend": "aot_eager"}) == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_factory_s_option_is_that_of_its_training_evaluation_and_inference(lines):
     factory = nemo.NeuralModuleFactory(placement=nemo.DeviceType.CPU, compile=EAGER)
     net = Net()

@@ -201,6 +201,7 @@ def test_deep_nesting_is_refused_fast(write: Write, text: str) -> None:
     assert problem.startswith("a.yaml:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merged", [False, True])
 def test_aliases_cannot_blow_up(write: Write, merged: bool) -> None:
     each = "{{<<: [{0}]}}" if merged else "[{0}]"

@@ -131,6 +131,7 @@ def audio(tmp_path, lines):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

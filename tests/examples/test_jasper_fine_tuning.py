@@ -112,6 +112,7 @@ def test_a_frozen_encoder_is_trained_from_the_step_that_was_given(corpus, base, 
     assert differing(weights_in(base, "JasperEncoder"), weights_in(tmp_path / "runs/Tuned", "JasperEncoder"))
 
 
+@pytest.mark.slow
 def test_without_a_configuration_the_trained_models_own_is_taken(corpus, base):
     options = words(train_dataset=corpus / "train.json", init_from=base, max_steps=1, lr=0, batch_size=4)
     finished = run_script("jasper.py", *options)

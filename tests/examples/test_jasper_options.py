@@ -89,6 +89,7 @@ def test_what_shapes_the_training_changes_the_losses(option, value, base, plain_
     assert changed[1:] != plain_losses[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [("--num_workers", 1), ("--placement", "CPU"), ("--num_gpus", 1)])
 def test_what_is_only_about_machines_does_not(option, base, plain_losses):
     assert train(*base, *option).losses == plain_losses
@@ -254,6 +255,7 @@ def test_a_run_leaves_its_model_a_checkpoint_its_records_and_a_page_about_it(bas
     assert "Precision O0" in log.read_text()
 
 
+@pytest.mark.slow
 def test_folders_can_be_chosen_one_by_one(base, tmp_path):
     train(*base, "--checkpoint_dir", "checkpoints", "--tensorboard_dir", "events")
     assert (tmp_path / "checkpoints" / "checkpoint-STEP-3" / "record.json").is_file()

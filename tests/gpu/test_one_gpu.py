@@ -136,6 +136,7 @@ class NoReads(nemo.NeMoCallback):
             torch.cuda.set_sync_debug_mode("error" if state.step == self.first else "default")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_host_never_waits_for_the_device_between_logging_steps(device, level):
     try:

@@ -70,6 +70,7 @@ def check(kind, num_channels, content, damaged, samples, monkeypatch, rng):
     return isinstance(read, str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_files", [NUM_FILES, pytest.param(10 * NUM_FILES, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("num_channels", [1, 2])
 @pytest.mark.parametrize("kind", ["WAV", "FLAC"])

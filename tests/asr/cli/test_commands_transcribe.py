@@ -70,6 +70,7 @@ def test_folders_are_searched_and_each_text_has_its_name(model, talks, capsys):
     assert lines == ["talks/a.wav: cab", "talks/b.mp3: abba", "talks/c.flac: acb", "talks/inner/a.opus: bc"]
 
 
+@pytest.mark.slow
 def test_an_nbest_is_lines_of_score_and_text_or_json(model, talks, capsys):
     assert main([model, "talks/a.wav", "bc.wav", "--nbest", "2", *CPU]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -131,6 +132,7 @@ def test_subtitles_of_several_recordings_go_to_a_folder(model, talks, capsys):
     assert (talks / "one.vtt").read_text().endswith("\ncab\n")
 
 
+@pytest.mark.slow
 def test_a_model_that_hears_nothing_says_so_once(talks, tmp_path, capsys):
     (tmp_path / "tones.yaml").write_text(CONFIG)
     recipe = nemo_asr.load_recipe(tmp_path / "tones.yaml")

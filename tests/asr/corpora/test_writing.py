@@ -184,6 +184,7 @@ def test_a_download_with_the_right_hash_is_kept(server, tmp_path):
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "sha256", "problem"),
     [

@@ -139,6 +139,7 @@ def test_a_batch_tells_its_seconds_and_which_utterances_it_holds(folder):
     assert batch.values[3].tolist() == [1, 2, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucketing", [False, True])
 def test_the_workers_do_not_change_what_a_run_sees(bucketing, folder):
     make_set(folder)
@@ -482,6 +483,7 @@ def test_a_manifest_changed_between_batches_ends_the_run_without_a_workers_trace
         list(loader.epoch(0))
 
 
+@pytest.mark.slow
 def test_resampling_is_said_with_its_count_and_only_once(folder, capsys):
     make_set(folder)
     loader = layer_of(sample_rate=8000).loader(training=True, shard=Shard())

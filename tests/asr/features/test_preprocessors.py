@@ -81,6 +81,7 @@ def test_the_last_frame_of_a_whole_number_of_strides_does_not_differ_either():
     torch.testing.assert_close(processed[0], nemo_mel(signal[0])[:, :70], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["hann", "hamming", "blackman", "bartlett"])
 @pytest.mark.parametrize("stft_conv", [False, True])
 def test_mel_features_are_those_of_librosa(window, stft_conv):

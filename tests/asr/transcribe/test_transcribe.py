@@ -63,6 +63,7 @@ def test_the_result_is_in_the_order_given_whatever_the_batches(run, files, setti
     assert found.seconds == pytest.approx(27 * (LETTER_SECONDS + PAUSE_SECONDS), abs=0.1)
 
 
+@pytest.mark.slow
 def test_words_have_the_times_of_their_sounds(trained, factory, tmp_path):
     """Without a space among the labels each letter is a word, and the first one is heard when it sounds."""
     recipe, model = trained

@@ -78,6 +78,7 @@ def test_training_learns_the_words_and_the_folder_works_in_another_place(run, tm
     assert saved.tokenizer == model.card.tokenizer
 
 
+@pytest.mark.slow
 def test_eval_cuts_and_scores_texts_with_the_tokenizer_of_the_folder(run, tmp_path):
     moved = tmp_path / "model"
     shutil.copytree(run / "runs" / "first" / "model", moved)
