@@ -1,7 +1,7 @@
 """Optimizers by name: the table of the command line and of ``create_optimizer``, and their options. No torch here.
 
-To add one, write it in `nemo_lite/backends/pytorch/foreach_optimizers.py` and add a line to the table, or call
-:func:`register_optimizer`.
+To add one, write it in `nemo_lite/backends/pytorch/foreach_optimizers.py`, import it in ``create_optimizer.py``, which
+looks names up, and add a line to the table; or call :func:`register_optimizer`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def choose_precision(
 
 
 class Precision:
-    """Mode O0: float32 throughout. The base of the others; a further one is a subclass and a row of ``_MODES``.
+    """Mode O0: float32 throughout. The base of the others; a further one is a subclass and a row of ``_NATIVE``.
 
     Args:
         level: the level that the mode stands for.

@@ -14,7 +14,8 @@ States of a rank, as its heartbeats tell them::
       |---knows a diagnosis----> TOLD     it ends because of another rank
       '---C++ ends the process-> ABORTED  kept from ending until there is a diagnosis, then as RUNS
 
-What happens, who notices, what is printed (in full by one rank of each machine, in a line by the others), exit code:
+What happens, who notices, what is printed (in full by one rank of each machine, in a line by the others), exit code.
+``silence`` is ``--dist_silence_timeout``, ``collective`` is ``--dist_timeout``:
 
 ==============================  =======================================  ===========================================
 event                           noticed by, after                        printed; code
