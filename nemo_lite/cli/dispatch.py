@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not commands:
         return _refuse("no subcommand is installed; install nemo_lite again: pip install .")
     if not words or words[0] in ("-h", "--help"):
-        print(_overview(commands))
+        with reported_to_user(PROGRAM):  # `| head` may end before all is printed
+            print(_overview(commands), flush=True)
         return 0 if words else 2
     if words == ["--version"]:
         print(f"{PROGRAM} {version('nemo-lite')}")

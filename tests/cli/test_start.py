@@ -43,3 +43,15 @@ def test_an_onnx_file_transcribes_where_there_is_no_torch(tmp_path: Path) -> Non
     assert ended.returncode == 2
     assert "nemo-lite transcribe: error: the audio file none.wav cannot be opened" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_help_into_a_pipe_that_nobody_reads_ends_without_a_word():
+    command = subprocess.Popen(
+        [sys.executable, "-m", "nemo_lite", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.close()
+    assert command.stderr.read() == ""
+    assert command.wait() == 141
