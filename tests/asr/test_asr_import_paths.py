@@ -49,3 +49,24 @@ def test_modules_are_at_nemos_place_and_at_the_top(module):
 def test_helpers_are_at_nemos_place(module):
     place = importlib.import_module(f"nemo_asr.{module}")
     assert [name for name in HELPERS[module] if not callable(getattr(place, name, None))] == []
+
+
+PARTS = {
+    "cleaners": ["clean_text", "clean_numbers"],
+    "collections": ["ASRAudioText", "AudioText", "FromFileText", "SpeechLabel", "Text"],
+    "dataset": ["AudioDataset", "AudioLabelDataset", "TranscriptDataset", "seq_collate_fn"],
+    "features": ["FilterbankFeatures", "WaveformFeaturizer", "normalize_batch"],
+    "jasper": ["JasperBlock", "MaskedConv1d", "init_weights"],
+    "manifest": ["item_iter"],
+    "parsers": ["CharParser", "ENCharParser", "make_parser"],
+    "perturb": ["AudioAugmentor", "Perturbation", "register_perturbation"],
+    "segment": ["AudioSegment"],
+    "spectr_augment": ["SpecAugment", "SpecCutout"],
+}
+
+
+@pytest.mark.parametrize("module", PARTS)
+def test_parts_are_at_nemos_place_and_attributes_of_parts(module):
+    place = importlib.import_module(f"nemo_asr.parts.{module}")
+    assert getattr(nemo_asr.parts, module) is place
+    assert [name for name in PARTS[module] if not callable(getattr(place, name, None))] == []

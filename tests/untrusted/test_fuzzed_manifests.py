@@ -13,7 +13,7 @@ import pytest
 
 from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.data.manifest import Manifest
-from nemo_asr.parts.manifest import item_iter
+from nemo_asr.parts import item_iter
 from nemo_asr.text.parser import make_parser
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_lite.errors import NemoLiteError

@@ -31,7 +31,7 @@ from nemo_asr.data.tarred import members_of
 from nemo_asr.decoding.ngram import load_language_model
 from nemo_asr.decoding.words import read_words
 from nemo_asr.options import _read_weights
-from nemo_asr.parts.manifest import item_iter
+from nemo_asr.parts import item_iter
 from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.records import read_run, read_transcripts
 from nemo_asr.text.subwords import load_subwords

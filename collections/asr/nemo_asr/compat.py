@@ -7,9 +7,11 @@ OLD_PATHS = {
     "": "losses",
     "audio.augmentation": """
         audio.augmentor audio.featurizer audio.perturbation audio.recordings audio.time_stretch audio_preprocessing
+        parts.perturb
     """,
     "audio.headers": "audio.flac_header",
     "audio.reading": "audio.decoding audio.recordings",
+    "audio.segment": "parts.segment",
     "corpora.espeak": "corpora.sentences",
     "corpora.writing": "corpora.archives",
     "data.audio_to_text": "data.transcripts_file data_layer",
@@ -46,6 +48,10 @@ OLD_PATHS = {
     """,
     "models.speaker": "jasper",
     "options": "option_pages search_options set_tags",
+    "parts": """
+        parts.cleaners parts.collections parts.dataset parts.features parts.jasper parts.manifest parts.parsers
+        parts.spectr_augment
+    """,
     "scoring.callbacks": "helpers scoring.asr_callbacks scoring.classification_callbacks",
     "scoring.rates": """
         helpers metrics scoring.bootstrap scoring.breakdown scoring.classification scoring.differences

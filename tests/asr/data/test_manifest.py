@@ -15,8 +15,7 @@ from nemo_asr import AudioToSpeechLabelDataLayer, TarredAudioToTextDataLayer, wa
 from nemo_asr.audio.augmentation import read_recordings
 from nemo_asr.cli.data import main as data_command
 from nemo_asr.data.manifest import Manifest, kind_of
-from nemo_asr.parts.collections import ASRAudioText, ASRSpeechLabel
-from nemo_asr.parts.parsers import CharParser
+from nemo_asr.parts import ASRAudioText, ASRSpeechLabel, CharParser
 from nemo_asr.tasks.recipe import load_class_recipe
 from nemo_asr.transcribe.inputs import recordings_of
 from nemo_lite.backends.pytorch.data.order import Shard

@@ -11,26 +11,37 @@ from toys.manifests import LABELS, make_set
 
 from nemo_asr import AudioToMelSpectrogramPreprocessor
 from nemo_asr.audio.augmentation import WaveformFeaturizer
-from nemo_asr.parts.cleaners import (
+from nemo_asr.parts import (
+    CONSTANT,
+    NAME_TO_PARSER,
+    ASRAudioText,
+    ASRSpeechLabel,
+    AudioDataset,
+    AudioLabelDataset,
+    AudioText,
+    CharParser,
+    ENCharParser,
+    FeaturizerFactory,
+    FilterbankFeatures,
+    FromFileText,
+    KaldiFeatureDataset,
+    SpecAugment,
+    SpecCutout,
+    SpeechLabel,
+    Text,
+    TranscriptDataset,
     clean_abbreviations,
     clean_numbers,
     clean_punctuations,
     clean_text,
+    fixed_seq_collate_fn,
+    item_iter,
+    make_parser,
+    normalize_batch,
+    seq_collate_fn,
+    splice_frames,
     warn_common_chars,
 )
-from nemo_asr.parts.collections import ASRAudioText, ASRSpeechLabel, AudioText, FromFileText, SpeechLabel, Text
-from nemo_asr.parts.dataset import (
-    AudioDataset,
-    AudioLabelDataset,
-    KaldiFeatureDataset,
-    TranscriptDataset,
-    fixed_seq_collate_fn,
-    seq_collate_fn,
-)
-from nemo_asr.parts.features import CONSTANT, FeaturizerFactory, FilterbankFeatures, normalize_batch, splice_frames
-from nemo_asr.parts.manifest import item_iter
-from nemo_asr.parts.parsers import NAME_TO_PARSER, CharParser, ENCharParser, make_parser
-from nemo_asr.parts.spectr_augment import SpecAugment, SpecCutout
 
 # NeMo's functions that clean texts.
 

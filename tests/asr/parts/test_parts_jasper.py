@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nemo_asr import JasperEncoder
-from nemo_asr.parts.jasper import (
+from nemo_asr.parts import (
     GroupShuffle,
     JasperBlock,
     MaskedConv1d,
