@@ -59,13 +59,12 @@ def evaluate(folder: Path, config: str, batch_size: int) -> None:
         factory.sync_all_processes()
         started = time.perf_counter()
         texts = []
-        for predictions, *spoken in factory.infer_batches(wires, verbose=False):
+        batches = factory.infer_batches(wires, verbose=False)
+        for predictions, *spoken in batches:
             texts += post_process_predictions([predictions], recipe.labels)
             post_process_transcripts([spoken[0]], [spoken[1]], recipe.labels)
         seconds = time.perf_counter() - started
-    inferred = factory.get_trainer().inferred
-    assert inferred is not None
-    found = {"seconds": seconds, "ids": inferred.digest, "texts": texts}
+    found = {"seconds": seconds, "ids": batches.digest, "texts": texts}
     factory.on_first(lambda: print(json.dumps(found)))
     factory.close()
 

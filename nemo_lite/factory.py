@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import Comm, SingleProcess
 from nemo_lite.backends.pytorch.distributed.group import Patience, ProcessGroup
+from nemo_lite.backends.pytorch.engine.evaluation import InferenceRun
 from nemo_lite.backends.pytorch.neural_graph import NeuralGraph
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
@@ -443,11 +444,12 @@ class NeuralModuleFactory:
         offload_to_cpu: bool = True,
         modules_to_restore: Sequence[NeuralModule] | None = None,
         compile: Compile = None,  # noqa: A002
-    ) -> Iterator[list[Any]]:
+    ) -> InferenceRun:
         """The same as :meth:`infer`, batch by batch: a list with one value for each wire, in data order.
 
         Memory holds one batch of each rank. All ranks iterate to the end; the values come out on rank 0, nothing on the
-        others. It runs while it is iterated, so nothing runs before the first batch is asked for.
+        others. It runs while it is iterated, so nothing runs before the first batch is asked for. The iterator says
+        which items it has computed: ``items``, ``num_items`` and ``digest``.
         """
         return self.get_trainer().infer_batches(
             tensors,

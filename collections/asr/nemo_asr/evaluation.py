@@ -74,22 +74,21 @@ def _evaluate_sets(
         _, *wires = connect(model.modules, data_layer).scored  # all but the loss
         heard: list[str] = []
         said: list[str] = []
-        for predictions, texts, lengths in factory.infer_batches(wires):  # comes out on rank 0
+        batches = factory.infer_batches(wires)  # come out on rank 0
+        for predictions, texts, lengths in batches:
             heard += post_process_predictions([predictions], recipe.labels)
             said += post_process_transcripts([texts], [lengths], recipe.labels)
         if out is None:
             continue
         # Damaged files end the evaluation, unless the configuration allows some: then they are left out here too.
-        scored = factory.get_trainer().inferred
-        assert scored is not None, "infer has run"
-        assert scored.items is not None, "data layers of speech number their items"
-        said = references_in_data(data_layer, scored.items, said)
+        assert batches.items is not None, "data layers of speech number their items"
+        said = references_in_data(data_layer, batches.items, said)
         heard = hypotheses_in_data(data_layer, heard)
         path = out / f"{tag}.transcripts.jsonl"
-        write_transcripts(path, data_layer, scored.items, said, heard)
+        write_transcripts(path, data_layer, batches.items, said, heard)
         metric = args.eval_metric or main_metric(recipe.labels)
         print(f"{name}{tag}: {_describe_rates(heard, said, metric)}")
-        print(f"{name}{tag}: {scored.num_items} utterances, ids {scored.digest}, transcripts in {path}")
+        print(f"{name}{tag}: {batches.num_items} utterances, ids {batches.digest}, transcripts in {path}")
         if said:
             _tell_scores(f"{name}{tag}", path, out / f"{tag}.scores.json", metric, args.details)
     if args.report:
@@ -169,20 +168,19 @@ def evaluate_classes(args: Namespace) -> None:
         data_layer: Any = model.recipe.data_layer(manifest, training=False, **options)
         wires = connect_classifier(model.modules, data_layer)
         outputs = [wires.logits, wires.classes, *([wires.embeddings] if wires.embeddings else [])]
-        batches = list(factory.infer_batches(outputs))  # comes out on rank 0
+        batches = factory.infer_batches(outputs)  # come out on rank 0
+        columns = list(zip(*batches, strict=True))
         if out is None:
             continue
-        logits, classes, *embeddings = (torch.cat(values) for values in zip(*batches, strict=True))
-        scored = factory.get_trainer().inferred
-        assert scored is not None, "infer has run"
-        assert scored.items is not None, "data layers of speech number their items"
+        logits, classes, *embeddings = map(torch.cat, columns)
+        assert batches.items is not None, "data layers of speech number their items"
         labels, path = model.recipe.labels, out / f"{tag}.classes.jsonl"
-        text = _class_lines([data_layer.place_of(item) for item in scored.items], logits, classes, labels)
+        text = _class_lines([data_layer.place_of(item) for item in batches.items], logits, classes, labels)
         write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
         print(f"{tag}: {_describe_accuracy(logits, classes, labels)}")
-        clusters = clusters_in_data(data_layer, scored.items)
+        clusters = clusters_in_data(data_layer, batches.items)
         print(f"{tag}: {_describe_interval(logits, classes, clusters)}")
-        print(f"{tag}: {scored.num_items} recordings, ids {scored.digest}, classes in {path}")
+        print(f"{tag}: {batches.num_items} recordings, ids {batches.digest}, classes in {path}")
         if embeddings:
             np.save(out / f"{tag}.npy", embeddings[0].float().numpy())
             np.save(out / f"{tag}_labels.npy", np.array([labels[int(each)] for each in classes]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import (
     Evaluation,
     Evaluations,
     InferenceCache,
-    ItemsComputed,
+    InferenceRun,
     arriving,
     torch_data_layer,
 )
@@ -97,7 +97,6 @@ class PtActions(DeploymentExport):
         compile: whether and how DAGs are compiled.
 
     Attributes:
-        inferred: which items the last :meth:`infer` computed; without any on ranks above 0.
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class PtActions(DeploymentExport):
         self._objectives = Objectives(self._comm, self._device, shard_weights, precision.autocast_dtype)
         self._cache = InferenceCache()
         self.first_generation: Mapping[str, Any] = {}
-        self.inferred: ItemsComputed | None = None
 
     @property
     def step(self) -> int:
@@ -387,19 +385,14 @@ class PtActions(DeploymentExport):
         """Infer: see :meth:`NeuralModuleFactory.infer`, whose other arguments are ``flat``."""
         # Sorted again: of kept values each rank may have another number of batches.
         in_order = sorted(self._inferred_rows(tensors, InferOptions.of(**flat)), key=lambda row: row.number)
-        columns = list(zip(*self._noted(in_order), strict=True)) or [() for _ in tensors]
+        columns = list(zip(*(row.values for row in in_order), strict=True)) or [() for _ in tensors]
         return self._comm.on_first(lambda: [list(column) for column in columns])
 
-    def infer_batches(self, tensors: Sequence[NmTensor], **flat: Any) -> Iterator[list[Any]]:
+    def infer_batches(self, tensors: Sequence[NmTensor], **flat: Any) -> InferenceRun:
         """Infer batch by batch: see :meth:`NeuralModuleFactory.infer_batches`."""
-        return self._noted(self._inferred_rows(tensors, InferOptions.of(**flat)))
-
-    def _noted(self, rows: Iterable[BatchResult]) -> Iterator[list[Any]]:
-        """The values of each row, whose items are noted in ``inferred``."""
-        for row in rows:
-            assert self.inferred is not None
-            self.inferred.note(row.ids)
-            yield row.values
+        with self._comm.guarded():
+            data_layer = torch_data_layer(Dag(tensors))
+        return InferenceRun(data_layer, self._inferred_rows(tensors, InferOptions.of(**flat)))
 
     def _inferred_rows(self, tensors: Sequence[NmTensor], options: InferOptions) -> Iterator[BatchResult]:
         """The batches of all ranks on rank 0, block by block; none on the others."""
@@ -420,7 +413,6 @@ class PtActions(DeploymentExport):
             if options.cache:
                 blocks = self._cache.keeping(tensors, blocks)
             verbose = options.verbose and self._comm.on_first(lambda: True) is True
-            self.inferred = ItemsComputed(torch_data_layer(dag))
             rows = (row for block in arriving(blocks, self._comm) for row in block)
             with ProgressBar.over(rows, verbose, "infer") as shown:
                 yield from shown

@@ -146,7 +146,7 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         num_cpus: has no effect: all utterances of a batch are searched at once.
         cutoff_prob: only the most probable classes of a frame that together have this probability begin new hypotheses.
         cutoff_top_n: most of them.
-        input_tensor: whether ``log_probs`` is one tensor; otherwise it is an array for each utterance.
+        input_tensor: has no effect: ``log_probs`` may be one tensor, or an array for each utterance.
         name: the module's name.
 
     Raises:
@@ -174,7 +174,7 @@ class BeamSearchDecoderWithLM(NonTrainableNM):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._vocab, self._is_tensor = list(vocab), input_tensor
+        self._vocab = list(vocab)
         self._limits = Limits(beam_width, -np.inf, cutoff_top_n, cutoff_prob)
         self._words = word_scores(vocab, None, lm_path, (), Weights(alpha, beta))
 

@@ -147,7 +147,7 @@ class Family:
             data: audio and labels.
             training: go through modules that are for training only.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no connect")
 
     def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
         """What is wrong with the classes of a file: a role and a sentence; two empty texts if nothing is.

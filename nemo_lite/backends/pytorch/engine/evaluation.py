@@ -362,6 +362,24 @@ class ItemsComputed:
         return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
+class InferenceRun(ItemsComputed, Iterator[WireValues]):
+    """The batches of an inference, one after another, and which items they have been of so far.
+
+    Args:
+        data_layer: whose items they are.
+        rows: the batches; none on ranks above 0.
+    """
+
+    def __init__(self, data_layer: DataLayerNM, rows: Iterator[BatchResult]) -> None:
+        super().__init__(data_layer)
+        self._rows = rows
+
+    def __next__(self) -> WireValues:
+        row = next(self._rows)
+        self.note(row.ids)
+        return row.values
+
+
 class EvaluationRun(ItemsComputed):
     """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`.
 

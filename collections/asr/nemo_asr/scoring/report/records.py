@@ -332,7 +332,6 @@ def read_records(path: Path) -> RunRecords:
 
 MOST_SPEAKERS = 20  # of a table
 MOST_WORDS = 15  # of each list of words in a table
-SCORES_SUFFIX = ".scores.json"
 
 Json: TypeAlias = "str | int | float | list[Json] | dict[str, Json] | None"
 
