@@ -180,9 +180,9 @@ OLD_PATHS = {
     "backends.pytorch.distributed.activity": "backends.pytorch.distributed.health.activity",
     "backends.pytorch.distributed.comm": "backends.pytorch.distributed.exchange backends.pytorch.distributed.pieces",
     "backends.pytorch.distributed.contract": """
-        backends.pytorch.distributed.contract_terms backends.pytorch.distributed.rank_table
+        backends.pytorch.distributed.contract_terms backends.pytorch.distributed.copies
+        backends.pytorch.distributed.drift backends.pytorch.distributed.rank_table
     """,
-    "backends.pytorch.distributed.copies": "backends.pytorch.distributed.drift",
     "backends.pytorch.distributed.failures": """
         backends.pytorch.distributed.data_workers backends.pytorch.distributed.health.endings
         backends.pytorch.distributed.health.origin
@@ -193,6 +193,7 @@ OLD_PATHS = {
         backends.pytorch.distributed.health.launcher backends.pytorch.distributed.health.monitor
     """,
     "backends.pytorch.distributed.rendezvous": """
+        backends.pytorch.distributed.network_interface
         backends.pytorch.distributed.rendezvous.attempts backends.pytorch.distributed.rendezvous.failures
         backends.pytorch.distributed.rendezvous.meeting backends.pytorch.distributed.rendezvous.members
         backends.pytorch.distributed.rendezvous.notes backends.pytorch.distributed.rendezvous.run_identity

@@ -69,7 +69,6 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.backends.pytorch.checkpoint",
     "nemo_lite.backends.pytorch.common",
     "nemo_lite.backends.pytorch.data",
-    "nemo_lite.backends.pytorch.distributed.copies",
     "nemo_lite.backends.pytorch.export",
     "nemo_lite.backends.pytorch.nm",
     "nemo_lite.compat",

@@ -38,7 +38,7 @@ from nemo_asr.data.utterances import (
 )
 from nemo_asr.text.parser import make_parser
 from nemo_lite.backends.pytorch.data.order import DataChangedError, Request, Shard
-from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
+from nemo_lite.backends.pytorch.distributed.contract import CopyComparison
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, LossType, NeuralType
 from nemo_lite.errors import DataError, UsageError
 

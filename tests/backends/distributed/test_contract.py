@@ -29,29 +29,28 @@ from nemo_lite.backends.pytorch.distributed.contract import (
 )
 from nemo_lite.errors import UsageError
 
-FULL = RunContract(
-    run={"run id": "a"},
-    action={"action": "train"},
-    arguments={"lr": 0.02, "num_epochs": 4, "betas": "[0.9,0.98]"},
-    callbacks={"EvaluatorCallback.eval_step": 100},
-    data={"train.json": "3f2a" * 16},
-    code={"code of nemo_lite": f"0.1.0 {'ab' * 32}", "torch": "2.13.0"},
-)
+FULL: RunContract = {
+    "run": {"run id": "a"},
+    "action": {"action": "train"},
+    "arguments": {"lr": 0.02, "num_epochs": 4, "betas": "[0.9,0.98]"},
+    "callbacks": {"EvaluatorCallback.eval_step": 100},
+    "data": {"train.json": "3f2a" * 16},
+    "code": {"code of nemo_lite": f"0.1.0 {'ab' * 32}", "torch": "2.13.0"},
+}
 
 
 def with_(section: str, **entries: Any) -> RunContract:
-    as_json = FULL.as_json()
-    as_json[section] |= {name.replace("_json", ".json").replace("_DOT_", "."): value for name, value in entries.items()}
-    return RunContract.of_json(as_json)
+    changed = {name.replace("_json", ".json").replace("_DOT_", "."): value for name, value in entries.items()}
+    return {**FULL, section: {**FULL.get(section, {}), **changed}}
 
 
 def lines(*contracts: RunContract, commands: Any = ()) -> str:
-    found = compare([each.as_json() for each in contracts], [options_of(each.split()) for each in commands])
+    found = compare(contracts, [options_of(each.split()) for each in commands])
     return found[0] if found else ""
 
 
 def test_equal_contracts_have_nothing_to_say() -> None:
-    assert compare([FULL.as_json()] * 3) is None
+    assert compare([FULL] * 3) is None
     check_equal(FakeComm(1, 2), lambda: FULL)
 
 
@@ -59,9 +58,8 @@ def test_a_process_alone_makes_no_contract() -> None:
     check_equal(SingleProcess(), lambda: pytest.fail("made"))
 
 
-def test_a_contract_survives_json_and_sections_that_are_damaged_or_unknown_are_passed_over() -> None:
-    assert RunContract.of_json(FULL.as_json()) == FULL
-    assert RunContract.of_json(None) == RunContract.of_json({"lr": 1, "arguments": [1]}) == RunContract()
+def test_sections_of_a_checkpoint_that_are_damaged_or_unknown_are_passed_over() -> None:
+    assert [*changes({"lr": 1, "arguments": [1], "data": None}, FULL)] == []
 
 
 def test_most_ranks_are_the_others_and_two_ranks_are_both_named() -> None:
@@ -74,7 +72,7 @@ def test_most_ranks_are_the_others_and_two_ranks_are_both_named() -> None:
 
 
 def test_digests_are_shown_by_their_beginning_and_what_a_rank_lacks_as_none() -> None:
-    without = RunContract.of_json(FULL.as_json() | {"data": {}})
+    without = {**FULL, "data": {}}
     assert lines(FULL, with_("data", train_json="99c1" * 16)) == "train.json: rank 0 has 3f2a3f2a, rank 1 has 99c199c1"
     assert lines(FULL, without) == "train.json: rank 0 has 3f2a3f2a, rank 1 has none"
     newer = with_("code", **{"code of nemo_lite": f"0.2.0 {'ab' * 32}"})
@@ -83,7 +81,7 @@ def test_digests_are_shown_by_their_beginning_and_what_a_rank_lacks_as_none() ->
 
 def test_every_kind_of_difference_has_its_remedy() -> None:
     def remedy(section: str, **entries: Any) -> str:
-        found = compare([FULL.as_json(), with_(section, **entries).as_json()])
+        found = compare([FULL, with_(section, **entries)])
         return found[1] if found else ""
 
     assert remedy("arguments", lr=1.0) == remedy("modules", size=1) == "start every process with the same command"
@@ -91,16 +89,15 @@ def test_every_kind_of_difference_has_its_remedy() -> None:
     assert remedy("data", train_json="1") == "copy the same data to all machines"
     assert remedy("configuration", net="1") == "copy the same configuration to all machines"
     assert remedy("code", torch="1") == "copy the same code to all machines, and install the same versions"
-    both = RunContract.of_json(with_("arguments", lr=1.0).as_json() | {"code": {}})
-    found = compare([FULL.as_json(), both.as_json()])
+    found = compare([FULL, {**with_("arguments", lr=1.0), "code": {}}])
     assert found is not None
     assert found[1] == f"{remedy('arguments', lr=1.0)}; {remedy('code', torch='1')}"
 
 
 def test_what_follows_from_another_run_or_action_is_not_listed() -> None:
-    other = RunContract.of_json({"action": {"action": "infer"}, "run": {"run id": "a"}})
+    other = {"action": {"action": "infer"}, "run": {"run id": "a"}}
     assert lines(FULL, other) == "action: rank 0 has train, rank 1 has infer"
-    assert lines(FULL, RunContract(run={"run id": "b"})) == "run id: rank 0 has a, rank 1 has b"
+    assert lines(FULL, {"run": {"run id": "b"}}) == "run id: rank 0 has a, rank 1 has b"
 
 
 def test_of_many_differences_the_first_are_listed() -> None:
@@ -138,16 +135,14 @@ def test_options_of_a_command_have_no_value_one_or_several() -> None:
 
 
 def test_a_resumed_run_tells_what_is_other_than_before() -> None:
-    as_json = FULL.as_json()
-    as_json["arguments"] |= {"lr": 0.5, "new": 1}
-    as_json |= {"data": {"train.json": "0" * 64}, "run": {"run id": "b"}, "callbacks": {}}
-    as_json["code"]["torch"] = "2.14.0"
-    assert [*changes(FULL, RunContract.of_json(as_json))] == [
+    now = {**with_("arguments", lr=0.5, new=1), "code": with_("code", torch="2.14.0")["code"]}
+    now |= {"data": {"train.json": "0" * 64}, "run": {"run id": "b"}, "callbacks": {}}
+    assert [*changes(FULL, now)] == [
         "resuming with lr 0.5, the checkpoint was made with 0.02",
         "resuming with another train.json than the checkpoint was made with",
         "resuming with torch 2.14.0, the checkpoint was made with 2.13.0",
     ]
-    assert [*changes(FULL, FULL)] == [*changes(RunContract(), FULL)] == []
+    assert [*changes(FULL, FULL)] == [*changes({}, FULL)] == []
 
 
 # Real ranks

@@ -18,7 +18,7 @@ from toys.nets import Mse, Net, Points
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
-from nemo_lite.backends.pytorch.distributed.contract import Agreement, RunContract, inference_arguments
+from nemo_lite.backends.pytorch.distributed.contract import Agreement, RunContract, inference_arguments, saved
 from nemo_lite.core import (
     ModuleSaverCallback,
     SimpleLogger,
@@ -261,16 +261,16 @@ def test_each_argument_of_the_factory_and_of_the_actions_is_in_the_contract_or_l
         callbacks=[nemo.CheckpointCallback(tmp_path, step_freq=1)],
         lr_policy=CosineAnnealing(10),
     )
-    stored = RunContract.of_json(json.loads((tmp_path / "checkpoint-STEP-1" / "record.json").read_text())["contract"])
+    stored = json.loads((tmp_path / "checkpoint-STEP-1" / "record.json").read_text())["contract"]
     for function in (nemo.NeuralModuleFactory.__init__, nemo.NeuralModuleFactory.train):
-        missing = set(inspect.signature(function).parameters) - {*stored.arguments} - {*left_out}
+        missing = set(inspect.signature(function).parameters) - {*stored["arguments"]} - {*left_out}
         assert not missing, function
-    assert {field.name for field in fields(RunOptions)} <= {*stored.arguments}
+    assert {field.name for field in fields(RunOptions)} <= {*stored["arguments"]}
     asked = Agreement(SingleProcess(), inference_arguments(InferOptions())).reached_on("infer", {}, {})()
-    assert {field.name for field in fields(InferOptions)} - {*asked.arguments} - {*left_out} == set()
-    assert stored.arguments["random_seed"] == 7
-    assert stored.arguments["lr_policy.total_steps"] == 10
-    assert stored.code["torch"] == torch.__version__
+    assert {field.name for field in fields(InferOptions)} - {*asked["arguments"]} - {*left_out} == set()
+    assert stored["arguments"]["random_seed"] == 7
+    assert stored["arguments"]["lr_policy.total_steps"] == 10
+    assert stored["code"]["torch"] == torch.__version__
 
 
 def test_an_optimizer_that_is_there_already_counts_with_its_options() -> None:
@@ -297,12 +297,12 @@ def test_names_are_of_code_script_files_modules_and_dags(tmp_path: Path, monkeyp
     config = tmp_path / "net.yaml"
     config.write_text("norm: false\n")
     found = contract_of([config], {"training DAG": training_dag()})
-    assert list(found.code) == ["code of nemo_lite", "code of toys", Path(__file__).name, "torch"]
-    assert list(found.configuration) == ["net.yaml"]
-    assert list(found.wiring) == ["training DAG"]
-    assert [name for name in found.modules if "." not in name] == ["points", "net", "mse"]
-    assert found.modules["net.norm"] is False
-    version, digest = str(found.code["code of nemo_lite"]).split(" ")
+    assert list(found["code"]) == ["code of nemo_lite", "code of toys", Path(__file__).name, "torch"]
+    assert list(found["configuration"]) == ["net.yaml"]
+    assert list(found["wiring"]) == ["training DAG"]
+    assert [name for name in found["modules"] if "." not in name] == ["points", "net", "mse"]
+    assert found["modules"]["net.norm"] is False
+    version, digest = str(found["code"]["code of nemo_lite"]).split(" ")
     assert version == nemo.__version__
     assert len(digest) == 64
     assert found == contract_of([config], {"training DAG": training_dag()})
@@ -355,16 +355,12 @@ def test_weights_are_told_where_nothing_else_differs_and_no_checkpoint_holds_the
     )
     assert other is not None
     assert "fc.bias" not in other
-    contract = RunContract(weights={"net.fc.bias": "float32 (1,), trained"})
-    assert "weights" in contract.as_json()
-    assert "weights" not in contract.saved()
+    assert saved({"data": {}, "weights": {"net.fc.bias": "float32 (1,), trained"}}) == {"data": {}}
 
 
 def test_a_difference_shows_in_what_it_concerns() -> None:
     def changed(**given: Any) -> set[str]:
-        one, other = (
-            contract_of(dags={"training DAG": dag}).as_json() for dag in (training_dag(), training_dag(**given))
-        )
+        one, other = (contract_of(dags={"training DAG": dag}) for dag in (training_dag(), training_dag(**given)))
         entries = {(section, name) for section in one for name in {*one[section], *other[section]}}
         return {name for section, name in entries if one[section].get(name) != other[section].get(name)}
 
@@ -376,7 +372,7 @@ def test_a_difference_shows_in_what_it_concerns() -> None:
 def test_modules_of_one_name_have_entries_of_their_own() -> None:
     x, _ = Points()()
     found = contract_of(dags={"": nemo.Dag([Net()(x=x), Net(norm=True)(x=x)])})
-    assert (found.modules["net.norm"], found.modules["net.norm (2)"]) == (False, True)
+    assert (found["modules"]["net.norm"], found["modules"]["net.norm (2)"]) == (False, True)
 
 
 def test_the_code_of_a_module_of_another_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,16 +381,16 @@ def test_the_code_of_a_module_of_another_package_counts(tmp_path: Path, monkeypa
     mine.__file__ = str(tmp_path / "mine.py")
     monkeypatch.setitem(sys.modules, "mine", mine)
     dag = training_dag(net=type("Mine", (Net,), {"__module__": "mine.nets"})())
-    before = contract_of(dags={"": dag}).code["code of mine"]
+    before = contract_of(dags={"": dag})["code"]["code of mine"]
     (tmp_path / "mine.py").write_text("version two")
-    assert contract_of(dags={"": dag}).code["code of mine"] != before
+    assert contract_of(dags={"": dag})["code"]["code of mine"] != before
 
 
 def test_on_a_machine_with_gpus_the_versions_of_cuda_and_nccl_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "12.6")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
-    code = contract_of().code
+    code = contract_of()["code"]
     assert (code["CUDA"], code["nccl"]) == ("12.6", "2.27.3")
 
 

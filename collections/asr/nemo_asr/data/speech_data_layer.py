@@ -36,8 +36,7 @@ from nemo_lite.backends.pytorch.data.cost_sampling import Batching, plans
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader, UnusableItems, budget_of
 from nemo_lite.backends.pytorch.data.order import Counts, Plan, Shard
 from nemo_lite.backends.pytorch.data.worker_server import preload_in_workers
-from nemo_lite.backends.pytorch.distributed.copies import Copied
-from nemo_lite.backends.pytorch.nm import DataLayerNM
+from nemo_lite.backends.pytorch.nm import Copied, DataLayerNM
 from nemo_lite.core.neural_types import AudioSignal, LabelsType, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol

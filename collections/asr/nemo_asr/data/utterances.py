@@ -29,7 +29,7 @@ from nemo_asr.text.parser import CharParser
 from nemo_lite import DataLayerNM
 from nemo_lite.backends.pytorch.data.loaders import PlannedLoader
 from nemo_lite.backends.pytorch.data.order import Counts, ItemDataset, Request
-from nemo_lite.backends.pytorch.distributed.copies import Copied
+from nemo_lite.backends.pytorch.nm import Copied
 from nemo_lite.core.neural_types import AudioSignal, LengthsType, NeuralType
 from nemo_lite.core.ports import Ports
 from nemo_lite.core.shapes import Shape, symbol

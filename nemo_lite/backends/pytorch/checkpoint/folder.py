@@ -60,7 +60,7 @@ class Contents(NamedTuple):
         name: of the set, for messages.
         weights: the tensors of each module by its name.
         state: the training state; None when there is none.
-        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where it is not known.
+        contract: of the run that saved it, as ``contract.saved`` gives it; empty where it is not known.
     """
 
     name: str

@@ -101,7 +101,7 @@ class CheckpointSet:
         evaluations: what is known of its weights' quality: for each evaluation its ``name``, ``step`` and ``values``.
         step: steps done; ``None`` where the record does not say.
         epoch: epochs done; ``None`` where the record does not say.
-        contract: of the run that saved it, as ``RunContract.as_json`` gives it; empty where the record does not say.
+        contract: of the run that saved it, as ``contract.saved`` gives it; empty where the record does not say.
     """
 
     path: Path

@@ -30,7 +30,7 @@ from nemo_lite.backends.pytorch.distributed.batchnorm import (
     synced_batchnorm,
 )
 from nemo_lite.backends.pytorch.distributed.comm import PLAIN_REPLICA, Comm, Exchange, Replica, ReplicaOptions
-from nemo_lite.backends.pytorch.distributed.contract import Entries, RunContract, check_equal_exchange, rank_table
+from nemo_lite.backends.pytorch.distributed.contract import RunContract, check_equal_exchange, rank_table
 from nemo_lite.backends.pytorch.distributed.failures import (
     end_process,
     log_cpp_errors_only,
@@ -219,9 +219,11 @@ class ProcessGroup(Comm):
             self.backend = usable_backend(backend, self.device)
             # torch leaves a store that it is given with the timeout of the start.
             self._store.set_timeout(self._timeout)
-            arguments: Entries = {"dist_backend": self.backend, "dist_timeout": patience.timeout_seconds}
             with self._monitor.collective("comparing how ranks exchange"):
-                contract = RunContract(run=names_of_run(info), arguments=arguments)
+                contract: RunContract = {
+                    "run": names_of_run(info),
+                    "arguments": {"dist_backend": self.backend, "dist_timeout": patience.timeout_seconds},
+                }
                 check_equal_exchange(self._store, self.rank, self.world_size, contract)
             self._join()
             devices = self.gather(_described(self.device))

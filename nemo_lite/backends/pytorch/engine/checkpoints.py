@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.create_optimizer import lay_out_like_parameters,
 from nemo_lite.backends.pytorch.distributed.activity import READING_CHECKPOINT, WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.batchnorm import is_sharded
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes
+from nemo_lite.backends.pytorch.distributed.contract import RunContract, changes, saved
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.state import RunState
@@ -84,7 +84,7 @@ class Checkpoints:
         precision: Precision,
         callbacks: CallbackList,
         parts: Sequence[SavedPart] = (),
-        contract: Callable[[], RunContract] = RunContract,
+        contract: Callable[[], RunContract] = dict,
     ) -> None:
         self._comm, self._state, self._evaluations, self._precision = comm, state, evaluations, precision
         self._callbacks, self._parts, self._contract = callbacks, parts, contract
@@ -214,7 +214,7 @@ class Checkpoints:
             "about": about,
             "suffix": suffix,
             "evaluations": [vars(result) for result in self._evaluations.results.values()],
-            "contract": self._contract().saved(),
+            "contract": saved(self._contract()),
         }
         with WRITING_CHECKPOINT, mean_statistics(modules.values(), self._comm):
             if in_parts:
@@ -274,7 +274,7 @@ class Checkpoints:
         if can_go_on(state, optimizers):
             self.load_state_dict(state, contents.name)
             self.restored = contents.name
-            self.changes = [*changes(RunContract.of_json(contents.contract), self._contract())]
+            self.changes = [*changes(contents.contract, self._contract())]
         else:
             logging.warning(
                 "Restored the weights of %s; it has no state of these optimizers: starting at step 0", contents.name

@@ -21,8 +21,7 @@ from nemo_lite.backends.pytorch.data.order import Stretch, seed_all, seed_of
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.batchnorm import adding_nothing
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.backends.pytorch.distributed.contract import RunContract
-from nemo_lite.backends.pytorch.distributed.copies import CopyComparison
+from nemo_lite.backends.pytorch.distributed.contract import CopyComparison, RunContract
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.engine.batches import NO_WISHES, StepBatches, StepBatchLoader, StepValues, ValuesOfLanes
 from nemo_lite.backends.pytorch.engine.checkpoints import Checkpoints, SavedPart
