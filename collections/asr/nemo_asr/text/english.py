@@ -166,119 +166,53 @@ def _plain(words: str) -> str:
 # Units of measurement, their abbreviations, and amounts of money. Only words here: no texts.
 
 
+def _table(text: str) -> dict[str, str]:
+    """Of ``km kms: kilometer, cm: centimeter`` the words for each abbreviation."""
+    entries = (entry.split(":") for entry in text.split(","))
+    return {abbreviation: words.strip() for abbreviations, words in entries for abbreviation in abbreviations.split()}
+
+
+def _units(text: str) -> dict[str, tuple[str, str]]:
+    """The same as one and several: ``foot | feet``, or with an s behind it."""
+    pairs = ((abbreviation, *words.split(" | ")) for abbreviation, words in _table(text).items())
+    return {abbreviation: (one, *several) if several else (one, f"{one}s") for abbreviation, one, *several in pairs}
+
+
 # abbreviation -> one, several. All are written after a number.
-UNITS = {
-    abbreviation: names
-    for abbreviations, *names in (
-        ("km kms", "kilometer", "kilometers"),
-        ("cm", "centimeter", "centimeters"),
-        ("mm", "millimeter", "millimeters"),
-        ("nm", "nanometer", "nanometers"),
-        ("m", "meter", "meters"),
-        ("mi", "mile", "miles"),
-        ("yd yds", "yard", "yards"),
-        ("ft", "foot", "feet"),
-        ("in.", "inch", "inches"),
-        ("km² sq.km sqkm", "square kilometer", "square kilometers"),
-        ("m² sq.m sqm", "square meter", "square meters"),
-        ("cm²", "square centimeter", "square centimeters"),
-        ("ft² sq.ft sqft", "square foot", "square feet"),
-        ("mi² sq.mi", "square mile", "square miles"),
-        ("m³", "cubic meter", "cubic meters"),
-        ("cm³", "cubic centimeter", "cubic centimeters"),
-        ("ft³ cu.ft", "cubic foot", "cubic feet"),
-        ("kg kgs", "kilogram", "kilograms"),
-        ("mg", "milligram", "milligrams"),
-        ("µg μg mcg", "microgram", "micrograms"),
-        ("g", "gram", "grams"),
-        ("lb lbs", "pound", "pounds"),
-        ("oz", "ounce", "ounces"),
-        ("fl.oz", "fluid ounce", "fluid ounces"),
-        ("l", "liter", "liters"),
-        ("ml", "milliliter", "milliliters"),
-        ("cl", "centiliter", "centiliters"),
-        ("gal", "gallon", "gallons"),
-        ("tsp", "teaspoon", "teaspoons"),
-        ("tbsp", "tablespoon", "tablespoons"),
-        ("qt qts", "quart", "quarts"),
-        ("h hr hrs", "hour", "hours"),
-        ("min mins", "minute", "minutes"),
-        ("sec secs", "second", "seconds"),
-        ("ms", "millisecond", "milliseconds"),
-        ("yr yrs", "year", "years"),
-        ("wk wks", "week", "weeks"),
-        ("mph", "mile per hour", "miles per hour"),
-        ("kph kmh", "kilometer per hour", "kilometers per hour"),
-        ("mpg", "mile per gallon", "miles per gallon"),
-        ("rpm", "revolution per minute", "revolutions per minute"),
-        ("bpm", "beat per minute", "beats per minute"),
-        ("fps", "frame per second", "frames per second"),
-        ("hz", "hertz", "hertz"),
-        ("khz", "kilohertz", "kilohertz"),
-        ("mhz", "megahertz", "megahertz"),
-        ("ghz", "gigahertz", "gigahertz"),
-        ("kb", "kilobyte", "kilobytes"),
-        ("mb", "megabyte", "megabytes"),
-        ("gb", "gigabyte", "gigabytes"),
-        ("tb", "terabyte", "terabytes"),
-        ("kbps", "kilobit per second", "kilobits per second"),
-        ("mbps", "megabit per second", "megabits per second"),
-        ("gbps", "gigabit per second", "gigabits per second"),
-        ("kw", "kilowatt", "kilowatts"),
-        ("mw", "megawatt", "megawatts"),
-        ("gw", "gigawatt", "gigawatts"),
-        ("kwh", "kilowatt hour", "kilowatt hours"),
-        ("mah", "milliampere hour", "milliampere hours"),
-        ("kv", "kilovolt", "kilovolts"),
-        ("hp", "horsepower", "horsepower"),
-        ("cal", "calorie", "calories"),
-        ("kcal", "kilocalorie", "kilocalories"),
-        ("db", "decibel", "decibels"),
-        ("px", "pixel", "pixels"),
-        ("mp", "megapixel", "megapixels"),
-        ("psi", "pound per square inch", "pounds per square inch"),
-        ("°c ºc", "degree celsius", "degrees celsius"),
-        ("°f ºf", "degree fahrenheit", "degrees fahrenheit"),
-        ("° º deg", "degree", "degrees"),
-        ("pct", "percent", "percent"),
-    )
-    for abbreviation in abbreviations.split()
-}
+UNITS = _units(
+    """
+    km kms: kilometer, cm: centimeter, mm: millimeter, nm: nanometer, m: meter, mi: mile, yd yds: yard,
+    ft: foot | feet, in.: inch | inches,
+    km² sq.km sqkm: square kilometer, m² sq.m sqm: square meter, cm²: square centimeter,
+    ft² sq.ft sqft: square foot | square feet, mi² sq.mi: square mile,
+    m³: cubic meter, cm³: cubic centimeter, ft³ cu.ft: cubic foot | cubic feet,
+    kg kgs: kilogram, mg: milligram, µg μg mcg: microgram, g: gram, lb lbs: pound, oz: ounce, fl.oz: fluid ounce,
+    l: liter, ml: milliliter, cl: centiliter, gal: gallon, tsp: teaspoon, tbsp: tablespoon, qt qts: quart,
+    h hr hrs: hour, min mins: minute, sec secs: second, ms: millisecond, yr yrs: year, wk wks: week,
+    mph: mile per hour | miles per hour, kph kmh: kilometer per hour | kilometers per hour,
+    mpg: mile per gallon | miles per gallon, rpm: revolution per minute | revolutions per minute,
+    bpm: beat per minute | beats per minute, fps: frame per second | frames per second,
+    hz: hertz | hertz, khz: kilohertz | kilohertz, mhz: megahertz | megahertz, ghz: gigahertz | gigahertz,
+    kb: kilobyte, mb: megabyte, gb: gigabyte, tb: terabyte, kbps: kilobit per second | kilobits per second,
+    mbps: megabit per second | megabits per second, gbps: gigabit per second | gigabits per second,
+    kw: kilowatt, mw: megawatt, gw: gigawatt, kwh: kilowatt hour, mah: milliampere hour, kv: kilovolt,
+    hp: horsepower | horsepower, cal: calorie, kcal: kilocalorie,
+    db: decibel, px: pixel, mp: megapixel, psi: pound per square inch | pounds per square inch,
+    °c ºc: degree celsius | degrees celsius, °f ºf: degree fahrenheit | degrees fahrenheit, ° º deg: degree,
+    pct: percent | percent
+    """
+)
 # Abbreviations of one letter that mean a unit in this case only.
 UNITS_WITH_CASE = {"W": ("watt", "watts"), "V": ("volt", "volts"), "L": ("liter", "liters")}
 # After a slash: kilometers/hour.
-PER = {
-    "h": "hour",
-    "hr": "hour",
-    "hour": "hour",
-    "min": "minute",
-    "minute": "minute",
-    "s": "second",
-    "sec": "second",
-    "second": "second",
-    "s²": "second squared",
-    "day": "day",
-    "night": "night",
-    "wk": "week",
-    "week": "week",
-    "mo": "month",
-    "month": "month",
-    "yr": "year",
-    "year": "year",
-    "kg": "kilogram",
-    "lb": "pound",
-    "oz": "ounce",
-    "gal": "gallon",
-    "gallon": "gallon",
-    "l": "liter",
-    "dl": "deciliter",
-    "ml": "milliliter",
-    "mi": "mile",
-    "mile": "mile",
-    "person": "person",
-    "m²": "square meter",
-    "m³": "cubic meter",
-}
+PER = _table(
+    """
+    h hr hour: hour, min minute: minute, s sec second: second, s²: second squared, day: day, night: night,
+    wk week: week, mo month: month, yr year: year, kg: kilogram, lb: pound, oz: ounce, gal gallon: gallon,
+    l: liter, dl: deciliter, ml: milliliter, mi mile: mile, person: person, m²: square meter,
+    m³: cubic meter
+    """
+)
 # sign -> one, several, one part, several parts.
 CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"),
@@ -300,16 +234,7 @@ CURRENCIES = {
     "chf": ("swiss franc", "swiss francs", "rappen", "rappen"),
     "inr": ("indian rupee", "indian rupees", "paisa", "paise"),
 }
-MAGNITUDES = {
-    "k": "thousand",
-    "m": "million",
-    "mn": "million",
-    "mm": "million",
-    "b": "billion",
-    "bn": "billion",
-    "t": "trillion",
-    "tn": "trillion",
-}
+MAGNITUDES = _table("k: thousand, m mn mm: million, b bn: billion, t tn: trillion")
 
 
 # Dates, times and decades as English words.
@@ -317,16 +242,9 @@ MAGNITUDES = {
 
 _MONTH_NAMES = "january|february|march|april|may|june|july|august|september|october|november|december"
 _MONTHS = _MONTH_NAMES.split("|")
-MONTH = rf"(?:{_MONTH_NAMES}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b"
-_DAYS = {
-    "mon": "monday",
-    "tue": "tuesday",
-    "wed": "wednesday",
-    "thu": "thursday",
-    "fri": "friday",
-    "sat": "saturday",
-    "sun": "sunday",
-}
+_SHORT_MONTHS = "jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
+MONTH = rf"(?:{_MONTH_NAMES}|{_SHORT_MONTHS})\b"
+_DAYS = {day[:3]: day for day in ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")}
 _TH = r"(?:st|nd|rd|th)?"
 _DAY = r"(?P<day>[0-9]{1,2})"
 _YEAR = r"(?:,?\s(?P<year>[12][0-9]{3})\b)?"
@@ -617,92 +535,31 @@ NUMERALS = (
 
 
 # With a point behind them, whatever stands beside them.
-_ABBREVIATIONS = {
-    "mr": "mister",
-    "mrs": "missus",
-    "dr": "doctor",
-    "drs": "doctors",
-    "prof": "professor",
-    "st": "saint",
-    "jr": "junior",
-    "sr": "senior",
-    "co": "company",
-    "ltd": "limited",
-    "inc": "incorporated",
-    "corp": "corporation",
-    "bros": "brothers",
-    "dept": "department",
-    "univ": "university",
-    "assn": "association",
-    "rev": "reverend",
-    "hon": "honorable",
-    "esq": "esquire",
-    "gen": "general",
-    "col": "colonel",
-    "maj": "major",
-    "capt": "captain",
-    "cmdr": "commander",
-    "lt": "lieutenant",
-    "sgt": "sergeant",
-    "cpl": "corporal",
-    "messrs": "messieurs",
-    "mt": "mount",
-    "ave": "avenue",
-    "blvd": "boulevard",
-    "rd": "road",
-    "hwy": "highway",
-    "pkwy": "parkway",
-    "approx": "approximately",
-    "vs": "versus",
-    "etc": "et cetera",
-}
+_ABBREVIATIONS = _table(
+    """
+    mr: mister, mrs: missus, dr: doctor, drs: doctors, prof: professor, st: saint, jr: junior, sr: senior,
+    co: company, ltd: limited, inc: incorporated, corp: corporation, bros: brothers, dept: department,
+    univ: university, assn: association, rev: reverend, hon: honorable, esq: esquire, gen: general, col: colonel,
+    maj: major, capt: captain, cmdr: commander, lt: lieutenant, sgt: sergeant, cpl: corporal, messrs: messieurs,
+    mt: mount, ave: avenue, blvd: boulevard, rd: road, hwy: highway, pkwy: parkway, approx: approximately,
+    vs: versus, etc: et cetera
+    """
+)
 # Before a name only: alone they are words, or something else.
-_TITLES = {
-    "gov": "governor",
-    "sen": "senator",
-    "rep": "representative",
-    "pres": "president",
-    "pvt": "private",
-    "adm": "admiral",
-    "supt": "superintendent",
-    "ln": "lane",
-}
+_TITLES = _table(
+    """
+    gov: governor, sen: senator, rep: representative, pres: president, pvt: private, adm: admiral,
+    supt: superintendent, ln: lane
+    """
+)
 # Before a number only.
-_NUMBERED = {
-    "no": "number",
-    "nos": "numbers",
-    "p": "page",
-    "pg": "page",
-    "pp": "pages",
-    "vol": "volume",
-    "vols": "volumes",
-    "ch": "chapter",
-    "chap": "chapter",
-    "fig": "figure",
-    "figs": "figures",
-    "sec": "section",
-    "art": "article",
-    "apt": "apartment",
-    "rm": "room",
-    "ste": "suite",
-    "ext": "extension",
-    "rte": "route",
-    "approx": "approximately",
-}
-_SHORT_MONTHS = {
-    "jan": "january",
-    "feb": "february",
-    "mar": "march",
-    "apr": "april",
-    "jun": "june",
-    "jul": "july",
-    "aug": "august",
-    "sep": "september",
-    "sept": "september",
-    "oct": "october",
-    "nov": "november",
-    "dec": "december",
-}
+_NUMBERED = _table(
+    """
+    no: number, nos: numbers, p pg: page, pp: pages, vol: volume, vols: volumes, ch chap: chapter, fig: figure,
+    figs: figures, sec: section, art: article, apt: apartment, rm: room, ste: suite, ext: extension, rte: route,
+    approx: approximately
+    """
+)
 _DEGREES = {"ph.d": "p h d", "m.d": "m d", "b.sc": "b s c", "m.sc": "m s c"}
 
 
@@ -776,7 +633,7 @@ WITH_CASE = (
     rule(rf"(?<=[0-9]\s)({_WORD}(?:\s{_WORD})?)\sCt\.{_STREET_ENDS}", lambda m: f"{m[1]} court", with_case=True),
     rule(rf"(?<=[0-9]\s)({_WORD}(?:\s{_WORD})?)\sPl\.{_STREET_ENDS}", lambda m: f"{m[1]} place", with_case=True),
     rule(rf"({_WORD})\sLn\.", lambda m: f"{m[1]} lane", with_case=True),
-    rule(rf"\b({'|'.join(_SHORT_MONTHS).title()})\.(?=\s|$|,)", lambda m: _SHORT_MONTHS[m[1].lower()], with_case=True),
+    rule(rf"\b({_SHORT_MONTHS.title()})\.(?=\s|$|,)", lambda m: _month(m[1]), with_case=True),
     rule(r"\b([A-Z][a-z]*)\sv\.(?=\s[A-Z])", lambda m: f"{m[1]} versus", with_case=True),
     Rule(
         re.compile(
