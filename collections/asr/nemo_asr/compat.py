@@ -36,8 +36,10 @@ OLD_PATHS = {
     """,
     "decoding.prefix_beam_search": "decoding.frame_labels decoding.text_search",
     "decoding.words": "decoding.lexicon decoding.spelling decoding.word_scores",
-    "features.augmentation": "audio_preprocessing",
-    "features.preprocessors": "audio_preprocessing features.audio_preprocessor features.first_generation",
+    "features": """
+        audio_preprocessing features.audio_preprocessor features.augmentation features.first_generation
+        features.preprocessors features.signal_processing
+    """,
     "models.contextnet": "contextnet jasper",
     "models.jasper": """
         jasper models.convolution models.frames models.jasper_blocks models.jasper_spec models.squeeze_excite
@@ -75,7 +77,7 @@ OLD_PATHS = {
         text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities
         text.english.rules text.english.units
     """,
-    "text.labels": "text.languages text.symbols",
+    "text.labels": "text.forms text.languages text.symbols",
     "text.numbers": "text.chinese_numbers text.number_words text.spoken_numbers",
     "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
     "training_options": "fine_tuning_options regularization_options",

@@ -27,9 +27,15 @@ from nemo_asr.audio.augmentation import WaveformFeaturizer as WaveformFeaturizer
 from nemo_asr.data.kaldi import KaldiUtterances, matrix_of
 from nemo_asr.data.labelled import of_length
 from nemo_asr.data.manifest import CLASS_KEYS, MANIFEST, Line, ManifestPaths, read_lines
-from nemo_asr.features import signal_processing
-from nemo_asr.features.augmentation import Rng, SpectrogramAugmentation
-from nemo_asr.features.preprocessors import AudioToMelSpectrogramPreprocessor
+from nemo_asr.features import (
+    STD_FLOOR,
+    AudioToMelSpectrogramPreprocessor,
+    Rng,
+    SpectrogramAugmentation,
+    frame_count,
+    normalize_,
+)
+from nemo_asr.features import splice_frames as spliced
 from nemo_asr.models.jasper import Frames, read_blocks, same_padding
 from nemo_asr.models.speaker import pooled
 from nemo_asr.text import parser
@@ -614,7 +620,7 @@ def _audio_of(dataset: AudioDataset | AudioLabelDataset, sample: Any) -> tuple[T
 # Features as plain functions and torch modules.
 
 
-CONSTANT = signal_processing.STD_FLOOR
+CONSTANT = STD_FLOOR
 _OVER = {"per_feature": (2,), "all_features": (1, 2)}
 
 
@@ -666,7 +672,7 @@ class FilterbankFeatures(nn.Module):
 
     def get_seq_len(self, seq_len: torch.Tensor) -> torch.Tensor:
         """(B,) frames of so many samples, int64."""
-        return signal_processing.frame_count(seq_len.long(), self.preprocessor.hop_length)
+        return frame_count(seq_len.long(), self.preprocessor.hop_length)
 
     def forward(self, x: torch.Tensor, seq_len: torch.Tensor) -> torch.Tensor:
         """(B, T) samples and how many are valid (B,) -> (B, D, U) features."""
@@ -686,13 +692,13 @@ def normalize_batch(x: torch.Tensor, seq_len: torch.Tensor, normalize_type: Any)
     if isinstance(normalize_type, Mapping):
         mean, deviation = (_column(normalize_type[key], x) for key in ("fixed_mean", "fixed_std"))
         return (x - mean) / deviation
-    return signal_processing.normalize_(x.clone(), seq_len, _OVER[normalize_type]) if normalize_type in _OVER else x
+    return normalize_(x.clone(), seq_len, _OVER[normalize_type]) if normalize_type in _OVER else x
 
 
 def splice_frames(x: torch.Tensor, frame_splicing: int) -> torch.Tensor:
     """Each ``frame_splicing`` neighbouring frames as one: (B, D, T) -> (B, n D, ceil(T / n))."""
     missing = -x.shape[2] % frame_splicing
-    return signal_processing.splice_frames(nn.functional.pad(x, (0, missing)), frame_splicing)
+    return spliced(nn.functional.pad(x, (0, missing)), frame_splicing)
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:

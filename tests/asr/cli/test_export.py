@@ -10,9 +10,9 @@ import torch
 from toys.tone_corpus import record
 from toys.tone_model import train_tones
 
+from nemo_asr import features
 from nemo_asr.cli.export import main as export
 from nemo_asr.cli.transcribe import main as transcribe
-from nemo_asr.features import signal_processing
 from nemo_asr.transcribe.folder import describe
 from nemo_asr.transcribe.model import TrainedModel, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import weights_digest
@@ -129,8 +129,8 @@ def test_another_ending_and_a_file_that_is_there_are_refused(model, exported, tm
 
 def test_a_file_that_differs_from_torch_is_not_written(model, exported, tmp_path, monkeypatch):
     """The broken twin: the modules in torch emphasise differently from those that were exported."""
-    right = signal_processing.extended_signal
-    monkeypatch.setattr(signal_processing, "extended_signal", lambda own, n_fft, _: right(own, n_fft, 0.5))
+    right = features.extended_signal
+    monkeypatch.setattr(features, "extended_signal", lambda own, n_fft, _: right(own, n_fft, 0.5))
     program = SimpleNamespace(
         model=SimpleNamespace(producer_name="", metadata_props={}),
         save=lambda path, external_data: shutil.copy(exported[0], path),

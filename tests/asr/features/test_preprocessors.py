@@ -9,8 +9,8 @@ import scipy.fft
 import soxr
 import torch
 
-from nemo_asr.features import signal_processing as features
-from nemo_asr.features.preprocessors import (
+from nemo_asr import features
+from nemo_asr.features import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,

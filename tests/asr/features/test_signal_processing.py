@@ -7,7 +7,7 @@ import scipy.fft
 import scipy.signal
 import torch
 
-from nemo_asr.features import signal_processing as features
+from nemo_asr import features
 from nemo_lite.errors import UnknownNameError
 
 N_FFT, HOP = 512, 160

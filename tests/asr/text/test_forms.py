@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from nemo_asr.text.forms import Forms, folded
+from nemo_asr.text.labels import Forms, folded
 from nemo_asr.text.parser import ENCharParser, make_parser
 from nemo_lite import logging
 

@@ -33,8 +33,7 @@ from nemo_asr.data.tarred import make_shards
 from nemo_asr.decoding.ngram import NgramModel, write_arpa
 from nemo_asr.tasks.fitting import misfits_in
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.text.forms import APOSTROPHES, folded
-from nemo_asr.text.labels import NO_LANGUAGE, WORD_MARK, language_code, language_of
+from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, language_code, language_of
 from nemo_asr.text.numbers import speak_numbers
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.subwords import ALGORITHMS, train_subwords

@@ -7,11 +7,12 @@ from nemo_asr.data.labelled import AudioToSpeechLabelDataLayer
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.beam_search import BeamSearchCTCDecoder
 from nemo_asr.decoding.greedy import GreedyCTCDecoder
-from nemo_asr.features.augmentation import MultiplyBatch, SpectrogramAugmentation
-from nemo_asr.features.preprocessors import (
+from nemo_asr.features import (
     AudioToMelSpectrogramPreprocessor,
     AudioToMFCCPreprocessor,
     AudioToSpectrogramPreprocessor,
+    MultiplyBatch,
+    SpectrogramAugmentation,
 )
 from nemo_asr.models.contextnet import ContextNetDecoderForCTC, ContextNetEncoder
 from nemo_asr.models.jasper import JasperDecoderForClassification, JasperDecoderForCTC, JasperEncoder

@@ -174,8 +174,8 @@ def _table(text: str) -> dict[str, str]:
 
 def _units(text: str) -> dict[str, tuple[str, str]]:
     """The same as one and several: ``foot | feet``, or with an s behind it."""
-    pairs = ((abbreviation, *words.split(" | ")) for abbreviation, words in _table(text).items())
-    return {abbreviation: (one, *several) if several else (one, f"{one}s") for abbreviation, one, *several in pairs}
+    pairs = ((abbreviation, words.partition(" | ")) for abbreviation, words in _table(text).items())
+    return {abbreviation: (one, several or f"{one}s") for abbreviation, (one, _, several) in pairs}
 
 
 # abbreviation -> one, several. All are written after a number.

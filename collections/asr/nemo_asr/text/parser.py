@@ -12,10 +12,11 @@ from typing import Any
 
 from nemo_asr.arguments import look_up
 from nemo_asr.text.english import accented_letters, normalize_english
-from nemo_asr.text.forms import APOSTROPHES, Forms
 from nemo_asr.text.labels import (
+    APOSTROPHES,
     NO_LANGUAGE,
     OTHER_CASES,
+    Forms,
     case_of,
     characters_of,
     is_letter,
@@ -85,7 +86,7 @@ class CharParser:
 
     Normalising strips the text, makes one space of any white space, composes accents (NFC) and changes the case; no
     letter becomes another one. Apostrophes, hyphens, digits, full and half width take the form that the labels have,
-    and punctuation that is no label becomes a space: see `nemo_asr.text.forms.Forms`. Labels of several characters
+    and punctuation that is no label becomes a space: see `nemo_asr.text.labels.Forms`. Labels of several characters
     match whole words, before any normalising, so ``<noise>`` survives in running text; a letter with its accents is a
     label like any other, also where Unicode has no single code point for it.
 

@@ -14,8 +14,7 @@ from nemo_asr.data.manifest import Manifest, Utterances
 from nemo_asr.data.speech_data_layer import SpeechDataLayer
 from nemo_asr.decoding.ngram import UNKNOWN, BatchedLanguageModel, Estimated, NgramCounter, estimate
 from nemo_asr.tasks.recipe import Recipe, load_recipe
-from nemo_asr.text.forms import APOSTROPHES, folded
-from nemo_asr.text.labels import spelled
+from nemo_asr.text.labels import APOSTROPHES, folded, spelled
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.transcribe.folder import NEMO
 from nemo_asr.transcribe.model import read_parts

@@ -19,7 +19,7 @@ import soundfile
 import torch
 
 from nemo_asr.audio.reading import Samples, read_audio
-from nemo_asr.features.signal_processing import (
+from nemo_asr.features import (
     centred,
     extended_signal,
     frame_count,

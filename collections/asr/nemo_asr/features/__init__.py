@@ -1,1 +1,0 @@
-"""From waveforms to features, and augmentation of features."""
