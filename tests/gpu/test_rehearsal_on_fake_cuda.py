@@ -11,7 +11,7 @@ from toys.fake_cuda import DEVICE, IS_BUILT_WITH_CUDA, fake_cuda, on_cuda
 from toys.sources import ROOT
 
 import nemo_asr
-from nemo_asr.tasks.classification import connect_classifier
+from nemo_asr.tasks.families import connect_classifier
 from nemo_lite.backends.pytorch.create_optimizer import create_optimizer
 from nemo_lite.backends.pytorch.engine.verdict import GuardedStep
 from nemo_lite.backends.pytorch.lowering import lower

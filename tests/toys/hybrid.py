@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import nemo_asr
-from nemo_asr.tasks.ctc import CTC
-from nemo_asr.tasks.families import Data, Modules, augmented_features
+from nemo_asr.tasks.families import CTC, Data, Modules, augmented_features
 from nemo_lite import LossNM, NonTrainableNM, TrainableNM
 from nemo_lite.backends.pytorch.common import LossAggregatorNM
 from nemo_lite.core import Reference

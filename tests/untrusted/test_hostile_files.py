@@ -35,8 +35,8 @@ from nemo_asr.parts import item_iter
 from nemo_asr.scoring.report.charts import reliability_charts
 from nemo_asr.scoring.report.records import read_run, read_transcripts
 from nemo_asr.text.subwords import load_subwords
-from nemo_asr.transcribe.folder import read_card
 from nemo_asr.transcribe.inputs import recordings_of
+from nemo_asr.transcribe.model import read_card
 from nemo_asr.transcribe.onnx_model import OnnxModel
 from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, read_tensors
 from nemo_lite.backends.pytorch.checkpoint.store import read_index, read_record

@@ -54,10 +54,10 @@ OLD_PATHS = {
         parts.cleaners parts.collections parts.dataset parts.features parts.jasper parts.manifest parts.parsers
         parts.spectr_augment
     """,
-    "scoring.callbacks": "helpers scoring.asr_callbacks scoring.classification_callbacks",
+    "scoring.callbacks": "helpers scoring.asr_callbacks scoring.classification_callbacks scoring.evaluated",
     "scoring.rates": """
         helpers metrics scoring.bootstrap scoring.breakdown scoring.classification scoring.differences
-        scoring.error_counts scoring.evaluated scoring.student_t scoring.verification
+        scoring.error_counts scoring.student_t scoring.verification
     """,
     "scoring.report.charts": "scoring.report.media scoring.report.reliability_charts",
     "scoring.report.page": "scoring.report.comparison scoring.report.seed_table",
@@ -65,14 +65,12 @@ OLD_PATHS = {
         scoring.report.content scoring.report.run_folder scoring.report.scored_sets scoring.report.set_scores
         scoring.report.transcripts
     """,
-    "tasks.classification": "recipe.classifier",
     "tasks.connection_check": "recipe.connection_check",
-    "tasks.families": "recipe.wiring",
+    "tasks.families": "recipe.classifier recipe.wiring tasks.classification tasks.ctc",
     "tasks.fitting": "recipe.feasibility recipe.misfits",
     "tasks.known_modules": "known_modules",
     "tasks.recipe": "recipe recipe.class_list recipe.recipe",
-    "tasks.registry": "recipe.registry",
-    "tasks.sections": "recipe.sections",
+    "tasks.registry": "recipe.registry recipe.sections tasks.sections",
     "text.english": """
         text.english.dates text.english.names text.english.normalize text.english.numbers text.english.quantities
         text.english.rules text.english.units
@@ -82,19 +80,18 @@ OLD_PATHS = {
     "text.subwords": "text.subwords.model_file text.subwords.training text.subwords.vocabulary",
     "training_options": "fine_tuning_options regularization_options",
     "transcribe.best": "trained.averaged trained.best",
-    "transcribe.calibrating": "trained.calibrating",
     "transcribe.engine": """
         transcription transcription.alignment transcription.recordings transcription.transcribe transcription.windows
     """,
-    "transcribe.fine_tuning": "trained.fine_tuning trained.tasks",
-    "transcribe.folder": "trained.card trained.folder",
-    "transcribe.initialise": "trained.initialise",
-    "transcribe.inputs": "transcription transcription.formats transcription.inputs transcription.recording",
-    "transcribe.model": "trained trained.classifier_model trained.model",
-    "transcribe.ngram_training": "trained.ngram_training",
+    "transcribe.fine_tuning": "trained.fine_tuning trained.initialise trained.tasks transcribe.initialise",
+    "transcribe.inputs": "transcription transcription.inputs transcription.recording",
+    "transcribe.model": "trained trained.card trained.classifier_model trained.folder trained.model transcribe.folder",
     "transcribe.onnx_export": "trained.onnx_export",
     "transcribe.onnx_model": "transcription.onnx_model",
-    "transcribe.transcript": "transcription transcription.transcript transcription.viterbi",
+    "transcribe.texts": """
+        trained.calibrating trained.ngram_training transcribe.calibrating transcribe.ngram_training
+    """,
+    "transcribe.transcript": "transcription transcription.formats transcription.transcript transcription.viterbi",
 }
 # An installation in place whose metadata are older than the sources has its subcommands there.
 _SUBCOMMANDS = "compare data demo eval examples export migrate models plan reference report train transcribe"

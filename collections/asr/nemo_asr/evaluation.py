@@ -28,8 +28,7 @@ from nemo_asr.scoring.rates import (
 )
 from nemo_asr.scoring.report.page import compare_folders, comparison_table, try_report
 from nemo_asr.scoring.report.records import score_transcripts, scores_table, write_scores
-from nemo_asr.tasks.classification import connect_classifier
-from nemo_asr.tasks.families import connect
+from nemo_asr.tasks.families import connect, connect_classifier
 from nemo_asr.tasks.recipe import load_recipe
 from nemo_asr.text.labels import main_metric
 from nemo_asr.transcribe.model import TrainedModel, load_classifier, load_model

@@ -19,8 +19,7 @@ from nemo_asr.scoring.callbacks import (
     process_evaluation_batch,
 )
 from nemo_asr.scoring.report.page import try_report
-from nemo_asr.tasks.classification import ClassWires
-from nemo_asr.tasks.families import Wires
+from nemo_asr.tasks.families import ClassWires, Wires
 from nemo_asr.tasks.fitting import leave_out_infeasible, warn_of_infeasible
 from nemo_asr.tasks.recipe import Recipe, load_class_recipe, load_recipe, task_of
 from nemo_asr.text.labels import main_metric
@@ -28,8 +27,7 @@ from nemo_asr.tracking import CLASS_METRIC, ScoredClasses, ScoredSet, start_reco
 from nemo_asr.training_options import policy_of
 from nemo_asr.transcribe.best import AveragedModelCallback, BestModelCallback
 from nemo_asr.transcribe.fine_tuning import init_from, recipe_of
-from nemo_asr.transcribe.folder import about_checkpoint, describe
-from nemo_asr.transcribe.model import check_goes_on
+from nemo_asr.transcribe.model import about_checkpoint, check_goes_on, describe
 from nemo_lite import (
     CheckpointCallback,
     Dag,

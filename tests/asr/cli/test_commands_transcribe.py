@@ -17,8 +17,7 @@ from toys.tone_model import train_tones
 
 import nemo_asr
 from nemo_asr.cli.transcribe import file_names, main
-from nemo_asr.transcribe.folder import describe
-from nemo_asr.transcribe.model import TrainedModel, trained_modules
+from nemo_asr.transcribe.model import TrainedModel, describe, trained_modules
 from nemo_asr.transcribe.transcript import Transcript
 from nemo_lite.cli import dispatch
 from nemo_lite.errors import CheckpointError, UsageError

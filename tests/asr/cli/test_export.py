@@ -13,8 +13,7 @@ from toys.tone_model import train_tones
 from nemo_asr import features
 from nemo_asr.cli.export import main as export
 from nemo_asr.cli.transcribe import main as transcribe
-from nemo_asr.transcribe.folder import describe
-from nemo_asr.transcribe.model import TrainedModel, load_model, trained_modules
+from nemo_asr.transcribe.model import TrainedModel, describe, load_model, trained_modules
 from nemo_asr.transcribe.onnx_export import weights_digest
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 

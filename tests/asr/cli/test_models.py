@@ -9,8 +9,7 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.cli.models import main
-from nemo_asr.transcribe.folder import describe
-from nemo_asr.transcribe.model import TrainedModel, trained_modules
+from nemo_asr.transcribe.model import TrainedModel, describe, trained_modules
 from nemo_lite.errors import CheckpointError, UsageError
 
 

@@ -7,9 +7,8 @@ from toys.tone_corpus import CONFIG, record
 
 import nemo_asr
 from nemo_asr.cli.models import main
-from nemo_asr.transcribe.calibrating import calibrate, card_file, heard_words
-from nemo_asr.transcribe.folder import describe
-from nemo_asr.transcribe.model import TrainedModel, load_model
+from nemo_asr.transcribe.model import TrainedModel, describe, load_model
+from nemo_asr.transcribe.texts import calibrate, card_file, heard_words
 from nemo_asr.transcribe.transcript import Transcribed, Transcript, Word
 from nemo_lite.errors import DataError, UsageError
 

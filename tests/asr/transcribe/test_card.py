@@ -11,7 +11,7 @@ import pytest
 from toys.tone_corpus import CONFIG
 
 import nemo_asr
-from nemo_asr.transcribe.folder import ModelCard, Rate, StoredFile, card_from_json, card_to_json, describe, read_card
+from nemo_asr.transcribe.model import ModelCard, Rate, StoredFile, card_from_json, card_to_json, describe, read_card
 from nemo_lite.errors import CheckpointError
 
 CARD = ModelCard(

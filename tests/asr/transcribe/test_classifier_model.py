@@ -6,8 +6,7 @@ import torch
 from nemo_asr.tasks.recipe import recipe_from_text
 from nemo_asr.training import is_classifier
 from nemo_asr.transcribe.fine_tuning import task_of_model
-from nemo_asr.transcribe.folder import describe, write_model
-from nemo_asr.transcribe.model import load_classifier, load_model, trained_modules
+from nemo_asr.transcribe.model import describe, load_classifier, load_model, trained_modules, write_model
 from nemo_lite.backends.pytorch.checkpoint.storage import save_module
 from nemo_lite.errors import CheckpointError, UsageError
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from nemo_asr.transcribe.inputs import FORMATS, cues_of, width_of
-from nemo_asr.transcribe.transcript import Transcript, Word
+from nemo_asr.transcribe.transcript import FORMATS, Transcript, Word, cues_of, width_of
 
 
 def said(*words, separator=" "):

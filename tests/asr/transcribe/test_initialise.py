@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nemo_asr.models.jasper import JasperEncoder
-from nemo_asr.transcribe.initialise import initialise
+from nemo_asr.transcribe.fine_tuning import initialise
 from nemo_lite.errors import CheckpointError
 
 LABELS = [" ", "a", "b", "c"]

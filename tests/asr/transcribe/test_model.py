@@ -20,11 +20,10 @@ from nemo_asr.audio import augmentation as perturbation
 from nemo_asr.cli import export
 from nemo_asr.cli.transcribe import main as transcribe_command
 from nemo_asr.transcribe import onnx_export
-from nemo_asr.transcribe.calibrating import heard_words
 from nemo_asr.transcribe.engine import RecordingsDataLayer
-from nemo_asr.transcribe.folder import about_checkpoint, describe, read_model
-from nemo_asr.transcribe.model import TrainedModel, trained_modules
+from nemo_asr.transcribe.model import TrainedModel, about_checkpoint, describe, read_model, trained_modules
 from nemo_asr.transcribe.onnx_export import metadata_of
+from nemo_asr.transcribe.texts import heard_words
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.errors import CheckpointError, ConfigError, DataError
 

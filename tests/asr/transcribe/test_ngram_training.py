@@ -8,7 +8,7 @@ import pytest
 from nemo_asr.data.tarred import TarredAudioToTextDataLayer
 from nemo_asr.decoding.ngram import NgramModel
 from nemo_asr.text.parser import make_parser
-from nemo_asr.transcribe.ngram_training import (
+from nemo_asr.transcribe.texts import (
     Speller,
     open_texts,
     perplexity,
@@ -65,7 +65,7 @@ def test_perplexity_leaves_unknown_words_out_and_counts_them(tmp_path):
 
 
 def test_texts_come_in_order_from_many_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_asr.transcribe.ngram_training._LINES_AT_ONCE", 2)
+    monkeypatch.setattr("nemo_asr.transcribe.texts._LINES_AT_ONCE", 2)
     written = [f"text {number}" for number in range(5)]
     assert list(texts_of(open_texts([manifest(tmp_path / "a.json", *written)]))) == written
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_asr.transcribe.folder import ModelCard
-from nemo_asr.transcribe.model import TrainedModel
+from nemo_asr.transcribe.model import ModelCard, TrainedModel
 from nemo_asr.transcribe.onnx_export import TOLERANCE, _in_batches, _signals, compare, export_onnx, weights_digest
 from nemo_lite.errors import CheckpointError, UsageError
 

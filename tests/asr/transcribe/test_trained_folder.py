@@ -8,8 +8,8 @@ import re
 import pytest
 import torch
 
-from nemo_asr.transcribe import folder as model_folder
-from nemo_asr.transcribe.folder import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
+from nemo_asr.transcribe import model as model_folder
+from nemo_asr.transcribe.model import ModelCard, Rate, about_checkpoint, find_model, read_model, write_model
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, save_module
 from nemo_lite.errors import CheckpointError, UsageError

@@ -37,7 +37,7 @@ from nemo_asr.text.labels import APOSTROPHES, NO_LANGUAGE, WORD_MARK, folded, la
 from nemo_asr.text.numbers import speak_numbers
 from nemo_asr.text.parser import CharParser, make_parser
 from nemo_asr.text.subwords import ALGORITHMS, train_subwords
-from nemo_asr.transcribe.ngram_training import (
+from nemo_asr.transcribe.texts import (
     MOST_ORDER,
     check_order,
     open_texts,

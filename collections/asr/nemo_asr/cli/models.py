@@ -12,9 +12,8 @@ from nemo_asr.scoring.calibration import FILE_NAME, CalibrationRecord
 from nemo_asr.scoring.report.page import PAGE_FILE as REPORT
 from nemo_asr.scoring.report.page import try_report
 from nemo_asr.tasks.recipe import load_recipe
-from nemo_asr.transcribe.calibrating import calibrate, card_file, store_calibration
-from nemo_asr.transcribe.folder import CARD, ModelCard, Rate, StoredModel, card_to_json, read_model
-from nemo_asr.transcribe.model import load_model
+from nemo_asr.transcribe.model import CARD, ModelCard, Rate, StoredModel, card_to_json, load_model, read_model
+from nemo_asr.transcribe.texts import calibrate, card_file, store_calibration
 from nemo_lite.errors import UsageError, printable
 from nemo_lite.files import write_atomically
 from nemo_lite.utils.argparse import OneLineParser, positive_int

@@ -15,9 +15,9 @@ import nemo_asr
 import nemo_lite
 from nemo_asr.decoding.prefix_beam_search import TextSearch
 from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_options, search_arguments
-from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, FORMATS, SUBTITLES, Recording, recordings_of
+from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
-from nemo_asr.transcribe.transcript import Transcribed, Transcript
+from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
 from nemo_lite.core.backend import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically

@@ -111,7 +111,7 @@ def _distance_from_uniform(log_probs: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(valid_frames(lengths, log_probs.shape[1]).squeeze(1), of_frames, 0.0).sum(1)
 
 
-# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/tasks/ctc.py`.
+# The decoder of intermediate CTC. How its loss is added is in `nemo_asr/tasks/families.py`.
 
 
 class IntermediateDecoderForCTC(JasperDecoderForCTC):

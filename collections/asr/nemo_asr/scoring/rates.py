@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -199,72 +199,6 @@ def all_pairs(embeddings: Tensor, speakers: Tensor) -> tuple[Tensor, Tensor]:
     directions = F.normalize(embeddings.double(), dim=1)
     first, second = torch.triu_indices(len(speakers), len(speakers), offset=1)
     return (directions @ directions.T)[first, second], speakers[first] == speakers[second]
-
-
-# What the callback functions of an evaluation share: values by port, and losses weighed by utterances.
-
-
-# Any: evaluated values are tensors, lists or numbers.
-# Port name -> the wires from ports of that name, each with its unique name `port~~~module~~~id` and its values.
-ValuesByPort: TypeAlias = dict[str, list[tuple[str, Sequence[Any]]]]
-
-EPOCH_LINE = "==========>>>>>>Evaluation"
-
-
-class ScalarWriter(Protocol):
-    """What is needed of a TensorBoard writer."""
-
-    def add_scalar(self, tag: str, scalar_value: float, /) -> object: ...
-
-
-class LineWriter(Protocol):
-    """What is needed of a logger."""
-
-    def info(self, line: str, /) -> object: ...
-
-
-def by_port(tensors: Mapping[str, Any], port_names: Mapping[str, str] | None = None) -> ValuesByPort:
-    """The values by port name; ``known`` gives wires, by their unique names, the port name to go by."""
-    ports: ValuesByPort = {}
-    for name, values in tensors.items():
-        port = (port_names or {}).get(name) or name.partition("~~~")[0]
-        ports.setdefault(port, []).append((name, values))
-    return ports
-
-
-def take(wires: ValuesByPort, ports: Sequence[str], needed: bool = True) -> Sequence[Any]:
-    """The values, one for each worker, of the wire from the first of ``ports`` that was evaluated."""
-    port = next((port for port in ports if port in wires), None)
-    if port is None:
-        if not needed:
-            return ()
-        raise UsageError(
-            f"no evaluated tensor comes from a port called {' or '.join(ports)}",
-            got=", ".join(wires),
-            remedy="add it to eval_tensors",
-        )
-    (name, values), *more_wires = wires[port]
-    if more_wires:
-        raise UsageError(
-            f"two evaluated tensors come from ports called {port}",
-            got=" and ".join([name, *(other for other, _ in more_wires)]),
-            remedy="evaluate one of them, or collect them in a callback of your own",
-        )
-    return values
-
-
-def collect_losses(wires: ValuesByPort, sizes: Sequence[int], global_vars: MutableMapping[str, Any]) -> None:
-    """Add the losses of one evaluated batch, where a loss was evaluated, each with its number of utterances."""
-    if losses := take(wires, ["loss"], needed=False):
-        global_vars.setdefault("EvalLoss", []).extend(losses)
-        global_vars.setdefault("EvalSize", []).extend(sizes)
-
-
-def mean_loss(global_vars: Mapping[str, Any]) -> float:
-    """The mean over utterances: a small last batch weighs as little as it is, and the order of batches does not."""
-    sizes: list[int] = global_vars["EvalSize"]
-    weighted = sorted(float(loss) * size for loss, size in zip(global_vars["EvalLoss"], sizes, strict=True))
-    return sum(weighted) / sum(sizes)
 
 
 # Student's t distribution for whole degrees of freedom, for means of few values. SciPy is no dependency of ours.

@@ -11,7 +11,7 @@ from nemo_asr.arguments import MOST_WEIGHTS, SampleRate, parameters_of, source_a
 from nemo_asr.data.labelled import LabelPorts, class_names
 from nemo_asr.data.speech_data_layer import SpeechPorts
 from nemo_asr.tasks.families import Data, Family, Signal, connect_by_type, signals_of
-from nemo_asr.tasks.sections import DATA_ROLES, MODEL_KEYS, Part
+from nemo_asr.tasks.registry import DATA_ROLES, MODEL_KEYS, Part
 from nemo_asr.text.labels import language_code
 from nemo_asr.text.parser import vocabulary
 from nemo_asr.text.subwords import Subwords, load_subwords

@@ -1,8 +1,7 @@
 """Families of models: the roles of their modules, and how these are connected. A family is a file, such as ``ctc``.
 
 A family says its roles and its wiring once. Checking a YAML file, training, evaluating, transcribing and exporting all
-go through ``Family.connect``. Port types decide which wire goes to which port. No YAML in this file.
-"""
+go through ``Family.connect``. Port types decide which wire goes to which port. No YAML in this file."""
 
 from __future__ import annotations
 
@@ -17,7 +16,11 @@ from nemo_lite.core import (
     ElementType,
     LabelsType,
     LengthsType,
+    LogitsType,
+    LogprobsType,
+    LossType,
     NeuralType,
+    PredictionsType,
     SpectrogramType,
 )
 from nemo_lite.core.ports import refuse_unconnected
@@ -318,3 +321,122 @@ def is_lengths(ntype: NeuralType) -> bool:
 
 def _is(signal: Signal, element: type[ElementType]) -> bool:
     return isinstance(signal.values.ntype.elements_type, element)
+
+
+# The family ``ctc``: log-probabilities of labels and a blank in each frame, trained by the CTC loss.
+
+
+class CTC(Family):
+    """Encoder, a head of log-probabilities, a loss of them, and a search: greedy, or any other.
+
+    With the modules ``intermediate_decoder``, ``intermediate_loss`` and ``intermediate_total`` training has a second
+    CTC loss, of an output in the middle of the encoder: the layers before it learn to tell labels apart. The total is
+    ``(1 - w)`` times the loss of the encoder's end and ``w`` times that of the middle.
+
+    Source: Lee and Watanabe, "Intermediate Loss Regularization for CTC-based Speech Recognition", ICASSP 2021.
+    """
+
+    roles: ClassVar[Mapping[str, Role]] = {
+        **SPEECH_ROLES,
+        "decoder": Role((AcousticEncodedRepresentation,), (LogprobsType,)),
+        "loss": Role((LogprobsType, LabelsType), (LossType,)),
+        "greedy": Role((LogprobsType,), (PredictionsType,)),
+    }
+
+    def connect(self, modules: Modules, data: Data, training: bool) -> Wires:
+        """From audio to log-probabilities, predictions and, where there are texts, the loss."""
+        features, labels = augmented_features(modules, data, training)
+        encoded, *others = modules("encoder", features)
+        log_probs, *_ = modules("decoder", encoded)
+        loss = modules("loss", log_probs, labels)[0] if labels else None
+        if training and "intermediate_decoder" in modules and loss and labels:
+            middle, *_ = modules("intermediate_decoder", *others)
+            loss_of_middle, *_ = modules("intermediate_loss", middle, labels)
+            loss, *_ = modules("intermediate_total", loss, loss_of_middle)
+        return Wires(
+            predictions=modules("greedy", log_probs)[0].values,
+            frames=log_probs.values,
+            loss=loss and loss.values,
+            transcripts=labels and labels.values,
+            transcript_lengths=labels and labels.lengths,
+            features=features.values,
+            feature_lengths=features.lengths,
+            log_probs=log_probs.values,
+            log_probs_lengths=log_probs.lengths,
+        )
+
+    def problem(self, classes: Mapping[str, type[NeuralModule]], in_file: Iterable[str]) -> tuple[str, str]:
+        """The default search is for CTC heads alone: those that say ``is_ctc``, or that a CTC loss trains."""
+        decoder, loss, search = (classes[role] for role in ("decoder", "loss", "greedy"))
+        if "greedy" in in_file or getattr(loss, "is_ctc", False) or getattr(decoder, "is_ctc", False):
+            return "", ""
+        return (
+            "decoder",
+            f"there is no section of a search for {decoder.__name__}, which {loss.__name__} trains; name the search "
+            f"that it needs, or the family of the model; of a CTC head, {search.__name__}: {{}}",
+        )
+
+
+# The family ``classification``: a class for each recording.
+
+
+Classifier = Model
+"""The modules of a classifier, by role."""
+
+
+@dataclass(frozen=True)
+class ClassWires:
+    """What a DAG of a classifier can be asked for: a score for each class, the true classes, and the loss.
+
+    ``embeddings`` are what a decoder for speakers gives beside the scores.
+    """
+
+    loss: NmTensor
+    logits: NmTensor
+    classes: NmTensor
+    embeddings: NmTensor | None = None
+
+    @property
+    def scored(self) -> list[NmTensor]:
+        """What the classification functions of :mod:`nemo_asr.helpers` take, in their order."""
+        return [self.loss, self.logits, self.classes]
+
+
+class Classification(Family):
+    """Encoder, a head of scores, and their loss."""
+
+    task: ClassVar[str] = "classification"
+    roles: ClassVar[Mapping[str, Role]] = {
+        **SPEECH_ROLES,
+        "decoder": Role((AcousticEncodedRepresentation,), (LogitsType,)),
+        "loss": Role((LogitsType, LabelsType), (LossType,)),
+    }
+
+    def connect(self, modules: Modules, data: Data, training: bool) -> ClassWires:
+        """From audio to scores of the classes and the loss.
+
+        Raises:
+            UsageError: the data layer gives no classes.
+        """
+        if data.labels is None:
+            call = data.audio.values.call
+            got = ", ".join(call.outputs)
+            raise UsageError("the data layer gives no classes", place=call.module.label, got=got)
+        features, classes = augmented_features(modules, data, training)
+        assert classes is not None
+        encoded, *_ = modules("encoder", features)
+        logits, *others = modules("decoder", encoded)
+        loss, *_ = modules("loss", logits, classes)
+        return ClassWires(loss.values, logits.values, classes.values, others[0].values if others else None)
+
+
+def connect_classifier(model: Classifier, data_layer: DataLayerNM, training: bool = False) -> ClassWires:
+    """As ``connect``, of a classifier.
+
+    Raises:
+        NeuralPortNmTensorMismatchError: two modules do not fit each other.
+        UsageError: the data layer gives no audio or no classes.
+    """
+    wires = connect(model, data_layer, training)
+    assert isinstance(wires, ClassWires)
+    return wires

@@ -21,7 +21,7 @@ from nemo_asr.models.losses import IntermediateDecoderForCTC
 from nemo_asr.shipped import config_path
 from nemo_asr.tasks.connection_check import ConnectionCheck, references_in
 from nemo_asr.tasks.families import Model, family_of
-from nemo_asr.tasks.sections import DATA_ROLES, Part, Parts
+from nemo_asr.tasks.registry import DATA_ROLES, Part, Parts
 from nemo_asr.text.subwords import Subwords
 from nemo_asr.training_options import LOSS_SETTING
 from nemo_lite import DataLayerNM, NeuralModule, TrainableNM, logging

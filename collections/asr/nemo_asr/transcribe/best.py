@@ -10,7 +10,7 @@ import msgspec
 
 from nemo_asr.tasks.families import Model
 from nemo_asr.text.subwords import Subwords
-from nemo_asr.transcribe.folder import (
+from nemo_asr.transcribe.model import (
     CARD,
     METRICS,
     ModelCard,
@@ -18,9 +18,9 @@ from nemo_asr.transcribe.folder import (
     check_tokenizer,
     read_card,
     sweep_model,
+    trained_modules,
     write_model,
 )
-from nemo_asr.transcribe.model import trained_modules
 from nemo_lite import EvaluatorCallback, NeMoCallback
 from nemo_lite.core.action_state import ActionState
 from nemo_lite.errors import UsageError

@@ -21,8 +21,7 @@ from nemo_asr.data.utterances import audio_ports
 from nemo_asr.decoding.greedy import GreedyCTCDecoder, post_process_predictions
 from nemo_asr.tasks.families import connect
 from nemo_asr.transcribe.engine import stride_of
-from nemo_asr.transcribe.folder import ModelCard, versions
-from nemo_asr.transcribe.model import TrainedModel, trained_modules
+from nemo_asr.transcribe.model import ModelCard, TrainedModel, trained_modules, versions
 from nemo_asr.transcribe.onnx_model import FORMAT, INPUTS, OUTPUTS
 from nemo_lite import DataLayerNM, NmTensor, logging
 from nemo_lite.backends.pytorch.export import OnnxRun, export_wires

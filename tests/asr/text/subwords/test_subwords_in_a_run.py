@@ -13,7 +13,7 @@ from toys.tone_corpus import CONFIG, Finished, record, run_script, run_subcomman
 import nemo_asr
 from nemo_asr.models.losses import ctc_frames_needed
 from nemo_asr.text.subwords import load_subwords
-from nemo_asr.transcribe.folder import read_model
+from nemo_asr.transcribe.model import read_model
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.errors import CheckpointError, ConfigError, UsageError
 
