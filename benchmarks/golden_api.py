@@ -14,8 +14,7 @@ import torch
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.tutorials import L1Loss, MSELoss, RealFunctionDataLayer, TaylorNet
-from nemo_lite.core.show import as_mermaid, as_text
-from nemo_lite.core.svg import as_svg
+from nemo_lite.core.show import as_mermaid, as_svg, as_text
 
 OPTIMIZERS = ("sgd", "adam", "adam_w", "novograd", "fused_novograd")
 

@@ -36,7 +36,7 @@ import nemo_asr
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.data.cost_sampling import Batching, training_plan
 from nemo_lite.backends.pytorch.data.order import Shard
-from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.callbacks.base import ActionState
 
 CONFIGS = Path(__file__).resolve().parents[1] / "examples/asr/configs"
 CONFIG = CONFIGS / "digits.yaml"

@@ -5,8 +5,7 @@ A script's own parser learns both spellings of ``--local_rank`` when this is imp
 
 import sys
 
-from nemo_lite.compat import OLD_PATHS, MissingNames, add_old_paths
-from nemo_lite.lazy import lazy_names
+from nemo_lite.compat import OLD_PATHS, MissingNames, add_old_paths, lazy_names
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils.launch import accept_both_spellings
 

@@ -1,7 +1,8 @@
 """The names of nemo_lite; each is imported when it is asked for."""
 
+import types
+
 from nemo_lite import backends as backends
-from nemo_lite import constants as constants
 from nemo_lite import core as core
 from nemo_lite import errors as errors
 from nemo_lite import package_info as package_info
@@ -31,3 +32,6 @@ from nemo_lite.errors import NemoLiteError as NemoLiteError
 from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 from nemo_lite.package_info import __version__ as __version__
 from nemo_lite.utils import logging as logging
+
+# NeMo's module of this name (nemo_lite/compat.py).
+constants: types.ModuleType

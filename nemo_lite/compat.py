@@ -1,4 +1,4 @@
-"""Old import paths, and what takes the place of names of NeMo that are not here.
+"""Old import paths, what takes the place of names of NeMo that are not here, and names imported when asked for.
 
 A table gives for each module of today the paths under which its names could be imported before: NeMo's, and those of
 earlier versions. Each path is an entry of ``sys.modules``; nothing is imported until somebody asks it for a name.
@@ -6,11 +6,15 @@ earlier versions. Each path is an entry of ``sys.modules``; nothing is imported 
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 
@@ -145,14 +149,12 @@ class MissingNames(MetaPathFinder):
 # Module of today -> old paths, all below nemo_lite.
 OLD_PATHS = {
     "backends.pytorch.actions": "backends.pytorch.lowerings",
-    "backends.pytorch.checkpoint.folder": """
-        backends.pytorch.checkpoint.averaging backends.pytorch.checkpoint.contents
+    "backends.pytorch.checkpoint.folder": "backends.pytorch.checkpoint.averaging backends.pytorch.checkpoint.contents",
+    "backends.pytorch.checkpoint.storage": """
+        backends.pytorch.checkpoint.background backends.pytorch.checkpoint.fitting
+        backends.pytorch.checkpoint.nemo_files backends.pytorch.checkpoint.nemo_state backends.pytorch.checkpoint.state
+        backends.pytorch.checkpoint.state_check backends.torch_backend
     """,
-    "backends.pytorch.checkpoint.state": """
-        backends.pytorch.checkpoint.fitting backends.pytorch.checkpoint.nemo_files
-        backends.pytorch.checkpoint.nemo_state backends.pytorch.checkpoint.state_check
-    """,
-    "backends.pytorch.checkpoint.storage": "backends.pytorch.checkpoint.background",
     "backends.pytorch.checkpoint.store": """
         backends.pytorch.checkpoint.store.best backends.pytorch.checkpoint.store.commit
         backends.pytorch.checkpoint.store.flat_sets backends.pytorch.checkpoint.store.listing
@@ -227,35 +229,38 @@ OLD_PATHS = {
         backends.pytorch.export.deployment backends.pytorch.export.onnx_files backends.pytorch.export.wires
     """,
     "backends.pytorch.foreach_optimizers": """
-        backends.pytorch.optim backends.pytorch.optim.adam_w backends.pytorch.optim.foreach
-        backends.pytorch.optim.lamb backends.pytorch.optim.novograd backends.pytorch.optimizers
+        backends.pytorch.optim backends.pytorch.optim.adam_w backends.pytorch.optim.foreach backends.pytorch.optim.lamb
+        backends.pytorch.optim.novograd backends.pytorch.optimizers
     """,
     "backends.pytorch.neural_graph": """
-        backends.pytorch.neural_graph.graph_weights backends.pytorch.neural_graph.runner
-        core.neural_graph core.neural_graph.configuration core.neural_graph.graph_inputs
-        core.neural_graph.graph_outputs core.neural_graph.neural_graph core.neural_graph.recorded_graph
-        core.neural_graph.runner core.neural_graph.summary
-        utils.neural_graph utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
+        backends.pytorch.neural_graph.graph_weights backends.pytorch.neural_graph.runner core.neural_graph
+        core.neural_graph.configuration core.neural_graph.graph_inputs core.neural_graph.graph_outputs
+        core.neural_graph.neural_graph core.neural_graph.recorded_graph core.neural_graph.runner
+        core.neural_graph.summary utils.neural_graph utils.neural_graph.graph_inputs utils.neural_graph.graph_outputs
     """,
     "backends.pytorch.nm": """
         backends.pytorch.module_wrapper backends.pytorch.torch_module backends.pytorch.weight_tying
     """,
     "backends.pytorch.placement": "backends.pytorch.snapshot",
     "backends.pytorch.precision": """
-        backends.pytorch.precision.apex_amp backends.pytorch.precision.apex_package
-        backends.pytorch.precision.dtypes backends.pytorch.precision.gradients
-        backends.pytorch.precision.half_modules backends.pytorch.precision.loss_scale
-        backends.pytorch.precision.master_weights backends.pytorch.precision.policy
-        backends.pytorch.precision.saved_weights
+        backends.pytorch.precision.apex_amp backends.pytorch.precision.apex_package backends.pytorch.precision.dtypes
+        backends.pytorch.precision.gradients backends.pytorch.precision.half_modules
+        backends.pytorch.precision.loss_scale backends.pytorch.precision.master_weights
+        backends.pytorch.precision.policy backends.pytorch.precision.saved_weights
     """,
     "backends.pytorch.precision_check": "backends.pytorch.precision.check",
     "backends.pytorch.tutorials": "backends.pytorch.tutorials.toys",
     "cli.verify_resume": "cli.interrupted_runs",
+    "compat": "lazy",
     "config": "config.checking config.loading config.overriding config.ranges config.values",
-    "core.backend": "core.neural_factory core.neural_modules",
-    "core.callbacks.base": "core.callbacks.action_callback core.deprecated_callbacks",
+    "core.app_state": """
+        utils.neural_graph core.graph.nm_tensor utils.alive utils.alive.app_state utils.alive.connection
+        utils.alive.registries utils.app_state utils.metaclasses utils.neural_graph.connection
+        utils.neural_graph.neural_graph_manager utils.neural_graph.object_registry utils.nmtensor_registry
+    """,
+    "core.callbacks.base": "core.action_state core.callbacks.action_callback core.deprecated_callbacks",
     "core.callbacks.checkpoint": "core.deprecated_callbacks",
-    "core.callbacks.evaluator": "core.deprecated_callbacks",
+    "core.callbacks.evaluator": "core.deprecated_callbacks core.metrics",
     "core.callbacks.loggers": """
         core.callbacks.progress core.callbacks.wandb_loggers core.deprecated_callbacks core.tracking
         core.tracking.callback
@@ -263,9 +268,9 @@ OLD_PATHS = {
     "core.callbacks.schedules": "core.deprecated_callbacks",
     "core.dag": "core.graph core.graph.dag",
     "core.models": "core.models.archive core.models.nemo_model core.nemo_model",
-    "core.module_config": "core.graph core.graph.module_config",
     "core.neural_module": """
-        core.graph core.graph.module_class core.graph.neural_module core.graph.recording core.neural_modules
+        core.graph core.graph.module_class core.graph.module_config core.graph.neural_module core.graph.recording
+        core.module_config core.neural_modules
     """,
     "core.neural_types": """
         core.graph.nm_tensor core.neural_modules core.neural_types.axes core.neural_types.elements
@@ -275,30 +280,73 @@ OLD_PATHS = {
         core.graph core.graph.kinds core.graph.neural_interface core.graph.ports core.nemo_model core.neural_factory
         core.neural_interface core.neural_modules
     """,
-    "core.run_options": "core.compile_options",
-    "core.shapes": "core.graph core.graph.shapes",
-    "core.show": "core.show.mermaid core.show.plan core.show.precision core.show.text",
-    "core.svg": "core.show.layout core.show.svg",
-    "core.trackers": """
-        core.tracking core.tracking.metrics_file core.tracking.mlflow_tracker
-        core.tracking.records core.tracking.tensorboard_tracker core.tracking.terminal core.tracking.wandb_tracker
+    "core.run_options": """
+        core.backend core.compile_options core.module_decorators core.neural_factory core.neural_modules
     """,
-    "core.view": "core.show.view",
+    "core.shapes": "core.graph core.graph.shapes",
+    "core.show": """
+        core.show.layout core.show.mermaid core.show.plan core.show.precision core.show.svg core.show.text
+        core.show.view core.svg core.view
+    """,
+    "core.trackers": """
+        core.tracking core.tracking.metrics_file core.tracking.mlflow_tracker core.tracking.records
+        core.tracking.tensorboard_tracker core.tracking.terminal core.tracking.wandb_tracker
+    """,
     "errors": "core.neural_modules utils.configuration_error",
     "factory": "core.environment core.factory core.neural_factory core.neural_modules",
     "files": """
         untrusted untrusted.json_values untrusted.opening untrusted.tar_and_zip utils.digests utils.files
         utils.run_files utils.run_files.appended_file
     """,
-    "core.app_state": """
-        utils.neural_graph
-        core.graph.nm_tensor utils.alive utils.alive.app_state utils.alive.connection utils.alive.registries
-        utils.app_state utils.metaclasses utils.neural_graph.connection utils.neural_graph.neural_graph_manager
-        utils.neural_graph.object_registry utils.nmtensor_registry
-    """,
     "utils.argparse": "utils.help_pages utils.precision_options",
-    "utils.curves": "utils.run_files.curves",
+    "utils.deprecated": "utils.decorators",
+    "utils.exp_logging": "utils.curves utils.run_files.curves",
     "utils.helpers": "utils.misc",
     "utils.launch": "utils.launch.addresses utils.launch.identity utils.launch.launchers",
+    "utils.nemo_logging": "constants",
     "utils.optimizers": "backends.pytorch.optim.options",
 }
+
+
+# Names of a package that are imported when somebody asks for them: ``import nemo_lite`` alone imports no torch.
+
+
+GetAttribute = Callable[[str], object]
+
+
+def lazy_names(package: str) -> tuple[GetAttribute, Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names stand in its stub file.
+
+    The stub, ``__init__.pyi``, has a line ``from module import name as name`` for each; type checkers read it as well.
+    Modules in the package need no line: they are imported when they are asked for.
+
+    Args:
+        package: its full name.
+    """
+    missing = tell_of_missing(package)
+
+    @cache
+    def homes() -> dict[str, tuple[str, str]]:
+        """Name -> module, and its name there."""
+        stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+        lines = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module]
+        return {alias.asname or alias.name: (str(node.module), alias.name) for node in lines for alias in node.names}
+
+    def get(name: str) -> object:
+        if name == "__all__":  # for `from package import *`
+            return public_names()
+        home, original = homes().get(name, (package, name))
+        path = f"{package}.{name}"
+        if home != package:
+            value: object = getattr(import_module(home), original)
+        elif not name.startswith("__") and not text_of_missing(path) and find_spec(path):
+            value = import_module(path)
+        else:
+            return missing(name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def public_names() -> list[str]:
+        return sorted({*homes(), *(name for name in vars(sys.modules[package]) if not name.startswith("_"))})
+
+    return get, public_names

@@ -25,15 +25,14 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM, TorchModule
 from nemo_lite.backends.pytorch.placement import choose_device, describe
 from nemo_lite.backends.pytorch.precision import choose_precision
 from nemo_lite.config import WAITING_SECONDS
-from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import Backend as Backend
-from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
-from nemo_lite.core.backend import DeviceType as DeviceType
-from nemo_lite.core.backend import Optimization as Optimization
-from nemo_lite.core.callbacks.base import Callback
+from nemo_lite.core.callbacks.base import Callback, TbWriter
 from nemo_lite.core.neural_module import NeuralModule, classes_by_name
 from nemo_lite.core.neural_types import NmTensor
+from nemo_lite.core.run_options import Backend as Backend
 from nemo_lite.core.run_options import Compile, CompileOptions, GradientCompression, Losses, LrPolicy, Uneven
+from nemo_lite.core.run_options import DeploymentFormat as DeploymentFormat
+from nemo_lite.core.run_options import DeviceType as DeviceType
+from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.show import PrecisionReport
 from nemo_lite.errors import OutOfRangeError, UnknownNameError, UsageError
 from nemo_lite.utils import logging

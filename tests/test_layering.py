@@ -11,9 +11,7 @@ from toys.sources import MODULES, PACKAGES, ROOT, Import, all_imports, files, im
 LAYERS = {
     "nemo_lite.interruption": 0,
     "nemo_lite.compat": 0,
-    "nemo_lite.lazy": 0,
     "nemo_lite.package_info": 0,
-    "nemo_lite.constants": 0,
     "nemo_lite.errors": 1,
     "nemo_lite.files": 2,
     "nemo_lite.config": 3,
@@ -28,8 +26,8 @@ LAYERS = {
 # The same within the large packages, by room. Names between two "<" are on one level and do not import each other.
 ORDERS = {
     "nemo_lite.core": """
-        app_state, module_config < neural_types < ports, shapes, metrics < neural_module
-        < dag, models, action_state, run_options < backend, trackers, view < callbacks, module_decorators, svg < show
+        app_state < neural_types < ports, shapes < neural_module < dag, models, run_options < callbacks.base < trackers
+        < callbacks, show
     """,
     "nemo_lite.backends.pytorch": """
         tensor_codec, lowering, placement, precision, data.order < distributed
@@ -55,7 +53,7 @@ LATE_IMPORTS = {
     "nemo_asr.training": "imports torch; --help is shown without",
     "nemo_asr.transcribe.fine_tuning": "imports torch; --help is shown without",
     "nemo_lite.backends.pytorch.checkpoint.folder": "imports torch; --help is shown without",
-    "nemo_lite.utils.curves": "imports TensorBoard's files; only runs that write events pay for it",
+    "tensorboard": "slow to import; only runs that write events pay for it",
     "torch.utils.tensorboard": "slow to import; only runs that write events pay for it",
     "sentencepiece": "optional: vocabularies of subwords",
     "kenlm": "optional: binaries of KenLM",
@@ -74,26 +72,20 @@ MAY_BE_IMPORTED_BY_COLLECTIONS = (
     "nemo_lite.compat",
     "nemo_lite.config",
     "nemo_lite.core",
-    "nemo_lite.core.action_state",
-    "nemo_lite.core.backend",
     "nemo_lite.core.callbacks",
     "nemo_lite.core.callbacks.base",
     "nemo_lite.core.dag",
     "nemo_lite.core.models",
-    "nemo_lite.core.module_config",
     "nemo_lite.core.neural_module",
     "nemo_lite.core.neural_types",
     "nemo_lite.core.ports",
     "nemo_lite.core.run_options",
     "nemo_lite.core.shapes",
     "nemo_lite.core.show",
-    "nemo_lite.core.svg",
     "nemo_lite.core.trackers",
-    "nemo_lite.core.view",
     "nemo_lite.errors",
     "nemo_lite.factory",
     "nemo_lite.files",
-    "nemo_lite.lazy",
     "nemo_lite.utils",
 )
 
@@ -289,7 +281,7 @@ def test_the_guard_of_layers_sees_what_it_is_for(source: str, target: str, up: b
         ("nemo_lite/core/dag.py", "nemo_lite.core.ports", False),
         ("nemo_lite/core/dag.py", "nemo_lite.core.neural_types", False),
         ("nemo_lite/core/dag.py", "nemo_lite.core", True),
-        ("nemo_lite/core/svg.py", "nemo_lite.core.show", True),
+        ("nemo_lite/core/ports.py", "nemo_lite.core.show", True),
         ("nemo_lite/backends/pytorch/data/order.py", "nemo_lite.backends.pytorch.distributed", True),
         ("nemo_lite/backends/pytorch/distributed/group.py", "nemo_lite.backends.pytorch.data.order", False),
         ("nemo_lite/backends/pytorch/distributed/group.py", "nemo_lite.backends.pytorch.data.loaders", True),

@@ -4,13 +4,8 @@ import types
 
 from nemo_lite.backends.pytorch.neural_graph import NeuralGraph as NeuralGraph
 from nemo_lite.core import callbacks as callbacks
-from nemo_lite.core import module_decorators as module_decorators
 from nemo_lite.core import neural_types as neural_types
 from nemo_lite.core import show as show
-from nemo_lite.core.backend import Backend as Backend
-from nemo_lite.core.backend import DeploymentFormat as DeploymentFormat
-from nemo_lite.core.backend import DeviceType as DeviceType
-from nemo_lite.core.backend import Optimization as Optimization
 from nemo_lite.core.callbacks import ActionCallback as ActionCallback
 from nemo_lite.core.callbacks import CheckpointCallback as CheckpointCallback
 from nemo_lite.core.callbacks import Collected as Collected
@@ -33,16 +28,14 @@ from nemo_lite.core.callbacks import on_epoch_start as on_epoch_start
 from nemo_lite.core.callbacks import on_evaluation_end as on_evaluation_end
 from nemo_lite.core.callbacks import on_step_end as on_step_end
 from nemo_lite.core.callbacks import on_step_start as on_step_start
+from nemo_lite.core.callbacks.evaluator import Accuracy as Accuracy
+from nemo_lite.core.callbacks.evaluator import Mean as Mean
+from nemo_lite.core.callbacks.evaluator import Metric as Metric
 from nemo_lite.core.dag import Dag as Dag
 from nemo_lite.core.dag import Node as Node
 from nemo_lite.core.dag import Slice as Slice
 from nemo_lite.core.dag import Step as Step
-from nemo_lite.core.metrics import Accuracy as Accuracy
-from nemo_lite.core.metrics import Mean as Mean
-from nemo_lite.core.metrics import Metric as Metric
 from nemo_lite.core.models import NeMoModel as NeMoModel
-from nemo_lite.core.module_decorators import run_only_on_device as run_only_on_device
-from nemo_lite.core.module_decorators import skip_in_data_parallel as skip_in_data_parallel
 from nemo_lite.core.neural_module import NeuralModule as NeuralModule
 from nemo_lite.core.neural_module import Reference as Reference
 from nemo_lite.core.neural_types import AcousticEncodedRepresentation as AcousticEncodedRepresentation
@@ -88,13 +81,20 @@ from nemo_lite.core.ports import OperationMode as OperationMode
 from nemo_lite.core.ports import Ports as Ports
 from nemo_lite.core.ports import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.core.ports import WeightShareTransform as WeightShareTransform
+from nemo_lite.core.run_options import Backend as Backend
+from nemo_lite.core.run_options import DeploymentFormat as DeploymentFormat
+from nemo_lite.core.run_options import DeviceType as DeviceType
 from nemo_lite.core.run_options import Objective as Objective
+from nemo_lite.core.run_options import Optimization as Optimization
 from nemo_lite.core.run_options import RunOptions as RunOptions
+from nemo_lite.core.run_options import run_only_on_device as run_only_on_device
+from nemo_lite.core.run_options import skip_in_data_parallel as skip_in_data_parallel
 from nemo_lite.errors import NeuralPortNameMismatchError as NeuralPortNameMismatchError
 from nemo_lite.errors import NeuralPortNmTensorMismatchError as NeuralPortNmTensorMismatchError
 from nemo_lite.errors import NeuralTypeError as NeuralTypeError
 from nemo_lite.factory import NeuralModuleFactory as NeuralModuleFactory
 
 # NeMo's modules of these names (nemo_lite/compat.py).
+module_decorators: types.ModuleType
 neural_factory: types.ModuleType
 neural_modules: types.ModuleType

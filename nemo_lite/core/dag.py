@@ -66,7 +66,7 @@ class Dag:
         NeuralPortNameMismatchError: an input that a module needs is not connected.
     """
 
-    # Set by core/svg.py, which draws DAGs and is therefore above this file.
+    # Set by core/show.py, which draws DAGs and is therefore above this file.
     drawn: ClassVar[Callable[[Dag], str]]
 
     def __init__(self, outputs: Sequence[NmTensor]) -> None:

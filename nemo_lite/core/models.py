@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from nemo_lite.config import parse_config
-from nemo_lite.core import module_config
-from nemo_lite.core.neural_module import NeuralModule, unique_names
+from nemo_lite.core.neural_module import NeuralModule, unique_names, write_configuration
 from nemo_lite.core.ports import OperationMode
 from nemo_lite.core.ports import PretrainedModelInfo as PretrainedModelInfo
 from nemo_lite.errors import CheckpointError, ModelNotFoundError, UsageError, did_you_mean
@@ -243,7 +242,7 @@ class NeMoModel(NeuralModule):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="nemo_lite_") as temporary:
             folder = Path(temporary)
-            module_config.write(self.serialize(), folder / CONFIG_0)
+            write_configuration(self.serialize(), folder / CONFIG_0)
             files: dict[str, Path | bytes] = {CONFIG_0: folder / CONFIG_0, "header.content": f"{CONFIG_0}\n".encode()}
             for name, module in self.modules_with_weights().items():
                 files[f"{name}.pt"] = folder / f"{name}.pt"

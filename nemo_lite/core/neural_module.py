@@ -1,21 +1,34 @@
-"""NeuralModule: the check of its class, its calls on wires, and the graphs that record them."""
+"""NeuralModule: the check of its class, its calls on wires, the graphs that record them, its configuration as YAML."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
-from nemo_lite.config import refuse_out_of_range
-from nemo_lite.core import module_config
+from ruamel.yaml import YAML
+
+from nemo_lite.config import (
+    Config,
+    Keys,
+    Source,
+    build,
+    load_config,
+    raise_if,
+    refuse_out_of_range,
+    shown,
+    unknown_key,
+)
 from nemo_lite.core.app_state import AppState
-from nemo_lite.core.module_config import is_plain
 from nemo_lite.core.neural_types import ElementType, ModuleCall, NestedUse, NmTensor
 from nemo_lite.core.ports import (
     HasType,
@@ -27,7 +40,17 @@ from nemo_lite.core.ports import (
     refuse_unless_connectable,
 )
 from nemo_lite.core.shapes import Shape, shape_of
-from nemo_lite.errors import CheckpointError, NeuralPortNameMismatchError, NotAWireError, did_you_mean
+from nemo_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigStructureError,
+    NeuralPortNameMismatchError,
+    NotAWireError,
+    UnknownClassError,
+    did_you_mean,
+)
+from nemo_lite.files import write_atomically
+from nemo_lite.package_info import __version__
 from nemo_lite.utils import logging
 
 if TYPE_CHECKING:
@@ -308,7 +331,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
 
     def __validate_params(self, params: Mapping[str, Any]) -> bool:
         """Whether a configuration can hold these arguments; as scripts of NeMo ask, by the mangled name."""
-        return module_config.is_plain(params)
+        return is_plain(params)
 
     @property
     def _disabled_deployment_input_ports(self) -> Iterable[str]:
@@ -405,8 +428,28 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         return {port: inputs[port] for port in {**ports, **inputs} if port in inputs}
 
     def serialize(self) -> dict[str, Any]:
-        """Its configuration: ``{"header": {...}, "init_params": {...}}``, see ``module_config``."""
-        return module_config.serialize(self)
+        """Its configuration: ``header`` (the class, and the versions that wrote it) and ``init_params``.
+
+        Raises:
+            ConfigError: an argument that is not None, text, a number, a list or a dictionary of such.
+        """
+        cls = type(self)
+        params = dict(self._serialize_configuration())
+        if params.get("name") is None:
+            params.pop("name", None)
+        raise_if(
+            f"{cls.__name__}.{key}: {type(value).__name__} cannot be written to YAML"
+            for key, value in params.items()
+            if not is_plain(value)
+        )
+        package = cls.__module__.partition(".")[0]
+        header = {
+            "nemo_core_version": __version__,
+            "collection_type": package,
+            "collection_version": str(getattr(sys.modules.get(package), "__version__", __version__)),
+            "full_spec": _full_spec(cls),
+        }
+        return {"header": header, "init_params": params}
 
     def _serialize_configuration(self) -> dict[str, Any]:
         """The ``init_params`` that are written. Classes with arguments that YAML cannot hold override it."""
@@ -440,7 +483,7 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         Raises:
             ConfigError: a constructor argument that YAML cannot hold.
         """
-        module_config.write(self.serialize(), config_file)
+        write_configuration(self.serialize(), config_file)
 
     @classmethod
     def deserialize(
@@ -460,7 +503,32 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
             ConfigStructureError: a missing section, a class that is not known or not one of these, or arguments that
                 the constructor does not take, lacks, or takes in another type.
         """
-        return module_config.deserialize([*subclasses(cls)], configuration, name, overwrite_params or {})
+        overwrite_params = overwrite_params or {}
+        with _as_import_errors():
+            config = _as_config(configuration, f"configuration of {cls.__name__}")
+            header, params = config.get("header"), config.get("init_params") or {}
+            if not isinstance(header, Mapping) or not isinstance(header.get("full_spec"), str):
+                raise ConfigError(f"{config.place()}: header.full_spec is missing; it names the class")
+            if not isinstance(params, Mapping):
+                raise ConfigError(f"{config.place('init_params')}: init_params is {shown(params)}, wanted a mapping")
+            target = _find_class([*subclasses(cls)], header["full_spec"], config.place("header"))
+            parameters = inspect.signature(target.__init__).parameters
+            if name is not None and "name" in parameters:
+                overwrite_params = {**overwrite_params, "name": name}
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+                overwritten = _as_config(overwrite_params, f"overwrite_params of {target.__name__}")
+                names = parameters.keys() - {"self"}
+                raise_if(unknown_key(overwritten, key, names) for key in overwritten if key not in names)
+            kept = _as_config(params, config.place()).without(*overwrite_params)
+            hook = "_deserialize_configuration"
+            if any(hook in vars(base) for base in target.__mro__ if not base.__module__.startswith("nemo_lite.core.")):
+                # What a class's own hook gives is not checked; without one the arguments are checked one by one.
+                module = target(**target._deserialize_configuration({**kept.plain(), **overwrite_params}))
+            else:
+                module = build(target, kept, **overwrite_params)
+            if name is not None and module.label != name:
+                module.name = name
+            return module
 
     @classmethod
     def import_from_config(
@@ -471,7 +539,15 @@ class NeuralModule(HasType, NeuralInterface, metaclass=NeuralModuleMeta):
         overwrite_params: Mapping[str, Any] | None = None,
     ) -> M:
         """A module made from a YAML file, or from one section of it. Raises as :meth:`deserialize` does."""
-        return cls.deserialize(module_config.read(config_file, section_name), name, overwrite_params)
+        with _as_import_errors():
+            config = load_config(os.path.expanduser(config_file))
+        if section_name is None:
+            return cls.deserialize(config, name, overwrite_params)
+        section = config.get(section_name)
+        if not isinstance(section, Config):
+            near = did_you_mean(section_name, config)
+            raise ConfigStructureError(f"{config_file}: section {section_name} is missing{near}")
+        return cls.deserialize(section, name, overwrite_params)
 
 
 class Reference(Generic[M]):
@@ -546,3 +622,79 @@ def _snake_case(name: str) -> str:
     """``AudioToTextDataLayer`` -> ``audio_to_text_data_layer``; ``CTCLossNM`` -> ``ctc_loss``."""
     name = name.removesuffix("NM") or name
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+# A module's configuration as YAML and back. Nothing that a file names is imported: only loaded classes are found.
+
+
+class _NoFile(Source):
+    """Where a configuration stands that is not from a file: the place of everything in it is its name."""
+
+    def place(self, keys: Keys) -> str:
+        return self.name
+
+
+def is_plain(value: Any) -> bool:
+    """Whether YAML can hold a value: None, text, numbers, and lists and dictionaries of them."""
+    if isinstance(value, Mapping):
+        return all(type(key) is str and is_plain(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def write_configuration(configuration: Mapping[str, Any], path: str | Path) -> None:
+    """Write a configuration as YAML.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's annotation lacks the setting
+    yaml.default_flow_style = False
+    write_atomically(os.path.expanduser(path), lambda temporary: yaml.dump(_in_lists(configuration), temporary))
+
+
+@contextmanager
+def _as_import_errors() -> Iterator[None]:
+    try:
+        yield
+    except ConfigStructureError:
+        raise
+    except ConfigError as error:
+        raise ConfigStructureError(*error.problems) from error
+
+
+def _as_config(mapping: Mapping[str, Any], place: str) -> Config:
+    return mapping if isinstance(mapping, Config) else Config(_in_lists(mapping), _NoFile(place))
+
+
+def _in_lists(value: Any) -> Any:
+    """The same values, tuples as lists and mappings as dictionaries: what YAML has."""
+    if isinstance(value, Mapping):
+        return {key: _in_lists(item) for key, item in value.items()}
+    return [_in_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _full_spec(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _find_class(classes: list[type[M]], full_spec: str, place: str) -> type[M]:
+    # The first of a name is the class itself: torch.export leaves subclasses behind that copy its module and name.
+    by_spec = {_full_spec(cls): cls for cls in reversed(classes)}
+    if full_spec in by_spec:
+        return by_spec[full_spec]
+    # A full_spec written by NeMo names the same class at another place.
+    name = full_spec.rpartition(".")[2]
+    same_name = {spec: cls for spec, cls in by_spec.items() if cls.__name__ == name}
+    if len(same_name) == 1:
+        return next(iter(same_name.values()))
+    if same_name:
+        which = " or ".join(sorted(same_name))
+        raise UnknownClassError(f"{place}: full_spec {full_spec} could be {which}; write which")
+    near = did_you_mean(name, sorted(cls.__name__ for cls in by_spec.values()))
+    raise UnknownClassError(
+        f"{place}: full_spec {full_spec} is not a {classes[0].__name__} that is loaded{near}; "
+        "import the package that defines it"
+    )

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nemo_lite.core.action_state import TbWriter
+from nemo_lite.core.callbacks.base import TbWriter
 from nemo_lite.errors import UsageError, counted
 from nemo_lite.files import AppendedFile, FileKind, JsonLimits, numbered_lines, parse_json
 from nemo_lite.utils import logging

@@ -3,7 +3,6 @@
 import types
 
 from nemo_lite.utils import argparse as argparse
-from nemo_lite.utils import decorators as decorators
 from nemo_lite.utils import exp_logging as exp_logging
 from nemo_lite.utils import helpers as helpers
 from nemo_lite.utils import lr_policies as lr_policies
@@ -19,4 +18,5 @@ from nemo_lite.utils.nemo_logging import logging_mode as logging_mode
 
 # NeMo's modules of these names (nemo_lite/compat.py).
 app_state: types.ModuleType
+decorators: types.ModuleType
 misc: types.ModuleType

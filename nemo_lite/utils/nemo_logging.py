@@ -24,6 +24,14 @@ from nemo_lite.errors import UnknownNameError, marked, printable
 from nemo_lite.files import AppendedFile
 from nemo_lite.utils.launch import rank_in
 
+# Names of environment variables that the log reads, where NeMo has them.
+
+
+NEMO_ENV_VARNAME_ENABLE_COLORING = "NEMO_ENABLE_COLORING"
+NEMO_ENV_VARNAME_REDIRECT_LOGS_TO_STDERR = "NEMO_REDIRECT_LOGS_TO_STDERR"
+NEMO_ENV_VARNAME_TESTING = "NEMO_TESTING"
+
+
 STYLES = ("plain", "nemo")
 LEVELS = ("debug", "info", "warning", "error")
 

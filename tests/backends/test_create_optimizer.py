@@ -17,7 +17,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import load_training_state, s
 from nemo_lite.backends.pytorch.create_optimizer import create_optimizer, with_own_flags
 from nemo_lite.backends.pytorch.foreach_optimizers import AdamW, Lamb, Novograd
 from nemo_lite.backends.pytorch.precision import choose_precision
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 from nemo_lite.utils import logging
 from nemo_lite.utils.optimizers import OPTIMIZERS, check_options, register_optimizer

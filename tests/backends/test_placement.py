@@ -11,7 +11,7 @@ import torch
 
 from nemo_lite.backends.pytorch import placement
 from nemo_lite.backends.pytorch.placement import AheadOfUse, HostCopy, choose_device, describe, to_cpu, to_device
-from nemo_lite.core.backend import DeviceType
+from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import DeviceError
 
 

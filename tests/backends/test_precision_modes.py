@@ -26,7 +26,7 @@ from nemo_lite.backends.pytorch.precision import (
     not_finite,
     own_tensors,
 )
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UnknownNameError, UsageError
 
 # Precision: what is computed in which type, and what is refused.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UnknownNameError
 
 

@@ -10,7 +10,7 @@ from toys.fake_action_state import FakeState, Writer, train
 
 from nemo_lite.core import Accuracy, CheckpointCallback, EvaluatorCallback, Mean, Metric
 from nemo_lite.core.callbacks import TrackingCallback
-from nemo_lite.core.metrics import higher_is_better
+from nemo_lite.core.callbacks.evaluator import higher_is_better
 from nemo_lite.core.trackers import TerminalLines, Tracker, Trackers
 from nemo_lite.errors import UsageError
 

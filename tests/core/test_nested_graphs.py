@@ -9,9 +9,7 @@ from xml.etree import ElementTree
 from toys.dags import Add, Cutout, Decoder, Encoder, Layer, MelFeatures, SequenceLoss, SoundLayer, Source
 
 from nemo_lite.core import Dag, NeuralGraph
-from nemo_lite.core.show import as_mermaid, as_text
-from nemo_lite.core.svg import as_svg
-from nemo_lite.core.view import Frame, View
+from nemo_lite.core.show import Frame, View, as_mermaid, as_svg, as_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rect = tuple[float, float, float, float]  # left, top, right, bottom

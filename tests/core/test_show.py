@@ -17,9 +17,7 @@ from toys.names import forget_names
 
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_types import NmTensor
-from nemo_lite.core.show import as_mermaid, as_text
-from nemo_lite.core.svg import as_svg, write_svg
-from nemo_lite.core.view import Role, View
+from nemo_lite.core.show import Role, View, as_mermaid, as_svg, as_text, write_svg
 from nemo_lite.errors import UsageError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,7 +10,7 @@ from toys.nets import Mse, Net, Points, Record, build, train
 
 import nemo_asr
 import nemo_lite as nemo
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import UsageError
 
 pytestmark = on_cpu_and(num_gpus=1)

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 
 import nemo_lite as nemo
-from nemo_lite.core.action_state import EvaluationResult
+from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.interruption import StopSignals
 from toys.nets import BD, Mse, Points
 

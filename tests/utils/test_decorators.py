@@ -7,8 +7,7 @@ import re
 import sys
 
 from nemo_lite.utils import logging
-from nemo_lite.utils.decorators import add_port_docs
-from nemo_lite.utils.deprecated import deprecated
+from nemo_lite.utils.deprecated import add_port_docs, deprecated
 
 
 def test_a_deprecated_function_warns_once_and_names_its_caller(capsys):

@@ -43,9 +43,7 @@ from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, choose_device, to_cpu
 from nemo_lite.backends.pytorch.precision import Precision, choose_precision
 from nemo_lite.backends.pytorch.precision_check import check_precision
-from nemo_lite.core.action_state import TbWriter
-from nemo_lite.core.backend import Optimization
-from nemo_lite.core.callbacks.base import Callback, CallbackList
+from nemo_lite.core.callbacks.base import Callback, CallbackList, TbWriter
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
@@ -57,6 +55,7 @@ from nemo_lite.core.run_options import (
     Losses,
     LrPolicy,
     Objective,
+    Optimization,
     RunOptions,
     Uneven,
 )

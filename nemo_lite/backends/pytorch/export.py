@@ -21,11 +21,11 @@ from nemo_lite.backends.pytorch.checkpoint.tensors import own_tensors, write_tor
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, modules_of
 from nemo_lite.backends.pytorch.lowering import lower
-from nemo_lite.core.backend import DeploymentFormat
 from nemo_lite.core.dag import Dag
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.core.neural_types import AxisKind, AxisKindAbstract, NeuralType, NmTensor
 from nemo_lite.core.ports import Ports
+from nemo_lite.core.run_options import DeploymentFormat
 from nemo_lite.errors import FileInTheWayError, UsageError
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging

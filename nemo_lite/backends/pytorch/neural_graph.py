@@ -21,20 +21,24 @@ import torch
 from torch import fx, nn
 from torch.utils.data import DataLoader, Dataset
 
-from nemo_lite.backends.pytorch.checkpoint.state import fitted
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, load_training_state, save_training_state
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, load_training_state, save_training_state
 from nemo_lite.backends.pytorch.engine.module_state import evaluating, set_training
 from nemo_lite.backends.pytorch.lowering import Unit, lower, units_of
 from nemo_lite.backends.pytorch.nm import DataLayerNM, TrainableNM
 from nemo_lite.backends.pytorch.placement import choose_device, to_device
 from nemo_lite.config import load_config
-from nemo_lite.core import module_config
 from nemo_lite.core.app_state import AppState, Connection, StepModulePort
-from nemo_lite.core.backend import DeviceType
 from nemo_lite.core.dag import Node, Slice, slice_between
-from nemo_lite.core.neural_module import NeuralModule, Recorder, active_recorder, set_active_recorder
+from nemo_lite.core.neural_module import (
+    NeuralModule,
+    Recorder,
+    active_recorder,
+    set_active_recorder,
+    write_configuration,
+)
 from nemo_lite.core.neural_types import LossType, ModuleCall, NestedUse, NeuralType, NmTensor
 from nemo_lite.core.ports import NeuralInterface, OperationMode, refuse_unconnected
+from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import (
     CheckpointError,
     ConfigStructureError,
@@ -540,7 +544,7 @@ class NeuralGraph(Recorder, NeuralInterface):
 
     def export_to_config(self, config_file: str | Path) -> None:
         """Write :meth:`serialize` as YAML; raises as it does."""
-        module_config.write(self.serialize(), Path(config_file).expanduser())
+        write_configuration(self.serialize(), Path(config_file).expanduser())
 
     @classmethod
     def deserialize(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_lite.core.backend import DeviceType
+from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import DeviceError, counted
 
 # Snapshot: values of tensors, kept to be put back; also where only the device knows whether to. No engine in here.

@@ -8,9 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nemo_lite.core.action_state import ActionState, Best
-from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, TagOwners, older_names, refuse_below_one
-from nemo_lite.core.metrics import higher_is_better
+from nemo_lite.core.callbacks.base import (
+    ActionCallback,
+    ActionState,
+    Best,
+    NeMoCallback,
+    TagOwners,
+    older_names,
+    refuse_below_one,
+)
+from nemo_lite.core.callbacks.evaluator import higher_is_better
 from nemo_lite.core.neural_module import NeuralModule, unique_names
 from nemo_lite.errors import CheckpointError, UnknownNameError, UsageError
 from nemo_lite.files import make_writable_folder

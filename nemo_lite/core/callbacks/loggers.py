@@ -15,8 +15,17 @@ from typing import Any, TextIO, TypeVar, cast
 
 from tqdm import tqdm
 
-from nemo_lite.core.action_state import ActionState, EvaluationResult, StepTiming, TbWriter
-from nemo_lite.core.callbacks.base import ActionCallback, NeMoCallback, as_wires, older_names, refuse_below_one
+from nemo_lite.core.callbacks.base import (
+    ActionCallback,
+    ActionState,
+    EvaluationResult,
+    NeMoCallback,
+    StepTiming,
+    TbWriter,
+    as_wires,
+    older_names,
+    refuse_below_one,
+)
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.core.trackers import FAILED, FINISHED, TensorboardTracker, Trackers, WandbTracker
 from nemo_lite.errors import UsageError

@@ -7,7 +7,7 @@ import torch
 
 from nemo_asr.models.jasper import JasperDecoderForCTC, JasperEncoder
 from nemo_lite.backends.pytorch.precision import choose_precision
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 
 BLOCK = {
     **{"filters": 8, "repeat": 2, "kernel": [11], "stride": [1], "dilation": [1]},

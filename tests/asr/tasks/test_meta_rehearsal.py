@@ -21,7 +21,7 @@ from nemo_lite.backends.pytorch.actions import PtActions
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
 from nemo_lite.backends.pytorch.precision import Autocast, Precision
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 
 META = torch.device("meta")
 CONFIG = """model: Rehearsed

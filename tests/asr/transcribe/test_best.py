@@ -11,8 +11,8 @@ from toys.tone_corpus import CONFIG
 
 import nemo_asr
 from nemo_asr.transcribe.model import describe, read_model
-from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.core.callbacks import CallbackList
+from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.errors import CheckpointError
 
 

@@ -18,7 +18,7 @@ from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, read_
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving
 from nemo_lite.backends.pytorch.checkpoint.storage import Weights, copied_to_host
 from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
-from nemo_lite.core.action_state import Best
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError
 
 

@@ -12,8 +12,15 @@ from toys.nets import build
 
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.state import as_ours, can_go_on, check_state
-from nemo_lite.backends.pytorch.checkpoint.storage import Weights, load_module, load_training_state, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import (
+    Weights,
+    as_ours,
+    can_go_on,
+    check_state,
+    load_module,
+    load_training_state,
+    save_module,
+)
 from nemo_lite.backends.pytorch.foreach_optimizers import Novograd
 from nemo_lite.backends.pytorch.tutorials import MSELoss, RealFunctionDataLayer, TaylorNet
 from nemo_lite.errors import CheckpointError, NemoLiteError

@@ -13,7 +13,7 @@ from toys.ranks import results_of
 import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.folder import read_checkpoint
 from nemo_lite.backends.pytorch.checkpoint.store import with_digest
-from nemo_lite.core.action_state import EvaluationResult
+from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.errors import CheckpointError, UsageError
 
 

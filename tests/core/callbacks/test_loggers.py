@@ -10,7 +10,6 @@ import sys
 import pytest
 from toys.fake_action_state import FakeState, Scalar, Source, Vector, Writer, messages, train
 
-from nemo_lite.core.action_state import EvaluationResult
 from nemo_lite.core.callbacks import (
     CallbackList,
     NeMoCallback,
@@ -22,6 +21,7 @@ from nemo_lite.core.callbacks import (
     WandBLogger,
     on_step_end,
 )
+from nemo_lite.core.callbacks.base import EvaluationResult
 from nemo_lite.core.callbacks.loggers import ProgressBar
 from nemo_lite.core.trackers import Tracker, Trackers
 from nemo_lite.errors import UsageError

@@ -18,7 +18,7 @@ from nemo_asr.options import TRANSCRIBING, add_search_options, check_search_opti
 from nemo_asr.transcribe.inputs import BATCH_SECONDS, BATCH_SIZE, Recording, recordings_of
 from nemo_asr.transcribe.onnx_model import SUFFIX, load_onnx_model
 from nemo_asr.transcribe.transcript import FORMATS, SUBTITLES, Transcribed, Transcript
-from nemo_lite.core.backend import DeviceType
+from nemo_lite.core.run_options import DeviceType
 from nemo_lite.errors import UsageError, counted, marked, printable
 from nemo_lite.files import check_replaceable, make_writable_folder, write_atomically
 from nemo_lite.utils import logging

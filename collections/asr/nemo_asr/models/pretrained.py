@@ -14,8 +14,7 @@ from torch import Tensor
 
 from nemo_asr.models.jasper import JasperBlockSpec
 from nemo_lite import NeuralModule, NmTensor, logging
-from nemo_lite.backends.pytorch.checkpoint.state import fitted
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted
 from nemo_lite.backends.pytorch.checkpoint.tensors import read_torch_tensors
 from nemo_lite.config import Config, parse_config, raise_if, shown
 from nemo_lite.core import Ports

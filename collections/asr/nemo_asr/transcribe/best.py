@@ -22,7 +22,7 @@ from nemo_asr.transcribe.model import (
     write_model,
 )
 from nemo_lite import EvaluatorCallback, NeMoCallback
-from nemo_lite.core.action_state import ActionState
+from nemo_lite.core.callbacks.base import ActionState
 from nemo_lite.errors import UsageError
 from nemo_lite.files import digest_of_files, make_writable_folder
 from nemo_lite.utils import logging

@@ -19,7 +19,7 @@ from nemo_asr.text.subwords import Subwords
 from nemo_asr.transcribe.model import CARD, StoredModel, find_model, read_card, read_model, trained_modules
 from nemo_lite import NeuralModule
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder
-from nemo_lite.backends.pytorch.checkpoint.state import with_todays_names
+from nemo_lite.backends.pytorch.checkpoint.storage import with_todays_names
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging
 

@@ -27,8 +27,7 @@ from nemo_asr.text.subwords import Subwords, load_subwords
 from nemo_asr.transcribe.engine import stride_of, transcribe, transcripts_or_error
 from nemo_asr.transcribe.transcript import Transcribed, Transcript
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, StoredCheckpoint, read_checkpoint
-from nemo_lite.backends.pytorch.checkpoint.state import fitted
-from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, read_tensors, save_module
+from nemo_lite.backends.pytorch.checkpoint.storage import fill_module, fitted, read_tensors, save_module
 from nemo_lite.config import Config, Source
 from nemo_lite.core.neural_module import unique_names
 from nemo_lite.errors import CheckpointError, UsageError

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.checkpoint.state import files_of_nemo, without_index
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     WHOLE,
     TrainingState,
     Weights,
     Writer,
+    files_of_nemo,
     fill_module,
     load_training_state,
     module_writer,
     read_fitting,
     read_tensors,
     state_writer,
+    without_index,
 )
 from nemo_lite.backends.pytorch.checkpoint.store import (
     TRAINER,
@@ -43,7 +44,7 @@ from nemo_lite.backends.pytorch.checkpoint.store import (
     sweep,
     write_set,
 )
-from nemo_lite.core.action_state import Best
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError, did_you_mean
 from nemo_lite.files import make_writable_folder, names_in
 from nemo_lite.utils import logging

@@ -19,7 +19,7 @@ from nemo_lite.backends.pytorch.checkpoint.storage import (
 from nemo_lite.backends.pytorch.checkpoint.store import files_of_others, on_every_rank, report_of, write_part
 from nemo_lite.backends.pytorch.distributed.activity import WRITING_CHECKPOINT
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.core.action_state import Best
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import UsageError
 from nemo_lite.files import temporary_name
 from nemo_lite.utils import logging

@@ -28,7 +28,7 @@ import msgspec
 
 from nemo_lite.backends.pytorch.distributed.activity import note_write
 from nemo_lite.backends.pytorch.distributed.comm import Comm
-from nemo_lite.core.action_state import Best
+from nemo_lite.core.callbacks.base import Best
 from nemo_lite.errors import CheckpointError, NemoLiteError, UsageError
 from nemo_lite.files import (
     FileKind,

@@ -12,11 +12,13 @@ from torch import nn
 
 from nemo_lite.backends.pytorch.checkpoint.folder import CheckpointFolder, Chosen, Contents
 from nemo_lite.backends.pytorch.checkpoint.saving import Saving
-from nemo_lite.backends.pytorch.checkpoint.state import can_go_on, check_state, misfits_told
 from nemo_lite.backends.pytorch.checkpoint.storage import (
     TrainingState,
     Weights,
+    can_go_on,
+    check_state,
     load_training_state,
+    misfits_told,
     save_module,
     save_training_state,
 )
@@ -31,8 +33,7 @@ from nemo_lite.backends.pytorch.engine.evaluation import Evaluations
 from nemo_lite.backends.pytorch.engine.module_state import mean_statistics, named_weighted_modules
 from nemo_lite.backends.pytorch.engine.state import RunState
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.action_state import Best, EvaluationResult
-from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.callbacks.base import Best, CallbackList, EvaluationResult
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.errors import CheckpointError
 from nemo_lite.utils import logging

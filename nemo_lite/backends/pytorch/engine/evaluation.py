@@ -23,8 +23,7 @@ from nemo_lite.backends.pytorch.lowering import Lowering, lower
 from nemo_lite.backends.pytorch.nm import DataLayerNM
 from nemo_lite.backends.pytorch.placement import AheadOfUse, to_device
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.action_state import EvaluationResult
-from nemo_lite.core.callbacks.base import CallbackList
+from nemo_lite.core.callbacks.base import CallbackList, EvaluationResult
 from nemo_lite.core.dag import Dag, slice_between
 from nemo_lite.core.neural_types import NmTensor
 from nemo_lite.errors import DagError, UsageError
@@ -381,7 +380,7 @@ class InferenceRun(ItemsComputed, Iterator[WireValues]):
 
 
 class EvaluationRun(ItemsComputed):
-    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.action_state.Evaluated`.
+    """An evaluation on all ranks while and after it runs; see :class:`nemo_lite.core.callbacks.base.Evaluated`.
 
     Args:
         evaluation: what to run.

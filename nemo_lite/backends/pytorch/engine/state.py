@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from nemo_lite.backends.pytorch.distributed.comm import Comm
 from nemo_lite.backends.pytorch.engine.batches import NoValues, Wishes
-from nemo_lite.core.action_state import EvaluationResult, StepTensors, StepTiming, TbWriter
+from nemo_lite.core.callbacks.base import EvaluationResult, StepTensors, StepTiming, TbWriter
 from nemo_lite.core.neural_module import NeuralModule
 from nemo_lite.interruption import StopSignals, name_of
 
@@ -49,7 +49,7 @@ class StepClock:
 
 
 class RunState:
-    """State of an action; :class:`nemo_lite.core.action_state.ActionState` says what callbacks may use of it.
+    """State of an action; :class:`nemo_lite.core.callbacks.base.ActionState` says what callbacks may use of it.
 
     Args:
         comm: the ranks.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nemo_lite.backends.pytorch.checkpoint.state import as_count
+from nemo_lite.backends.pytorch.checkpoint.storage import as_count
 from nemo_lite.backends.pytorch.data.loaders import Batch
 from nemo_lite.backends.pytorch.distributed.activity import BACKWARD
 from nemo_lite.backends.pytorch.distributed.comm import Comm

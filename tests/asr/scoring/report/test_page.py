@@ -22,7 +22,7 @@ from nemo_asr.scoring.rates import bootstrap_interval, utterance_errors
 from nemo_asr.scoring.report.page import try_report, write_report
 from nemo_asr.scoring.report.records import read_transcripts
 from nemo_lite import Dag, logging
-from nemo_lite.core.svg import write_svg
+from nemo_lite.core.show import write_svg
 from nemo_lite.errors import UsageError
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -13,7 +13,7 @@ import nemo_lite as nemo
 from nemo_lite.backends.pytorch.checkpoint.storage import read_tensors
 from nemo_lite.backends.pytorch.engine.averages import Averaging
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.backend import Optimization
+from nemo_lite.core.run_options import Optimization
 from nemo_lite.errors import CheckpointError, UsageError
 
 FLOAT32 = Precision(Optimization.mxprO0, torch.device("cpu"))

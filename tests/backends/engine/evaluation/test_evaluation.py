@@ -14,8 +14,8 @@ from nemo_lite.backends.pytorch.distributed.comm import SingleProcess
 from nemo_lite.backends.pytorch.engine.evaluation import Evaluation
 from nemo_lite.backends.pytorch.placement import AheadOfUse
 from nemo_lite.backends.pytorch.precision import Precision
-from nemo_lite.core.backend import Optimization
 from nemo_lite.core.neural_types import NeuralType, StringType, VoidType
+from nemo_lite.core.run_options import Optimization
 
 
 def evaluate(num_items, batch_size, num_sets=1):

@@ -27,7 +27,7 @@ from nemo_asr.scoring.report.records import (
     read_transcripts,
 )
 from nemo_lite import Dag
-from nemo_lite.core.svg import write_svg
+from nemo_lite.core.show import write_svg
 from nemo_lite.errors import NemoLiteError, UsageError, did_you_mean
 from nemo_lite.files import write_atomically
 from nemo_lite.utils import logging
